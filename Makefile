@@ -1,0 +1,48 @@
+# Everything a newcomer, a developer and CI type. Each target does all the set-up it needs.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-long check bench format sandbox clean
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+# bubblewrap is the sandbox of every judged candidate; the judge does not run agents' code without it.
+sandbox:
+	@command -v bwrap >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq bubblewrap; \
+	else \
+	  echo "bubblewrap is missing. Install it, then try again:  sudo apt-get install bubblewrap"; exit 1; \
+	fi
+
+demo: $(VENV)/installed sandbox
+	$(BIN)/python -m tests.demo
+
+test: $(VENV)/installed sandbox
+	$(BIN)/python -m pytest -n 2 -m "not gpu and not slow and not serial"
+	$(BIN)/python -m pytest -m "serial and not gpu and not slow"
+
+test-long: $(VENV)/installed sandbox
+	$(BIN)/python -m pytest --timeout=3600 -m "slow and not gpu"
+
+check: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/installed sandbox
+	$(BIN)/python -m benchmarks.cpu
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,54 @@
+"""The command line: one file per group of verbs, imported when the verb runs."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+import harness
+
+# verb -> (module, one line of help). The line stands here so that `harness --help` imports no command.
+_VERBS = {
+    "init": ("harness.cli.init", "Make a new workspace."),
+    "doctor": ("harness.cli.doctor", "Say what works here, what is missing, and the command that mends it."),
+    "start": ("harness.cli.start", "Run planner, workers, daemon and judges until done or stopped."),
+    "stop": ("harness.cli.parts", "End a running `harness start` cleanly."),
+    "daemon": ("harness.cli.parts", "Run the benchmark daemon alone."),
+    "planner": ("harness.cli.parts", "Run the planner alone, or replay a recorded ledger."),
+    "worker": ("harness.cli.parts", "Run one worker alone."),
+    "submit": ("harness.cli.submit", "From inside a worktree: commit the solution and ask for its evaluation."),
+    "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),
+    "problems": ("harness.cli.problems", "List, show, check and import problems, and compute their bounds."),
+    "status": ("harness.cli.status", "Show the standings."),
+    "log": ("harness.cli.status", "Show ledger entries."),
+    "baseline": ("harness.cli.evaluate", "Measure a problem's baselines."),
+    "audit": ("harness.cli.audit", "Check that the ledger is whole and true."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _VERBS:
+            return None
+        command = getattr(importlib.import_module(_VERBS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)  # noqa: S101 - a programming error, not an input's
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in _VERBS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(harness.__version__, prog_name="harness")
+@click.option("--debug", is_flag=True, help="Print a traceback when something goes wrong.")
+def cli(*, debug: bool) -> None:
+    """Make GPU kernels fast with coding agents, and prove that they are."""
+    del debug  # read by harness.__main__, which prints errors

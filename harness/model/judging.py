@@ -1,0 +1,153 @@
+"""What the daemon asks of a judge and what the judge answers: one JSON object a line, both ways.
+
+A judge is a process of its own, on this host or another: everything a request needs is named in it, and the
+answer carries everything an entry records but the chain, the run and the time.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.model.verdict import Trust, Verdict
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Variant = Literal["eager", "compile", "baseline"]
+"""How a baseline runs: the reference eagerly, the reference under `torch.compile`, or the problem's `baseline/`."""
+
+
+class WorkloadResult(_Frozen):
+    """One workload of one evaluation. Latencies are geometric means over the kept blocks, in microseconds a call."""
+
+    uuid: str
+    verdict: Verdict
+    reason: str | None = None
+    latency_us: float | None = None
+    baseline_us: float | None = None
+    speedup: float | None = None
+    """exp(mean of `log_ratios`) = baseline_us / latency_us."""
+    speedup_ci95: tuple[float, float] | None = None
+    log_ratios: tuple[float, ...] = ()
+    """Per kept block, ln(baseline / candidate): the interval can be derived again from these."""
+    claimed_us: float | None = None
+    subtracted_us: float | None = None
+    """Handshake taken off each batch, divided by its calls."""
+    sol_us: float | None = None
+    floor_us: float | None = None
+    score: float | None = None
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    matched: float | None = None
+    checked: int = 0
+    """Timed calls whose outputs were checked in full."""
+    calls: int = 0
+    blocks: int = 0
+    discarded: int = 0
+    variant: Variant | None = None
+    """The baseline this workload was compared with."""
+
+
+class Summary(_Frozen):
+    """The workloads together: geometric mean of speed-ups, arithmetic mean of scores; null unless all passed."""
+
+    speedup: float | None = None
+    speedup_ci95: tuple[float, float] | None = None
+    score: float | None = None
+    passed: int
+    of: int
+
+
+class Cost(_Frozen):
+    """Seconds spent."""
+
+    build_s: float = 0.0
+    judge_s: float = 0.0
+
+
+class DeviceRecord(BaseModel):
+    """The device as it was while it judged. Devices add fields of their own (clocks, throttle reasons ...)."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    id: str
+
+
+class EnvironmentRecord(BaseModel):
+    """The software that judged."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    harness: str
+    judge: str
+    """sha256 over the judge's, the runner's and the sol package's sources: the judge version in a measurement's key."""
+    python: str
+    torch: str
+    sandbox: str
+    """`bubblewrap` or `none`."""
+
+
+class JudgeRequest(_Frozen):
+    """Judge one candidate, or measure a problem's baselines when `solution_dir` is null (kind `baseline`)."""
+
+    op: Literal["judge"] = "judge"
+    id: str
+    kind: Literal["evaluation", "confirmation", "baseline"]
+    problem: str
+    """The problem's key, `suite/name`."""
+    problem_dir: str
+    """A snapshot of the problem as committed; the judge reads nothing else of the repository."""
+    problem_digest: str
+    solution_dir: str | None = None
+    """A snapshot of the candidate's tree."""
+    baseline: dict[str, Variant] = Field(default_factory=dict)
+    """Workload uuid -> the baseline to compare with, as the baseline entry found it."""
+    half_width: float = 0.02
+    """Stop timing a workload when the half-width of its interval is below this share."""
+    max_judge_s: float = 60.0
+    """Give up after so long: TIMEOUT."""
+
+
+class JudgeAnswer(_Frozen):
+    """The outcome of one request."""
+
+    event: Literal["answer"] = "answer"
+    id: str
+    verdict: Verdict
+    reason: str | None = None
+    trust: Trust = Trust.BOUNDED
+    workloads: tuple[WorkloadResult, ...] = ()
+    summary: Summary
+    device: DeviceRecord
+    environment: EnvironmentRecord
+    cost: Cost
+    baselines: dict[str, dict[Variant, float | None]] = Field(default_factory=dict)
+    """Kind `baseline`: workload uuid -> variant -> microseconds a call, null where the variant was not correct."""
+
+
+class JudgeReady(_Frozen):
+    """The first line a judge writes, and after it the device is held."""
+
+    event: Literal["ready"] = "ready"
+    target: str
+    """cpu, h200, b200 ..."""
+    device: DeviceRecord
+    environment: EnvironmentRecord
+
+
+class JudgeProgress(_Frozen):
+    """Where a request stands; for people to look at, never kept."""
+
+    event: Literal["progress"] = "progress"
+    id: str
+    stage: str
+    done: int = 0
+    of: int = 0
+
+
+JudgeEvent = Annotated[JudgeReady | JudgeProgress | JudgeAnswer, Field(discriminator="event")]

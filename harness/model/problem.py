@@ -1,0 +1,139 @@
+"""Problems in the SOL-ExecBench schema (docs/formats.md). The checker is `harness.store.problems`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Dtype = Literal[
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "float4_e2m1fn_x2",
+    "int64", "int32", "int16", "int8", "bool",
+]  # fmt: skip
+
+
+class _Theirs(BaseModel):
+    """A file format of the field's: unknown keys are kept, and the loader reports them once."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class ConstAxis(_Theirs):
+    """An axis with one size."""
+
+    type: Literal["const"]
+    value: int = Field(ge=0)
+
+
+class VarAxis(_Theirs):
+    """An axis whose size each workload gives."""
+
+    type: Literal["var"]
+
+
+class ExprAxis(_Theirs):
+    """An axis computed from axes declared before it."""
+
+    type: Literal["expr"]
+    expression: str
+
+
+Axis = Annotated[ConstAxis | VarAxis | ExprAxis, Field(discriminator="type")]
+
+
+class TensorSpec(_Theirs):
+    """Shape and dtype of an input or output. `shape` null is a Python scalar, [] a 0-d tensor."""
+
+    shape: tuple[str, ...] | None
+    dtype: Dtype
+    description: str | None = None
+
+
+class Definition(_Theirs):
+    """definition.json."""
+
+    name: str = Field(min_length=1)
+    op_type: str | None = None
+    description: str | None = None
+    hf_id: str | None = None
+    axes: dict[str, Axis]
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+    reference: str
+    custom_inputs_entrypoint: str | None = None
+    constraints: tuple[str, ...] = ()
+
+
+class RandomInput(_Theirs):
+    """Drawn by the judge, by dtype and role."""
+
+    type: Literal["random"]
+
+
+class ScalarInput(_Theirs):
+    """A value given in the workload."""
+
+    type: Literal["scalar"]
+    value: int | float | bool
+
+
+class SafetensorsInput(_Theirs):
+    """A tensor from a file, relative to the problem directory or the configured data root."""
+
+    type: Literal["safetensors"]
+    path: str
+    tensor_key: str
+
+
+class CustomInput(_Theirs):
+    """Made by the definition's `custom_inputs_entrypoint`."""
+
+    type: Literal["custom"]
+
+
+InputSource = Annotated[RandomInput | ScalarInput | SafetensorsInput | CustomInput, Field(discriminator="type")]
+
+
+class Tolerance(_Theirs):
+    """What counts as equal: |x - y| <= max_atol + max_rtol * |y| for at least `required_matched_ratio` of elements."""
+
+    max_atol: float = 1e-2
+    max_rtol: float = 1e-2
+    required_matched_ratio: float = 0.99
+    max_error_cap: float | None = None
+    allow_negative_inf: bool = False
+
+
+class Workload(_Theirs):
+    """One line of workload.jsonl: concrete sizes and values."""
+
+    uuid: str
+    axes: dict[str, int]
+    inputs: dict[str, InputSource]
+    tolerance: Tolerance = Tolerance()
+
+
+class Problem(BaseModel):
+    """One problem directory, read and checked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    """`suite/name`."""
+    directory: Path
+    digest: str
+    """`sha256:...` over every file that takes part in judging (all but solutions/ and *.md)."""
+    definition: Definition
+    workloads: tuple[Workload, ...]
+    warnings: tuple[str, ...] = ()
+
+    def sizes(self, workload: Workload) -> dict[str, int]:
+        """Every axis' size for one workload, in declaration order."""
+        from harness.model.axes import evaluate_axes  # noqa: PLC0415 - keeps this module to data
+
+        return evaluate_axes(self.definition.axes, workload.axes)
+
+    def shape(self, spec: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:
+        """Concrete shape of a tensor; () for a scalar or 0-d tensor."""
+        return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape or ())

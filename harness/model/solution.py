@@ -1,0 +1,59 @@
+"""Solutions: `solution.yaml` (docs/formats.md). The reader is `harness.store.solutions`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Language = Literal["cuda", "triton", "cute_dsl", "pytorch", "cuda_cpp", "cpp"]
+ParamValue = int | float | str | bool
+
+
+class _Ours(BaseModel):
+    """A file format of ours: unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CompileOptions(_Ours):
+    """How to compile."""
+
+    flags: tuple[str, ...] = ()
+
+
+class SolutionSpec(_Ours):
+    """solution.yaml."""
+
+    language: Language
+    entry: str
+    """`file::function`, for cuda and cpp the kernel or C function."""
+    destination_passing: bool = True
+    compile: CompileOptions = CompileOptions()
+    launch: tuple[dict[str, Any], ...] = ()
+    workspaces: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    params: dict[str, ParamValue] = Field(default_factory=dict)
+    tune: dict[str, tuple[ParamValue, ...]] = Field(default_factory=dict)
+    notes: str | None = None
+
+    @property
+    def file(self) -> str:
+        """The entry point's source file."""
+        return self.entry.partition("::")[0]
+
+    @property
+    def function(self) -> str:
+        """The entry point's function."""
+        return self.entry.partition("::")[2]
+
+
+class Solution(BaseModel):
+    """A solution directory, read and checked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    directory: Path
+    spec: SolutionSpec
+    sources: tuple[str, ...]
+    """Every file of the solution but solution.yaml, relative, sorted."""

@@ -1,0 +1,39 @@
+"""The words of judging. Verdicts are SOL-ExecBench's, and SUSPECT."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What one evaluation decided."""
+
+    PASSED = "PASSED"
+    INCORRECT_SHAPE = "INCORRECT_SHAPE"
+    INCORRECT_DTYPE = "INCORRECT_DTYPE"
+    INCORRECT_NUMERICAL = "INCORRECT_NUMERICAL"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    TIMEOUT = "TIMEOUT"
+    REWARD_HACK = "REWARD_HACK"
+    INVALID_REFERENCE = "INVALID_REFERENCE"
+    SUSPECT = "SUSPECT"
+    """Faster than the hardware allows, or the clocks disagree: held for a person."""
+
+
+class Trust(StrEnum):
+    """How hard a number is to forge; see docs/judge.md."""
+
+    SEALED = "sealed"
+    BOUNDED = "bounded"
+    LAUNCH_BOUND = "launch-bound"
+
+
+class EntryKind(StrEnum):
+    """What a ledger entry records."""
+
+    EVALUATION = "evaluation"
+    CONFIRMATION = "confirmation"
+    BASELINE = "baseline"
+    CHAMPION = "champion"
+    NOTE = "note"

@@ -1,0 +1,111 @@
+"""Where everything lies in one workspace: paths only, no git and no reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from harness.errors import ConfigurationError
+
+CONFIG_NAME = "harness.yaml"
+COORDINATION_NAME = "COORDINATION.md"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A git checkout with harness.yaml at its root.
+
+    `derived` can be deleted at any time; `state` (in the git common directory, so shared by all worktrees) cannot.
+    """
+
+    root: Path
+
+    @classmethod
+    def find(cls, start: Path | None = None) -> Workspace:
+        """The workspace that contains `start` (default: the current directory), found through harness.yaml.
+
+        Raises:
+            ConfigurationError: no directory upwards holds harness.yaml, or it is not in a git checkout.
+        """
+        here = (start or Path.cwd()).resolve()
+        for directory in (here, *here.parents):
+            if (directory / CONFIG_NAME).is_file() and (directory / ".git").exists():
+                return cls(directory)
+        raise ConfigurationError(
+            f"no workspace here: neither {here} nor a directory above it is a git checkout with {CONFIG_NAME}",
+            remedy="make one with `harness init DIR`, or change into one",
+        )
+
+    @cached_property
+    def git_common_dir(self) -> Path:
+        """The repository's own directory, also where the checkout is a linked worktree."""
+        dot_git = self.root / ".git"
+        if dot_git.is_dir():
+            return dot_git
+        gitdir = (self.root / dot_git.read_text().removeprefix("gitdir:").strip()).resolve()
+        common = gitdir / "commondir"
+        return (gitdir / common.read_text().strip()).resolve() if common.is_file() else gitdir
+
+    @property
+    def config_file(self) -> Path:
+        """harness.yaml."""
+        return self.root / CONFIG_NAME
+
+    @property
+    def coordination_file(self) -> Path:
+        """COORDINATION.md in the user's checkout; the truth is the coordination branch's."""
+        return self.root / COORDINATION_NAME
+
+    @property
+    def problems(self) -> Path:
+        """problems/ in the user's checkout; what is judged is what the coordination branch holds."""
+        return self.root / "problems"
+
+    @property
+    def worktrees(self) -> Path:
+        """workspaces/: `<worker>/<suite>/<name>/`, one git worktree each."""
+        return self.root / "workspaces"
+
+    @property
+    def state(self) -> Path:
+        """State that is not derived (spool, locks of the repository): in the git common directory."""
+        return self.git_common_dir / "harness"
+
+    @property
+    def spool(self) -> Path:
+        """Ledger documents on disk that the coordination branch does not hold yet."""
+        return self.state / "spool"
+
+    @property
+    def derived(self) -> Path:
+        """.harness/: caches, index, logs, live status. Can be deleted at any time."""
+        return self.root / ".harness"
+
+    @property
+    def index_file(self) -> Path:
+        """The derived SQLite index of the ledger."""
+        return self.derived / "index.sqlite"
+
+    @property
+    def cache(self) -> Path:
+        """Content-addressed: problem and candidate snapshots, build artefacts."""
+        return self.derived / "cache"
+
+    @property
+    def logs(self) -> Path:
+        """One log file a process."""
+        return self.derived / "logs"
+
+    @property
+    def live(self) -> Path:
+        """What runs right now (daemon.json, planner.json, worker-NAME.json): atomically replaced, for display only."""
+        return self.derived / "live"
+
+    def outcome_file(self, problem: str, target: str, tree: str) -> Path:
+        """Where the daemon leaves a candidate's entry, as JSON, for the worker that waits for it."""
+        return self.derived / "outcomes" / problem / f"{target}-{tree}.json"
+
+    def worktree(self, worker: str, problem: str) -> Path:
+        """The worktree of one worker on one problem."""
+        return self.worktrees / worker / problem
