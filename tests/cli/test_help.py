@@ -1,0 +1,53 @@
+"""The command line itself: help is fast and complete, errors are sentences."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness.cli import cli
+
+
+def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *args], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_lists_every_verb_with_its_line() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for verb in cli.list_commands(None):  # type: ignore[arg-type]
+        assert f"\n  {verb} " in done.stdout
+
+
+def test_every_verb_has_help_of_its_own() -> None:
+    for verb in cli.list_commands(None):  # type: ignore[arg-type]
+        command = cli.get_command(None, verb)  # type: ignore[arg-type]
+        assert command is not None
+        assert command.help, verb
+
+
+def test_an_unknown_verb_is_a_usage_error() -> None:
+    done = run("frobnicate")
+    assert done.returncode == 2
+    assert "No such command 'frobnicate'" in done.stderr
+
+
+def test_outside_a_workspace_the_error_says_what_to_do_without_a_traceback(tmp_path: Path) -> None:
+    done = run("status", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no workspace here" in done.stderr
+    assert "harness init" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_does_not_import_the_world() -> None:
+    code = "import sys; sys.argv=['harness','--help']\ntry:\n import harness.__main__ as m; m.main()\nexcept SystemExit: pass\n"
+    code += "print([n for n in ('torch','git','pydantic','optuna','yaml') if n in sys.modules], file=sys.stderr)"
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip() == "[]"
+    assert time.perf_counter() - start < 5

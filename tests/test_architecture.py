@@ -1,0 +1,117 @@
+"""The direction of imports, and that every module stands alone."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "harness"
+# Who may import whom, package by package; each package may import itself. What is not listed may not.
+ALLOWED = {
+    "": {"model", "store", "planner", "agents", "daemon", "judge", "report", "runner", "sol", "cli"},
+    "cli": {"", "model", "store", "planner", "agents", "daemon", "judge", "report", "sol"},
+    "planner": {"model", "store"},
+    "agents": {"model", "store"},
+    "daemon": {"model", "store"},
+    "report": {"model", "store"},
+    "judge": {"model", "store", "sol"},
+    "sol": {"model", "store"},
+    "store": {"model"},
+    "model": set(),
+    "runner": set(),
+}
+# Small modules at the root of the package that anything but the runner may use.
+LEAVES = {"harness", "harness.errors", "harness.failpoints"}
+# Heavy or special libraries and the only packages that may import them.
+ONLY_IN = {
+    "torch": {"judge", "runner", "sol"},
+    "git": {"store"},
+    "optuna": {"agents"},
+    "claude_agent_sdk": {"agents"},
+    "cupy": {"judge", "runner"},
+}
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if "_starter" not in path.parts)
+
+
+def package_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_follow_the_arrows(path: Path) -> None:
+    package = package_of(path)
+    for name in imports(path):
+        root = name.partition(".")[0]
+        if root in ONLY_IN:
+            assert package in ONLY_IN[root], f"only {sorted(ONLY_IN[root])} may import {root}"
+        if root != "harness" or (name in LEAVES and package != "runner"):
+            continue
+        parts = name.split(".")
+        target = parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ""
+        assert target == package or target in ALLOWED[package], f"{package or 'harness'} may not import {name}"
+
+
+def test_gitpython_is_imported_in_one_module() -> None:
+    users = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in modules()
+        if "git" in {n.partition(".")[0] for n in imports(path)}
+    ]
+    assert users == ["store/repo.py"]
+
+
+def test_every_module_imports_alone_and_light_ones_stay_light() -> None:
+    """One fresh interpreter imports each module alone; model and store never pull in torch."""
+    script = """
+import importlib, os, sys
+names = sys.argv[1:]
+for name in names:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            importlib.import_module(name)
+            light = name.split(".")[1:2] in (["model"], ["store"], ["daemon"], ["planner"], ["cli"]) or name == "harness"
+            heavy = {"torch", "optuna", "scipy"} & set(sys.modules)
+            if light and heavy:
+                raise ImportError(f"{name} imports {sorted(heavy)}")
+        except BaseException as error:
+            print(f"{name}: {error!r}", flush=True)
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    if status:
+        sys.exit(1)
+"""
+    names = [
+        ".".join(("harness", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        for path in modules()
+        if package_of(path) != "runner" and path.name != "__main__.py"
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *names],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=dict(os.environ),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
