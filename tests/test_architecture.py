@@ -89,7 +89,7 @@ for name in names:
     if pid == 0:
         try:
             importlib.import_module(name)
-            light = name.split(".")[1:2] in (["model"], ["store"], ["daemon"], ["planner"], ["cli"]) or name == "harness"
+            light = name.split(".")[1:2] in ([p] for p in ("model", "store", "daemon", "planner", "cli"))
             heavy = {"torch", "optuna", "scipy"} & set(sys.modules)
             if light and heavy:
                 raise ImportError(f"{name} imports {sorted(heavy)}")

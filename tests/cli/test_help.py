@@ -45,8 +45,15 @@ def test_outside_a_workspace_the_error_says_what_to_do_without_a_traceback(tmp_p
 
 
 def test_help_does_not_import_the_world() -> None:
-    code = "import sys; sys.argv=['harness','--help']\ntry:\n import harness.__main__ as m; m.main()\nexcept SystemExit: pass\n"
-    code += "print([n for n in ('torch','git','pydantic','optuna','yaml') if n in sys.modules], file=sys.stderr)"
+    code = """
+import sys
+sys.argv = ["harness", "--help"]
+try:
+    import harness.__main__
+    harness.__main__.main()
+except SystemExit:
+    print([n for n in ("torch", "git", "pydantic", "optuna", "yaml") if n in sys.modules], file=sys.stderr)
+"""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.strip() == "[]"
