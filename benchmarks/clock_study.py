@@ -351,6 +351,12 @@ def study(
             f"{mode}: handshake {handshake:.0f} us (range {_spread(list(clocks)):.0f} %), "
             f"of it reveal {reveal:.0f}, gather {gather:.0f}"
         )
+        # An empty batch misses what a batch's first launch costs (a context switch, cold translations): a batch of
+        # one known kernel, whose length the trusted runner's own events give, has it all.
+        known = [judge.batch(1, 20_000, elements) for _ in range(50)]
+        fixed = [b.clock_us - b.events_us for b in known]
+        handshake = statistics.median(fixed)
+        say(f"{mode}: batch of one known kernel: {handshake:.0f} us beside it (range {_spread(fixed):.0f} %)")
         for target in (2, 3, 5, 10, 20, 50, 100, 500, 1000, 5000):
             small = max(256, min(elements, int(target * 20_000)))
             rounds = rounds_for(judge, target, small)
