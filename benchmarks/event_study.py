@@ -81,10 +81,16 @@ def measure(elements: int, rounds: int, repeats: int, kernels: dict[str, Any]) -
     traced = {name: statistics.median(values) for name, values in durations.items()}
     pair, null, empty = reading["work"], reading["null_kernel"], reading[""]
     return {
-        "blocks": grid[0], "cupti_us": traced["work"], "pair_us": pair, "null_us": null,
-        "null_cupti_us": traced["null_kernel"], "empty_us": empty, "pair-cupti": pair - traced["work"], "pair-empty-cupti": pair - empty - traced["work"],
+        "blocks": grid[0],
+        "cupti_us": traced["work"],
+        "pair_us": pair,
+        "null_us": null,
+        "null_cupti_us": traced["null_kernel"],
+        "empty_us": empty,
+        "pair-cupti": pair - traced["work"],
+        "pair-empty-cupti": pair - empty - traced["work"],
         "pair-(null-nullcupti)-cupti": pair - (null - traced["null_kernel"]) - traced["work"],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
