@@ -5,12 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "float4_e2m1fn_x2",
     "int64", "int32", "int16", "int8", "bool",
 ]  # fmt: skip
+
+DTYPE_BYTES: dict[str, int] = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float4_e2m1": 1, "float4_e2m1fn_x2": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "bool": 1,
+}  # fmt: skip
+"""Bytes of one element; torch counts a packed pair of 4-bit numbers as one."""
+
+
+def _torch_name(dtype: Dtype) -> Dtype:
+    return "float4_e2m1fn_x2" if dtype == "float4_e2m1" else dtype
+
+
+def _none_is_empty(value: object) -> object:
+    return () if value is None else tuple(value) if isinstance(value, list) else value
+
+
+NonEmpty = Annotated[str, Field(min_length=1)]
+Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class _Theirs(BaseModel):
@@ -23,7 +41,7 @@ class ConstAxis(_Theirs):
     """An axis with one size."""
 
     type: Literal["const"]
-    value: int = Field(ge=0)
+    value: Size
 
 
 class VarAxis(_Theirs):
@@ -36,33 +54,36 @@ class ExprAxis(_Theirs):
     """An axis computed from axes declared before it."""
 
     type: Literal["expr"]
-    expression: str
+    expression: NonEmpty
 
 
 Axis = Annotated[ConstAxis | VarAxis | ExprAxis, Field(discriminator="type")]
 
 
 class TensorSpec(_Theirs):
-    """Shape and dtype of an input or output. `shape` null is a Python scalar, [] a 0-d tensor."""
+    """Shape and dtype of an input or output. `shape` null is a Python scalar, [] a 0-d tensor.
 
-    shape: tuple[str, ...] | None
-    dtype: Dtype
+    `dtype` is read under torch's own name: `float4_e2m1` becomes `float4_e2m1fn_x2`.
+    """
+
+    shape: tuple[NonEmpty, ...] | None
+    dtype: Annotated[Dtype, AfterValidator(_torch_name)]
     description: str | None = None
 
 
 class Definition(_Theirs):
     """definition.json."""
 
-    name: str = Field(min_length=1)
+    name: NonEmpty
     op_type: str | None = None
     description: str | None = None
     hf_id: str | None = None
     axes: dict[str, Axis]
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
-    reference: str
-    custom_inputs_entrypoint: str | None = None
-    constraints: tuple[str, ...] = ()
+    reference: NonEmpty
+    custom_inputs_entrypoint: NonEmpty | None = None
+    constraints: Annotated[tuple[NonEmpty, ...], BeforeValidator(_none_is_empty)] = ()
 
 
 class RandomInput(_Theirs):
@@ -82,8 +103,8 @@ class SafetensorsInput(_Theirs):
     """A tensor from a file, relative to the problem directory or the configured data root."""
 
     type: Literal["safetensors"]
-    path: str
-    tensor_key: str
+    path: NonEmpty
+    tensor_key: NonEmpty
 
 
 class CustomInput(_Theirs):
@@ -98,18 +119,18 @@ InputSource = Annotated[RandomInput | ScalarInput | SafetensorsInput | CustomInp
 class Tolerance(_Theirs):
     """What counts as equal: |x - y| <= max_atol + max_rtol * |y| for at least `required_matched_ratio` of elements."""
 
-    max_atol: float = 1e-2
-    max_rtol: float = 1e-2
-    required_matched_ratio: float = 0.99
-    max_error_cap: float | None = None
+    max_atol: float = Field(default=1e-2, ge=0)
+    max_rtol: float = Field(default=1e-2, ge=0)
+    required_matched_ratio: float = Field(default=0.99, ge=0, le=1)
+    max_error_cap: float | None = Field(default=None, ge=0)
     allow_negative_inf: bool = False
 
 
 class Workload(_Theirs):
     """One line of workload.jsonl: concrete sizes and values."""
 
-    uuid: str
-    axes: dict[str, int]
+    uuid: NonEmpty
+    axes: dict[str, Size]
     inputs: dict[str, InputSource]
     tolerance: Tolerance = Tolerance()
 

@@ -1,0 +1,235 @@
+"""Expressions over axes: sizes of `expr` axes, launch plans and constraints, read through `ast` and never `eval`.
+
+Division is exact (fractions), so `hidden / heads * 2` means what it says at any size; only the result must be an
+integer. Every intermediate value is bounded before it is computed, so `9**9**9` is refused at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+
+from harness.errors import FormatError
+from harness.model.problem import Axis, ConstAxis, ExprAxis, VarAxis
+
+MAX_VALUE = 2**63 - 1
+"""No size, and nothing on the way to one, may be larger: sizes are int64 wherever they are used."""
+MAX_LENGTH = 500
+"""Characters of one expression; published problems stay below 100."""
+MAX_DEPTH = 60
+"""Levels of nesting: evaluating and printing an expression recurse."""
+
+_Number = int | Fraction
+
+_BINARY: dict[type[ast.operator], Callable[[_Number, _Number], _Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Div: lambda a, b: Fraction(a) / Fraction(b),
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[_Number, _Number], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_ALLOWED = "expected names, integers, + - * / // % **, unary signs and parentheses"
+_parsing = threading.Lock()
+
+
+class UncheckableError(FormatError):
+    """A constraint needs more than the sizes of axes, so it cannot be checked before inputs exist."""
+
+
+def parse_python(source: str, mode: str = "exec") -> ast.Module | ast.Expression:
+    """Parse Python without importing it, without warnings and without the parser's rarer exceptions.
+
+    Raises:
+        SyntaxError: with `lineno` where it is known.
+    """
+    try:
+        # A reference's odd escape sequences are its own business: the parser's warnings about them would reach
+        # the user's terminal once a load. The lock keeps two threads from restoring each other's filters.
+        with _parsing, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source, mode=mode)  # type: ignore[return-value] # depends on the mode
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error) or "nested too deeply") from error
+
+
+def parse_expression(text: str) -> ast.expr:
+    """The syntax tree of one expression, with everything refused that is not arithmetic over names and integers.
+
+    Raises:
+        FormatError: naming the part that is not allowed.
+    """
+    tree = _parse(text)
+    for part, _ in _walk(tree):
+        _refuse_foreign(part)
+    return tree
+
+
+def evaluate(text: str, sizes: Mapping[str, int]) -> int:
+    """The value of an expression over named sizes.
+
+    Raises:
+        FormatError: not an expression, an unknown name, a value out of bounds, or not an integer.
+    """
+    value = _value(parse_expression(text), sizes)
+    if isinstance(value, Fraction):
+        if value.denominator != 1:
+            raise FormatError(f"`{text}` gives {float(value):g}; expected an integer")
+        value = value.numerator
+    return value
+
+
+def evaluate_axes(axes: Mapping[str, Axis], given: Mapping[str, int]) -> dict[str, int]:
+    """Every axis' size, in declaration order; `given` has the sizes of the `var` axes.
+
+    Raises:
+        FormatError: naming the axis, when a size is missing, negative, or its expression cannot be evaluated.
+    """
+    sizes: dict[str, int] = {}
+    for name, axis in axes.items():
+        match axis:
+            case ConstAxis():
+                sizes[name] = axis.value
+            case VarAxis():
+                if name not in given:
+                    raise FormatError(f"axis `{name}` has no size; expected one in the workload's `axes`")
+                sizes[name] = given[name]
+            case ExprAxis():
+                try:
+                    sizes[name] = evaluate(axis.expression, sizes)
+                except FormatError as error:
+                    raise FormatError(f"axis `{name}`: {error.what}") from error
+                if sizes[name] < 0:
+                    raise FormatError(
+                        f"axis `{name}`: `{axis.expression}` gives {sizes[name]}; expected an integer of at least 0"
+                    )
+    return sizes
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names an expression or constraint mentions, each once, in order.
+
+    Raises:
+        FormatError: it is not an expression.
+    """
+    return tuple(dict.fromkeys(node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)))
+
+
+def holds(constraint: str, sizes: Mapping[str, int]) -> bool:
+    """Whether a constraint over axes holds: comparisons of expressions, joined by `and`, `or`, `not`.
+
+    Raises:
+        UncheckableError: it needs more than sizes (the published ones also index into inputs).
+        FormatError: it is not an expression, or a value on the way is out of bounds.
+    """
+    return _truth(_parse(constraint), sizes)
+
+
+def _parse(text: str) -> ast.expr:
+    if len(text) > MAX_LENGTH:
+        raise FormatError(f"an expression of {len(text)} characters; expected at most {MAX_LENGTH}")
+    if not text.strip():
+        raise FormatError("an empty expression; " + _ALLOWED)
+    try:
+        tree = parse_python(text.strip(), "eval")
+    except SyntaxError as error:
+        raise FormatError(f"`{text}` is not an expression ({error.msg}); {_ALLOWED}") from error
+    assert isinstance(tree, ast.Expression)  # noqa: S101 - what mode "eval" gives
+    if max(depth for _, depth in _walk(tree.body)) > MAX_DEPTH:
+        raise FormatError(f"`{text}` is nested too deeply; expected at most {MAX_DEPTH} levels")
+    return tree.body
+
+
+def _walk(tree: ast.expr) -> Iterator[tuple[ast.AST, int]]:
+    """Nodes with their depth, in reading order: the first foreign one is the one a reader meets first."""
+    waiting: list[tuple[ast.AST, int]] = [(tree, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        yield node, depth
+        waiting.extend((child, depth + 1) for child in reversed(list(ast.iter_child_nodes(node))))
+
+
+def _refuse_foreign(node: ast.AST) -> None:
+    if isinstance(node, ast.BinOp | ast.UnaryOp):
+        known = isinstance(node.op, tuple(_BINARY) + (ast.Pow, ast.UAdd, ast.USub))  # noqa: RUF005 - a tuple of types
+        if not known:
+            raise FormatError(f"`{ast.unparse(node)}`: this operator is not allowed; {_ALLOWED}")
+    elif isinstance(node, ast.Constant):
+        if type(node.value) is not int:
+            raise FormatError(f"`{node.value!r}` is not an integer; {_ALLOWED}")
+    elif isinstance(node, ast.expr) and not isinstance(node, ast.Name):
+        raise FormatError(f"`{ast.unparse(node)}` is not allowed; {_ALLOWED}")
+
+
+def _value(node: ast.AST, sizes: Mapping[str, int]) -> _Number:
+    match node:
+        case ast.Constant(value=value) if type(value) is int:
+            return _bounded(value, node)
+        case ast.Name(id=name):
+            if name not in sizes:
+                raise FormatError(f"`{name}` is not known here; expected one of {_listed(sizes)}")
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            inner = _value(operand, sizes)
+            return -inner if isinstance(sign, ast.USub) else inner
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            return _bounded(_power(_value(left, sizes), _value(right, sizes), node), node)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            a, b = _value(left, sizes), _value(right, sizes)
+            if b == 0 and isinstance(op, ast.Div | ast.FloorDiv | ast.Mod):
+                raise FormatError(f"`{ast.unparse(node)}` divides by zero")
+            apply = _BINARY[type(op)]
+            return _bounded(apply(a, b), node)
+        case _:
+            raise UncheckableError(f"`{ast.unparse(node)}` is not arithmetic over axes")
+
+
+def _power(base: _Number, exponent: _Number, node: ast.AST) -> _Number:
+    if exponent != int(exponent):
+        raise FormatError(f"`{ast.unparse(node)}`: the exponent is {float(exponent):g}; expected an integer")
+    times = int(exponent)
+    if base == 0 and times < 0:
+        raise FormatError(f"`{ast.unparse(node)}` divides by zero")
+    if abs(times) > 64 and base not in {0, 1, -1}:
+        raise FormatError(f"`{ast.unparse(node)}` is too large; expected at most {MAX_VALUE}")
+    return Fraction(base) ** times
+
+
+def _bounded(value: _Number, node: ast.AST) -> _Number:
+    largest = max(abs(value.numerator), value.denominator)
+    if largest > MAX_VALUE:
+        raise FormatError(f"`{ast.unparse(node)}` is too large; expected at most {MAX_VALUE}")
+    return value
+
+
+def _truth(node: ast.AST, sizes: Mapping[str, int]) -> bool:
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all([_truth(value, sizes) for value in values])  # noqa: C419 - every part must be checkable
+        case ast.BoolOp(values=values):
+            return any([_truth(value, sizes) for value in values])  # noqa: C419 - as above
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _truth(operand, sizes)
+        case ast.Compare(left=left, ops=ops, comparators=comparators) if all(type(op) in _COMPARE for op in ops):
+            sides = [_value(part, sizes) for part in (left, *comparators)]
+            return all(_COMPARE[type(op)](a, b) for op, a, b in zip(ops, sides, sides[1:], strict=False))
+        case ast.Constant(value=bool(value)):
+            return value
+        case _:
+            raise UncheckableError(f"`{ast.unparse(node)}` is not a comparison over axes")
+
+
+def _listed(names: Mapping[str, int]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "nothing (no axis is declared before it)"

@@ -1,0 +1,231 @@
+"""Where each field of a JSON or YAML text stands, so that an error can name its line.
+
+Parsing is left to `json` and PyYAML. Their values carry no positions, so a second, slower look at the text finds
+them, and only when there is something to say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from json.decoder import scanstring  # type: ignore[attr-defined] # untyped
+from typing import Any
+
+import yaml
+
+from harness.errors import FormatError
+
+Path = tuple[str | int, ...]
+"""Keys and indices from the top of a document to a field."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_ATOM = re.compile(r"[^\s,\]}]+")
+_MAX_DEPTH = 50
+_TOO_DEEP = f"nested too deeply; expected at most {_MAX_DEPTH} levels"
+
+
+class _RefusedError(ValueError):
+    """What `json` would accept and we do not: a key twice, a number that is not finite."""
+
+
+def field_name(path: Path) -> str:
+    """`axes.hidden.value`, `inputs.x.shape[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair could not be printed
+
+
+def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: ANN401 - whatever the text holds
+    """The value of a JSON text; duplicate keys, NaN and infinities are errors.
+
+    Raises:
+        FormatError: naming the line (counted from `first_line`).
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        _check_printable(value, where)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise FormatError(
+            f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} at column {error.colno}", where=f"{where}:{line}"
+        ) from error
+    except RecursionError as error:
+        raise FormatError(_TOO_DEEP, where=where) from error
+    except _RefusedError as error:
+        try:
+            path, line, what = _JsonLines(text, first_line).refused[0]
+        except RecursionError:
+            raise FormatError(_TOO_DEEP, where=where) from error
+        raise FormatError(f"`{field_name(path)}` {what}", where=f"{where}:{line}") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise FormatError("not JSON: a number has too many digits", where=where) from error
+    return value
+
+
+def json_lines(text: str, first_line: int = 1) -> dict[Path, int]:
+    """The line of every field of a JSON text that `parse_json` accepts; of a key where there is one."""
+    return _JsonLines(text, first_line).lines
+
+
+def _check_printable(value: object, where: str) -> None:
+    waiting: list[tuple[object, int]] = [(value, 1)]
+    while waiting:
+        item, depth = waiting.pop()
+        if depth > _MAX_DEPTH:
+            raise RecursionError
+        if isinstance(item, str) and not _printable(item):
+            raise FormatError(f"{item[:40]!a} holds half of a surrogate pair; expected text", where=where)
+        if isinstance(item, dict):
+            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, list):
+            waiting += [(part, depth + 1) for part in item]
+
+
+def _printable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _RefusedError
+    return found
+
+
+def _refuse(_: str) -> float:
+    raise _RefusedError
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _RefusedError
+    return value
+
+
+class _JsonLines:
+    """A walk over a text that `json` has found to be JSON."""
+
+    def __init__(self, text: str, first_line: int) -> None:
+        self.text = text
+        self.lines: dict[Path, int] = {}
+        self.refused: list[tuple[Path, int, str]] = []
+        self._counted_to = 0
+        self._line = first_line
+        self._value(self._skip(0), ())
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self.text, at)
+        return match.end() if match else at
+
+    def _line_of(self, at: int) -> int:
+        self._line += self.text.count("\n", self._counted_to, at)
+        self._counted_to = at
+        return self._line
+
+    def _value(self, at: int, path: Path) -> int:
+        if len(path) > _MAX_DEPTH:
+            raise RecursionError
+        self.lines.setdefault(path, self._line_of(at))
+        head = self.text[at]
+        if head == "{":
+            return self._items(at, path, closing="}")
+        if head == "[":
+            return self._items(at, path, closing="]")
+        if head == '"':
+            return int(scanstring(self.text, at + 1)[1])
+        atom = _ATOM.match(self.text, at)
+        assert atom is not None  # noqa: S101 - json accepted a value here
+        if head not in "tfn" and not math.isfinite(float(atom[0])):
+            self.refused.append((path, self._line_of(at), f"is {atom[0]}; expected a finite number"))
+        return atom.end()
+
+    def _items(self, at: int, path: Path, *, closing: str) -> int:
+        keys: set[str] = set()
+        at, index = self._skip(at + 1), 0
+        while self.text[at] != closing:
+            part: str | int = index
+            if closing == "}":
+                key_at = at
+                key, at = scanstring(self.text, at + 1)
+                part = str(key)
+                line = self._line_of(key_at)
+                if part in keys:
+                    what = "is given twice; expected each key once"
+                    self.refused.append(((*path, part), line, what))
+                keys.add(part)
+                self.lines[*path, part] = line
+                at = self._skip(self._skip(at) + 1)
+            at = self._skip(self._value(at, (*path, part)))
+            index += 1
+            if self.text[at] == ",":
+                at = self._skip(at + 1)
+        return at + 1
+
+
+def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[Path, int]]:
+    """The value of a YAML document and the line of each of its fields.
+
+    Refused: anchors and aliases (one line could stand for gigabytes), keys that are not strings or come twice,
+    numbers that are not finite, more than one document.
+
+    Raises:
+        FormatError: naming the line.
+    """
+    try:
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise FormatError("an anchor or alias; expected plain values", where=f"{where}:{line}")
+        node = yaml.compose(text, Loader=yaml.CSafeLoader)
+        lines: dict[Path, int] = {}
+        if node is not None:
+            _mark(node, (), lines, where)
+        value = yaml.load(text, Loader=yaml.CSafeLoader)
+        _check_printable(value, where)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        at = f"{where}:{mark.line + 1}" if mark else where
+        raise FormatError(f"not YAML: {problem}", where=at) from error
+    except RecursionError as error:
+        raise FormatError(_TOO_DEEP, where=where) from error
+    except ValueError as error:  # PyYAML's constructors: an impossible date, an integer of thousands of digits
+        raise FormatError(f"not YAML: {error}", where=where) from error
+    return value, lines
+
+
+def _mark(node: yaml.Node, path: Path, lines: dict[Path, int], where: str) -> None:
+    line = node.start_mark.line + 1
+    lines.setdefault(path, line)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _mark(item, (*path, index), lines, where)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            at = f"{where}:{key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+                name = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+                raise FormatError(f"the key `{name}` is not a string; quote it or rename it", where=at)
+            below = (*path, key.value)
+            if below in lines:
+                raise FormatError(f"`{field_name(below)}` is given twice; expected each key once", where=at)
+            lines[below] = key.start_mark.line + 1
+            _mark(value, below, lines, where)
+    elif node.tag == "tag:yaml.org,2002:float" and node.value.lower().lstrip("+-") in {".inf", ".nan"}:
+        raise FormatError(f"`{field_name(path)}` is {node.value}; expected a finite number", where=f"{where}:{line}")
+
+
+def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
+    """The line of a field, or of the nearest thing around it that is there."""
+    for length in range(len(path), -1, -1):
+        if path[:length] in lines:
+            return lines[path[:length]]
+    return None

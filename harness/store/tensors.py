@@ -1,0 +1,75 @@
+"""safetensors files, as far as a check needs them: where one may lie, and what its header says.
+
+The format: eight bytes of little-endian length, then that much JSON, tensor name -> {dtype, shape, data_offsets}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from harness.errors import FormatError
+
+_MAX_HEADER_BYTES = 100 * 2**20
+"""The format's own limit."""
+_DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "F4": "float4_e2m1fn_x2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "BOOL": "bool",
+}  # fmt: skip
+
+
+def find_tensor_file(path: str, roots: Sequence[Path]) -> Path:
+    """The file that a workload's relative path names, in the first of `roots` that holds it.
+
+    Raises:
+        FormatError: the path is absolute, climbs, leads out of its root through a link, or names no file.
+    """
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        raise FormatError(f"path `{path}` leaves its directory; expected one relative to the problem or the data root")
+    for root in roots:
+        file = root / pure
+        if not file.is_file():
+            continue
+        if not file.resolve().is_relative_to(root.resolve()):
+            raise FormatError(f"path `{path}` leads out of {root.name}/ through a link; expected a file inside it")
+        return file
+    where = "the problem directory" if len(roots) == 1 else "the problem directory or the data root"
+    raise FormatError(
+        f"no file `{path}` in {where}",
+        remedy=None if len(roots) > 1 else "if the data lies elsewhere, set `data_root` in harness.yaml",
+    )
+
+
+def check_tensor(file: Path, key: str, dtype: str, shape: tuple[int, ...] | None) -> None:
+    """Check that a safetensors file holds a tensor of this dtype and shape (None: any), by its header alone.
+
+    Raises:
+        FormatError: it does not.
+    """
+    header = _header(file)
+    entry = header.get(key)
+    if not isinstance(entry, dict) or key == "__metadata__":
+        held = ", ".join(f"`{name}`" for name in header if name != "__metadata__")
+        raise FormatError(f"{file.name} holds no tensor `{key}`; it has {held or 'none'}")
+    found = _DTYPES.get(str(entry.get("dtype")), str(entry.get("dtype")))
+    if found != dtype:
+        raise FormatError(f"tensor `{key}` of {file.name} is {found}; expected {dtype}")
+    if shape is not None and entry.get("shape") != list(shape):
+        raise FormatError(f"tensor `{key}` of {file.name} has shape {entry.get('shape')}; expected {list(shape)}")
+
+
+def _header(file: Path) -> dict[str, object]:
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            if not 2 <= size <= _MAX_HEADER_BYTES:
+                raise FormatError(f"{file.name} is not a safetensors file; expected a header of sensible length")
+            header = json.loads(stream.read(size))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormatError(f"{file.name} is not a safetensors file: its header cannot be read") from error
+    if not isinstance(header, dict):
+        raise FormatError(f"{file.name} is not a safetensors file; expected an object as its header")
+    return header
