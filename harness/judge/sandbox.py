@@ -1,0 +1,242 @@
+"""One untrusted process in bubblewrap: what it sees, what it may use, how it is started and ended.
+
+An allow-list: the system's libraries and compiler, the Python this process runs on, the runner's own files, and what
+the caller binds. No workspace, no ledger, no home, no network, no other process. `kind="none"` runs the same command
+without bubblewrap, for code the user trusts; the entry says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import harness
+from harness.errors import ConfigurationError
+from harness.judge.limits import Limits, apply_limits, join_cgroups, remove_cgroups
+from harness.judge.seccomp import program_file
+from harness.model.config import SandboxKind
+
+RUNNER_HOME = "/opt/judge"
+"""Inside: the directory that holds the package `runner`."""
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
+_START_S = 20.0
+
+
+@dataclass(frozen=True)
+class Binds:
+    """What the caller shows a sandbox: host path -> path inside. `devices` keep their device nodes usable."""
+
+    read_only: Mapping[Path, str] = field(default_factory=dict)
+    writable: Mapping[Path, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    shm_bytes: int = 256 << 20
+    tmp_bytes: int = 512 << 20
+
+
+def _python_prefixes() -> list[Path]:
+    """Where the interpreter, its standard library and its packages lie, outermost directories only."""
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "include")}
+    found = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sys.exec_prefix, *paths)}
+    found |= {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent}
+    system = [Path(path) for path in _SYSTEM]
+    found = {path for path in found if path.is_dir() and not any(path.is_relative_to(root) for root in system)}
+    return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
+
+
+def _compiler_prefix() -> list[Path]:
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if compiler is None:
+        return []
+    home = Path(compiler).resolve().parent.parent
+    return [] if any(home.is_relative_to(root) for root in _SYSTEM) else [home]
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a sandboxed process: nothing is inherited but a test's failpoint."""
+    fixed = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "USER": "judged",  # noqa: S108
+        "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": "/tmp",  # noqa: S108
+        "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TORCHINDUCTOR_COMPILE_THREADS": "1",  # noqa: S108
+    }  # fmt: skip
+    if "HARNESS_FAILPOINT" in os.environ:
+        fixed["HARNESS_FAILPOINT"] = os.environ["HARNESS_FAILPOINT"]
+    return {**fixed, **extra}
+
+
+def _binds(binds: Binds) -> list[str]:
+    arguments = ["--proc", "/proc", "--dev", "/dev"]
+    for directory in _SYSTEM:
+        path = Path(directory)
+        if path.is_symlink():
+            arguments += ["--symlink", str(path.readlink()), directory]
+        elif path.is_dir():
+            arguments += ["--ro-bind", directory, directory]
+    for name in _ETC:
+        arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    arguments += ["--size", str(binds.tmp_bytes), "--tmpfs", "/tmp", "--size", str(binds.shm_bytes), "--tmpfs"]  # noqa: S108
+    arguments += ["/dev/shm"]  # noqa: S108
+    package = Path(harness.__file__).resolve().parent
+    for prefix in (*_python_prefixes(), *_compiler_prefix()):
+        arguments += ["--ro-bind", str(prefix), str(prefix)]
+        if package.is_relative_to(prefix):
+            arguments += ["--tmpfs", str(package)]  # an installed harness is not the candidate's to read
+    arguments += ["--ro-bind", str(package / "runner"), f"{RUNNER_HOME}/runner"]
+    for source, target in binds.read_only.items():
+        arguments += ["--ro-bind", str(source), target]
+    for source, target in binds.writable.items():
+        arguments += ["--bind", str(source), target]
+    for node in binds.devices:
+        arguments += ["--dev-bind-try", node, node]
+    return arguments
+
+
+def _bwrap() -> str:
+    found = shutil.which("bwrap")
+    if found is None:
+        raise ConfigurationError(
+            "bubblewrap is missing: it is the sandbox of every judged candidate",
+            remedy="apt-get install bubblewrap, or give --sandbox none for code you trust",
+        )
+    return found
+
+
+def command_line(binds: Binds, env: Mapping[str, str], seccomp: int, info: int, block: int) -> list[str]:
+    """bwrap and its options up to the command. The three descriptors are inherited."""
+    arguments = [
+        _bwrap(), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+        "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
+        "--hostname", "judged", "--seccomp", str(seccomp), "--info-fd", str(info), "--block-fd", str(block),
+    ]  # fmt: skip
+    for name, value in env.items():
+        arguments += ["--setenv", name, value]
+    return [*arguments, *_binds(binds), "--remount-ro", "/", "--chdir", "/tmp", "--"]  # noqa: S108
+
+
+@dataclass
+class Sandboxed:
+    """A running sandbox. `first` is pid 1 of its pid namespace (for `none`: the process itself), as this host sees it."""
+
+    popen: subprocess.Popen[bytes]
+    first: int
+    kind: SandboxKind
+    groups: tuple[Path, ...]
+
+    def kill(self) -> None:
+        """End every process of the sandbox. Pid 1's end is theirs; without bubblewrap, the session's."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.kind == "none":
+                os.killpg(self.first, signal.SIGKILL)
+            else:
+                os.kill(self.first, signal.SIGKILL)
+        self.popen.kill()
+        self.popen.wait(timeout=_START_S)
+        remove_cgroups(self.groups)
+
+    def exit_signal_or_code(self, timeout_s: float) -> int | None:
+        """How the command ended: -signal or its exit code; None when it has not by then."""
+        try:
+            code = self.popen.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return 128 - code if code > 128 and self.kind != "none" else code  # bwrap says 128 + signal
+
+
+def launch(
+    kind: SandboxKind,
+    command: Sequence[str],
+    *,
+    binds: Binds,
+    limits: Limits,
+    env: Mapping[str, str],
+    stderr: IO[bytes],
+    inherit: Sequence[int] = (),
+    cwd: Path | None = None,
+) -> Sandboxed:
+    """Start `command`, limited before its first instruction. Call it from a thread that outlives the sandbox.
+
+    Paths in `command` are those inside; with kind `none` the caller gives host paths.
+
+    Raises:
+        ConfigurationError: bubblewrap is missing or cannot run here; the message carries what it said.
+    """
+    gate_read, gate_write = os.pipe()
+    info_read, info_write = os.pipe()
+    filter_file = program_file() if kind == "bubblewrap" else None
+    try:
+        if filter_file is not None:
+            passed = [filter_file, info_write, gate_read]
+            whole = [*command_line(binds, environment(env), filter_file, info_write, gate_read), *command]
+        else:
+            passed = [gate_read]
+            whole = ["/bin/sh", "-c", f'read -r _ <&{gate_read}; exec "$@"', "sh", *command]
+        popen = subprocess.Popen(
+            whole,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # a candidate may print as much as it likes
+            stderr=stderr,
+            pass_fds=[*passed, *inherit],
+            env=environment(env),
+            cwd=cwd if kind == "none" else "/",
+            start_new_session=kind == "none",
+        )
+        os.close(info_write)
+        info_write = -1
+        first = popen.pid if kind == "none" else _first_process(info_read, popen, stderr)
+        name = uuid.uuid4().hex[:12]
+        apply_limits(first, limits)
+        groups = join_cgroups(first, limits, name)
+        os.write(gate_write, b"\n")
+        return Sandboxed(popen, first, kind, groups)
+    finally:
+        for descriptor in (gate_read, gate_write, info_read, info_write, filter_file):
+            if descriptor is not None and descriptor >= 0:
+                os.close(descriptor)
+
+
+def _first_process(info: int, popen: subprocess.Popen[bytes], stderr: IO[bytes]) -> int:
+    text = b""
+    while chunk := os.read(info, 4096):
+        text += chunk
+        with contextlib.suppress(ValueError):
+            return int(json.loads(text)["child-pid"])
+    popen.wait(timeout=_START_S)
+    said = os.pread(stderr.fileno(), 2000, 0).decode(errors="replace").strip()
+    raise ConfigurationError(
+        f"bubblewrap cannot run here: {said or f'exit code {popen.returncode}'}",
+        remedy="allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or run as root), "
+        "or give --sandbox none for code you trust",
+    )
+
+
+def check(kind: SandboxKind) -> None:
+    """Try the sandbox once.
+
+    Raises:
+        ConfigurationError: it is missing or cannot run here.
+    """
+    if kind == "none":
+        return
+    with tempfile.TemporaryFile() as said:
+        sandbox = launch(kind, ["/bin/true"], binds=Binds(), limits=Limits(), env={}, stderr=said)
+        code = sandbox.exit_signal_or_code(_START_S)
+        sandbox.kill()
+        if code != 0:
+            text = os.pread(said.fileno(), 2000, 0).decode(errors="replace").strip()
+            raise ConfigurationError(
+                f"bubblewrap cannot run here: {text or f'exit code {code}'}",
+                remedy="allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or run as root), "
+                "or give --sandbox none for code you trust",
+            )
