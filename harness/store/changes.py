@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from watchdog.events import (
     DirCreatedEvent,
@@ -49,7 +50,7 @@ class Changes(FileSystemEventHandler):
         self._observer = Observer()
         self._observer.name = "changes"
 
-    def __enter__(self) -> Changes:
+    def __enter__(self) -> Self:
         for directory in self._directories:
             directory.mkdir(parents=True, exist_ok=True)
             self._observer.schedule(self, str(directory), recursive=True, event_filter=_CHANGES)
