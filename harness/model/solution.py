@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,8 +11,6 @@ Language = Literal["cuda", "triton", "cute_dsl", "pytorch", "cuda_cpp", "cpp"]
 PYTHON_LANGUAGES: frozenset[Language] = frozenset({"triton", "cute_dsl", "pytorch"})
 """Languages whose entry is a Python function; the others' entry is a function of compiled code."""
 ParamValue = int | float | str | bool
-Expression = Annotated[int, Field(ge=0)] | str
-"""A non-negative integer, or an expression over axes, params and scalars."""
 
 
 class _Ours(BaseModel):
@@ -29,27 +27,6 @@ class CompileOptions(_Ours):
     link_flags: tuple[str, ...] = ()
 
 
-class LaunchStep(_Ours):
-    """One kernel launch of a `cuda` plan.
-
-    `args` are names of inputs and outputs, or one of `{i32: expr}`, `{i64: expr}`, `{f32: expr}`, `{f64: expr}`,
-    `{workspace: name}`.
-    """
-
-    kernel: str
-    grid: tuple[Expression, ...] = Field(min_length=1, max_length=3)
-    block: tuple[Expression, ...] = Field(min_length=1, max_length=3)
-    shared_bytes: Expression = 0
-    args: tuple[str | dict[str, Expression], ...] = ()
-
-
-class WorkspaceBuffer(_Ours):
-    """Scratch memory of a `cuda` plan; `init` is the byte it is filled with before each call, null: left as it is."""
-
-    bytes: Expression
-    init: int | None = Field(default=None, ge=0, le=255)
-
-
 class SolutionSpec(_Ours):
     """solution.yaml."""
 
@@ -58,8 +35,10 @@ class SolutionSpec(_Ours):
     """`file::function`, for cuda and cpp the kernel or C function."""
     destination_passing: bool = True
     compile: CompileOptions = CompileOptions()
-    launch: tuple[LaunchStep, ...] = ()
-    workspaces: dict[str, WorkspaceBuffer] = Field(default_factory=dict)
+    launch: tuple[dict[str, Any], ...] = ()
+    """Language cuda only: the plan, in order."""
+    workspaces: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Language cuda only: the plan's scratch memory."""
     params: dict[str, ParamValue] = Field(default_factory=dict)
     tune: dict[str, tuple[ParamValue, ...]] = Field(default_factory=dict)
     notes: str | None = None

@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from harness.errors import FormatError
-from harness.model.axes import names_in, parse_expression
 from harness.model.problem import Definition
-from harness.model.solution import PYTHON_LANGUAGES, Language, LaunchStep, ParamValue, SolutionSpec
+from harness.model.solution import PYTHON_LANGUAGES, Language, ParamValue, SolutionSpec
 from harness.store.marks import Path, field_name
 from harness.store.schema import did_you_mean, quoted
 
@@ -37,7 +35,6 @@ _CPP_WORDS = frozenset({
     "wchar_t", "while", "xor", "xor_eq",
 })  # fmt: skip
 """A macro of such a name would rewrite the language."""
-_ARGUMENT_KINDS = ("i32", "i64", "f32", "f64", "workspace")
 _MAX_FLAGS = 64
 _MAX_TUNE_VALUES = 256
 _LONGEST_TEXT = 200
@@ -48,45 +45,13 @@ def check_spec(spec: SolutionSpec) -> list[Complaint]:
     return [*_entry(spec), *_params(spec), *_tune(spec), *_compile(spec), *_plan(spec)]
 
 
-def check_fit(spec: SolutionSpec, definition: Definition) -> list[Complaint]:
+def check_fit(spec: SolutionSpec, definition: Definition) -> Iterator[Complaint]:
     """Every complaint about a solution.yaml as a solution of this problem."""
-    return [*_keywords(spec, definition), *_names_of_plan(spec, definition)]
-
-
-def _keywords(spec: SolutionSpec, definition: Definition) -> Iterator[Complaint]:
     if spec.language in PYTHON_LANGUAGES:
         for name in spec.params:
             if name in definition.inputs or name in definition.outputs:
                 what = f"`params.{name}` is also an input or output of the problem; expected a keyword of its own"
                 yield ("params", name), what
-
-
-def _names_of_plan(spec: SolutionSpec, definition: Definition) -> Iterator[Complaint]:
-    tensors = [*definition.inputs, *definition.outputs]
-    scalars = [name for name, tensor in definition.inputs.items() if tensor.shape is None]
-    known = [*definition.axes, *spec.params, *scalars]
-    for name, buffer in spec.workspaces.items():
-        yield from _unknown(("workspaces", name, "bytes"), buffer.bytes, known)
-    for index, step in enumerate(spec.launch):
-        path: Path = ("launch", index)
-        yield from _unknown((*path, "shared_bytes"), step.shared_bytes, known)
-        for part in ("grid", "block"):
-            for place, size in enumerate(getattr(step, part)):
-                yield from _unknown((*path, part, place), size, known)
-        for place, argument in enumerate(step.args):
-            below = (*path, "args", place)
-            if isinstance(argument, dict):
-                if "workspace" not in argument:
-                    yield from _unknown(below, next(iter(argument.values())), known)
-            elif argument not in tensors:
-                name = field_name(below)
-                yield below, f"`{name}` is `{argument}`, no input or output; {did_you_mean(argument, tensors)}"
-
-
-def _unknown(path: Path, value: int | str, known: list[str]) -> Iterator[Complaint]:
-    for name in names_in(value) if isinstance(value, str) else ():
-        if name not in known:
-            yield path, f"`{field_name(path)}` uses `{name}`; {did_you_mean(name, known)}"
 
 
 def _entry(spec: SolutionSpec) -> Iterator[Complaint]:
@@ -167,38 +132,3 @@ def _plan(spec: SolutionSpec) -> Iterator[Complaint]:
         return
     if not spec.launch:
         yield ("launch",), "`launch` is missing; expected the launches of language cuda, in order"
-    for name, buffer in spec.workspaces.items():
-        yield from _expression(("workspaces", name, "bytes"), buffer.bytes)
-    for index, step in enumerate(spec.launch):
-        yield from _step(("launch", index), step, spec)
-
-
-def _step(path: Path, step: LaunchStep, spec: SolutionSpec) -> Iterator[Complaint]:
-    if not _IDENTIFIER.fullmatch(step.kernel):
-        yield (*path, "kernel"), f"`{field_name((*path, 'kernel'))}` is {quoted(step.kernel)}; expected a kernel's name"
-    yield from _expression((*path, "shared_bytes"), step.shared_bytes)
-    for name in ("grid", "block"):
-        for index, size in enumerate(getattr(step, name)):
-            yield from _expression((*path, name, index), size)
-    for index, argument in enumerate(step.args):
-        below = (*path, "args", index)
-        if isinstance(argument, str):
-            continue
-        kind = next(iter(argument), "")
-        if len(argument) != 1 or kind not in _ARGUMENT_KINDS:
-            kinds = ", ".join(f"{{{kind}: …}}" for kind in _ARGUMENT_KINDS)
-            yield below, f"`{field_name(below)}` is {quoted(argument)}; expected a name or one of {kinds}"
-        elif kind == "workspace":
-            if argument[kind] not in spec.workspaces:
-                name = quoted(argument[kind])
-                yield below, f"`{field_name(below)}` names the workspace {name}; expected one of `workspaces`"
-        else:
-            yield from _expression(below, argument[kind])
-
-
-def _expression(path: Path, value: int | str) -> Iterator[Complaint]:
-    if isinstance(value, str):
-        try:
-            parse_expression(value)
-        except FormatError as error:
-            yield path, f"`{field_name(path)}`: {error.what}"
