@@ -1,0 +1,137 @@
+"""The launch plan of a sealed CUDA solution: what `launch:` and `workspaces:` in solution.yaml may say.
+
+Device code plus this plan is the whole solution: no host code of its author runs. Every size is an expression over the
+problem's axes, its integer scalar inputs and the solution's params (`harness.model.axes`), so that the judge, not the
+author, computes what is launched.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Expression = int | str
+"""An integer, or an expression over axes, integer scalar inputs and params."""
+MapDtype = Literal["u8", "u16", "u32", "i32", "u64", "i64", "f16", "f32", "f64", "bf16", "tf32"]
+"""Element types of a TMA descriptor."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Int32(_Strict):
+    """A 32-bit integer argument."""
+
+    i32: Expression
+
+
+class Int64(_Strict):
+    """A 64-bit integer argument."""
+
+    i64: Expression
+
+
+class Uint32(_Strict):
+    """An unsigned 32-bit integer argument."""
+
+    u32: Expression
+
+
+class Uint64(_Strict):
+    """An unsigned 64-bit integer argument."""
+
+    u64: Expression
+
+
+class Float32(_Strict):
+    """A 32-bit float: a number, or the name of a scalar input."""
+
+    f32: float | str
+
+
+class Float64(_Strict):
+    """A 64-bit float: a number, or the name of a scalar input."""
+
+    f64: float | str
+
+
+class WorkspacePointer(_Strict):
+    """The address of a workspace, `offset` bytes in."""
+
+    workspace: str
+    offset: Expression = 0
+
+
+class TensorPointer(_Strict):
+    """The address of an input or output, `offset` bytes in; the plain name is short for offset 0."""
+
+    tensor: str
+    offset: Expression = 0
+
+
+class TensorMap(_Strict):
+    """A TMA descriptor (`CUtensorMap`), encoded by the trusted side and passed as `__grid_constant__`.
+
+    Source: CUDA Driver API, `cuTensorMapEncodeTiled`. Dimensions run from the fastest-moving one.
+    """
+
+    tensor: str | None = None
+    workspace: str | None = None
+    offset: Expression = 0
+    dtype: MapDtype | None = None
+    """null: the tensor's own."""
+    dims: Annotated[tuple[Expression, ...], Field(min_length=1, max_length=5)]
+    """Elements of each dimension."""
+    strides: Annotated[tuple[Expression, ...], Field(max_length=4)] = ()
+    """Bytes between elements of dimension 1 and up; empty: contiguous."""
+    box: Annotated[tuple[Expression, ...], Field(min_length=1, max_length=5)]
+    """Elements of the tile."""
+    element_strides: tuple[Expression, ...] = ()
+    swizzle: Literal["none", "32B", "64B", "128B"] = "none"
+    interleave: Literal["none", "16B", "32B"] = "none"
+    l2_promotion: Literal["none", "64B", "128B", "256B"] = "128B"
+    fill: Literal["zero", "nan"] = "zero"
+    """What reads outside the tensor give."""
+
+
+class TensorMapArgument(_Strict):
+    """A TMA descriptor as an argument."""
+
+    tensor_map: TensorMap
+
+
+Argument = (
+    str | Int32 | Int64 | Uint32 | Uint64 | Float32 | Float64 | WorkspacePointer | TensorPointer | TensorMapArgument
+)
+"""A plain name is an input or output: the address of a tensor, or the value of a scalar in its declared dtype."""
+
+Extent = Annotated[tuple[Expression, ...], Field(min_length=1, max_length=3)]
+
+
+class Launch(_Strict):
+    """One kernel launch of the plan."""
+
+    kernel: str
+    """Name of an `extern "C" __global__` function, or a C++ name expression such as `gemm<128, 2>`."""
+    grid: Extent
+    block: Extent
+    shared_bytes: Expression = 0
+    """Dynamic shared memory; above 48 KB the launcher raises the kernel's limit."""
+    cluster: Extent | None = None
+    """Thread block cluster (sm_90 and up)."""
+    cooperative: bool = False
+    """Launch so that the whole grid is resident and may synchronise."""
+    args: tuple[Argument, ...] = ()
+    repeat: Expression = 1
+    """Launch so often in a row."""
+
+
+class WorkspaceSpec(_Strict):
+    """Device memory of the solution's own, allocated before any call."""
+
+    bytes: Expression
+    init: Annotated[int, Field(ge=0, le=255)] | Annotated[float, Field(strict=True)] | Literal["none"] = 0
+    """What it holds before the first launch of every call: a byte (0 to 255), a float32 (written with a dot), or `none`
+    for what the last call left (poison before the first)."""
