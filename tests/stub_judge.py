@@ -1,0 +1,277 @@
+"""A judge that speaks the real protocol and times nothing: figures are derived from what it is asked to judge.
+
+It stands in for `python -m harness.judge` where a test is about everything around judging. What it does with a
+candidate is written in the candidate's files, as `stub: word` or `stub: word=value`:
+
+    speedup=1.5     the speed-up it reports (default: derived from the files, 0.90 to 1.39)
+    verdict=TIMEOUT a verdict other than PASSED
+    die             kill itself with SIGKILL; die-once: only the first time (a mark in the cache remembers)
+    hang            never answer
+    exit=3          complain on stderr and exit
+    garbage         answer with a line that is not the protocol
+    hold=FILE       answer when FILE exists
+
+Directives of a problem (in its definition's description) work on its baseline. Every request is noted, one JSON
+object a line, in `$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness.failpoints import failpoint
+
+BLOCKS = 12
+EAGER_US = 120.0
+COMPILE_US = 100.0
+SOL_US = 40.0
+# Upper 98 % quantiles of Student's t by degrees of freedom, (blocks - 1) times the number of workloads.
+T98 = {
+    11: 2.328139833481463,
+    22: 2.1828926498742893,
+    33: 2.1381587471270334,
+    44: 2.1164379072450505,
+    55: 2.10360676978025,
+    66: 2.0951353585637627,
+}
+_DIRECTIVE = re.compile(r"stub: ([a-z-]+)(?:=(\S+))?")
+_PR_SET_PDEATHSIG = 1
+
+Json = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--sandbox", required=True)
+    given, _ = parser.parse_known_args()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    threading.Thread(target=_end_with_stdin, args=(lines := _Lines(),), daemon=True).start()
+    # Stands for the runner: a child in the judge's process group that must not outlive it.
+    with subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as runner:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            judge = Stub(given.device, given.cache, given.sandbox)
+            failpoint("judge.before_ready")
+            say(judge.ready())
+            failpoint("judge.after_ready")
+            for request in lines:
+                judge.serve(request)
+        finally:
+            runner.kill()
+
+
+class _Lines:
+    """Requests, as a thread reads them: so that the end of stdin is seen while a request is being judged."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[Json] = []
+
+    def put(self, request: Json) -> None:
+        with self._changed:
+            self._waiting.append(request)
+            self._changed.notify()
+
+    def __iter__(self) -> Iterator[Json]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                request = self._waiting.pop(0)
+            yield request
+
+
+def _end_with_stdin(lines: _Lines) -> None:
+    for line in sys.stdin:
+        lines.put(json.loads(line))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def say(event: Json) -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+def directives(directory: Path) -> dict[str, str]:
+    """What the files of a directory ask of the stub."""
+    found: dict[str, str] = {}
+    for file in sorted(directory.rglob("*")):
+        if file.is_file():
+            found |= {word: value or "" for word, value in _DIRECTIVE.findall(file.read_text(errors="replace"))}
+    return found
+
+
+def content(directory: Path) -> bytes:
+    """A hash of every file of a directory."""
+    digest = hashlib.sha256()
+    for file in sorted(directory.rglob("*")):
+        if file.is_file():
+            digest.update(str(file.relative_to(directory)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.digest()
+
+
+class Stub:
+    def __init__(self, device: str, cache: Path, sandbox: str) -> None:
+        self.target = "cpu" if device == "cpu" else "h200"
+        self.device = {"name": f"stub {device}", "id": f"stub-{device}"}
+        self.cache = cache
+        version = hashlib.sha256(os.environ.get("STUB_JUDGE_VERSION", "1").encode()).hexdigest()
+        self.environment = {
+            "harness": "0.1.0",
+            "judge": f"sha256:{version}",
+            "python": "3",
+            "torch": "none",
+            "sandbox": sandbox,
+        }
+
+    def ready(self) -> Json:
+        return {"event": "ready", "target": self.target, "device": self.device, "environment": self.environment}
+
+    def serve(self, request: Json) -> None:
+        failpoint("judge.after_request")
+        note(request)
+        judged = Path(request["solution_dir"] or request["problem_dir"])
+        asked = directives(judged)
+        self.obey(asked, judged)
+        say({"event": "progress", "id": request["id"], "stage": "timing", "done": 1, "of": 2})
+        failpoint("judge.while_timing")
+        answer = self.baseline(request) if request["kind"] == "baseline" else self.evaluation(request, asked)
+        failpoint("judge.before_answer")
+        say(answer)
+        failpoint("judge.after_answer")
+
+    def obey(self, asked: dict[str, str], judged: Path) -> None:
+        mark = self.cache / f"stub-died-{content(judged).hex()}"
+        if "die" in asked or ("die-once" in asked and not mark.exists()):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "exit" in asked:
+            sys.stderr.write("stub judge: asked to give up\n")
+            sys.stderr.flush()
+            os._exit(int(asked["exit"]))
+        if "garbage" in asked:
+            sys.stdout.write("this is not the protocol\n")
+            sys.stdout.flush()
+        if "hang" in asked:
+            threading.Event().wait()
+        while "hold" in asked and not Path(asked["hold"]).exists():
+            time.sleep(0.01)
+
+    def answer(self, request: Json, **parts: Any) -> Json:
+        cost = {"build_s": 0.0, "judge_s": 0.01}
+        return {
+            "event": "answer",
+            "id": request["id"],
+            "device": self.device,
+            "environment": self.environment,
+            "cost": cost,
+        } | parts
+
+    def baseline(self, request: Json) -> Json:
+        uuids = workloads(request)
+        return self.answer(
+            request,
+            verdict="PASSED",
+            summary={"passed": len(uuids), "of": len(uuids)},
+            baselines={uuid: {"eager": EAGER_US, "compile": COMPILE_US, "baseline": None} for uuid in uuids},
+        )
+
+    def evaluation(self, request: Json, asked: dict[str, str]) -> Json:
+        uuids = workloads(request)
+        if "verdict" in asked:
+            return self.answer(
+                request,
+                verdict=asked["verdict"],
+                reason="the stub was asked for this verdict",
+                workloads=[
+                    {"uuid": uuid, "verdict": asked["verdict"], "reason": "the stub was asked for it"} for uuid in uuids
+                ],
+                summary={"passed": 0, "of": len(uuids)},
+            )
+        seed = content(Path(request["solution_dir"]))
+        speedup = float(asked.get("speedup") or 0.9 + (seed[0] % 50) / 100)
+        seed += request["kind"].encode()
+        rows = [workload(uuid, speedup, seed, request["baseline"][uuid]) for uuid in uuids]
+        return self.answer(request, verdict="PASSED", workloads=rows, summary=summary(rows))
+
+
+def note(request: Json) -> None:
+    if file := os.environ.get("STUB_JUDGE_REQUESTS"):
+        with Path(file).open("a") as notes:
+            notes.write(json.dumps(request) + "\n")
+
+
+def workloads(request: Json) -> list[str]:
+    lines = (Path(request["problem_dir"]) / "workload.jsonl").read_text().splitlines()
+    return [json.loads(line)["uuid"] for line in lines if line.strip()]
+
+
+def workload(uuid: str, speedup: float, seed: bytes, variant: str) -> Json:
+    """One workload's result: block ratios with a little spread, and what follows from them."""
+    baseline_us = EAGER_US if variant == "eager" else COMPILE_US
+    ratios = block_ratios(speedup, seed + uuid.encode())
+    mean, interval = together([ratios])
+    return {
+        "uuid": uuid,
+        "verdict": "PASSED",
+        "log_ratios": ratios,
+        "speedup": mean,
+        "speedup_ci95": interval,
+        "baseline_us": baseline_us,
+        "latency_us": baseline_us / mean,
+        "subtracted_us": 0.01,
+        "sol_us": SOL_US,
+        "floor_us": SOL_US / 2,
+        "score": 1 / (1 + (baseline_us / mean - SOL_US) / (baseline_us - SOL_US)),
+        "max_abs_error": 1e-3,
+        "max_rel_error": 1e-3,
+        "matched": 1.0,
+        "checked": 512,
+        "calls": 512,
+        "blocks": BLOCKS,
+        "variant": variant,
+    }
+
+
+def block_ratios(speedup: float, seed: bytes) -> list[float]:
+    """ln(baseline / candidate) of each block: the same spread for all seeds, around a mean that differs a little."""
+    drift = (hashlib.sha256(seed).digest()[0] - 127.5) / 127.5 * 0.001
+    return [math.log(speedup) + drift + (block - (BLOCKS - 1) / 2) * 0.001 for block in range(BLOCKS)]
+
+
+def together(rows: list[list[float]]) -> tuple[float, tuple[float, float]]:
+    """Geometric mean and interval as harness.model.interval has them, for rows of equal spread (without scipy)."""
+    means = [math.fsum(row) / len(row) for row in rows]
+    errors = [
+        math.sqrt(math.fsum((value - mean) ** 2 for value in row) / (len(row) - 1) / len(row))
+        for row, mean in zip(rows, means, strict=True)
+    ]
+    mean = math.fsum(means) / len(means)
+    half = T98[(BLOCKS - 1) * len(rows)] * math.sqrt(math.fsum(error * error for error in errors)) / len(rows)
+    return math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
+
+
+def summary(rows: list[Json]) -> Json:
+    mean, interval = together([row["log_ratios"] for row in rows])
+    score = math.fsum(row["score"] for row in rows) / len(rows)
+    return {"speedup": mean, "speedup_ci95": interval, "score": score, "passed": len(rows), "of": len(rows)}
+
+
+if __name__ == "__main__":
+    main()
