@@ -1,0 +1,114 @@
+"""The shared memory a runner works on: inputs it can only read, outputs it writes, laid out in equal slots.
+
+A slot holds one set: the inputs of one call, or its outputs. Python scalars lie in the slot too, eight bytes each.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_SCALARS = {"int": "q", "bool": "q", "float": "d"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input or output in a slot. `scalar` is int, bool or float for a Python scalar, else None."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+    scalar: str | None
+
+    @classmethod
+    def of(cls, message: dict[str, Any]) -> Field:
+        """From the judge's JSON."""
+        return cls(**{**message, "shape": tuple(message["shape"])})
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Both mappings, populated so that no page is faulted in while the clock runs."""
+
+    inputs: mmap.mmap
+    outputs: mmap.mmap
+
+    @classmethod
+    def attach(cls, descriptors: Sequence[int], input_bytes: int, output_bytes: int) -> Arena:
+        """Map the judge's memory files: the inputs' is sealed against writing."""
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        arena = cls(
+            mmap.mmap(descriptors[0], input_bytes, flags, mmap.PROT_READ),
+            mmap.mmap(descriptors[1], output_bytes, flags, mmap.PROT_READ | mmap.PROT_WRITE),
+        )
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return arena
+
+
+def address(memory: mmap.mmap) -> int:
+    """Where a mapping begins."""
+    return int(torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr())
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The layout of one workload's slots."""
+
+    arena: Arena
+    inputs: tuple[Field, ...]
+    outputs: tuple[Field, ...]
+    input_stride: int
+    output_stride: int
+    slots: int
+    axes: tuple[int, ...]
+    """Sizes of var and expr axes, in declaration order."""
+    variant: str
+
+    @classmethod
+    def of(cls, message: dict[str, Any], arena: Arena) -> Workload:
+        """From the judge's JSON."""
+        return cls(
+            arena=arena,
+            inputs=tuple(Field.of(field) for field in message["inputs"]),
+            outputs=tuple(Field.of(field) for field in message["outputs"]),
+            input_stride=message["input_stride"],
+            output_stride=message["output_stride"],
+            slots=message["slots"],
+            axes=tuple(message["axes"]),
+            variant=message["variant"],
+        )
+
+    def input_tensors(self, slot: int) -> list[Any]:
+        """The inputs of one slot in order, None where a Python scalar stands."""
+        base = slot * self.input_stride
+        return [None if field.scalar else _tensor(self.arena.inputs, field, base) for field in self.inputs]
+
+    def output_tensors(self, slot: int) -> list[torch.Tensor]:
+        """The outputs of one slot in order."""
+        return [_tensor(self.arena.outputs, field, slot * self.output_stride) for field in self.outputs]
+
+    def scalar_readers(self) -> list[tuple[int, str, Any]]:
+        """(position among the inputs, kind, view such that view[slot] is the value) of each Python scalar."""
+        found = []
+        for position, field in enumerate(self.inputs):
+            if field.scalar:
+                end = field.offset + (self.slots - 1) * self.input_stride + 8
+                view = memoryview(self.arena.inputs)[field.offset : end].cast(_SCALARS[field.scalar])  # type: ignore[call-overload]
+                found.append((position, field.scalar, view[:: self.input_stride // 8]))
+        return found
+
+
+def _tensor(memory: mmap.mmap, field: Field, base: int) -> torch.Tensor:
+    dtype = getattr(torch, field.dtype)
+    count = field.bytes // dtype.itemsize
+    if count == 0:
+        return torch.empty(field.shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=base + field.offset).view(field.shape)

@@ -1,0 +1,119 @@
+"""The runner: loads one solution, then serves calls on shared memory until its end of the line is closed.
+
+It is started before there is anything to run and waits, torch imported, inside its sandbox. Nothing it says is
+believed: the judge owns the clock and checks the outputs. Run as
+`python -I -B -c "... from runner.main import main; main(fd)"` with `runner`'s parent on sys.path.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from typing import Any
+
+from . import wire
+from .arena import Arena, Workload
+
+_LOADERS = {"cpp": "cpp", "pytorch": "pytorch", "reference": "reference", "empty": "empty"}
+_passed: dict[str, int] = {}
+
+
+def failpoint(name: str) -> None:
+    """Die here, by SIGKILL, when HARNESS_FAILPOINT names this place (`name` or `name:count`); for tests."""
+    target, _, count = os.environ.get("HARNESS_FAILPOINT", "").partition(":")
+    if target != name:
+        return
+    _passed[name] = _passed.get(name, 0) + 1
+    if _passed[name] == int(count or 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
+    descriptors = array.array("i")
+    data, ancillary, _, _ = line.recvmsg(wire.LARGEST, socket.CMSG_SPACE(4 * descriptors.itemsize))
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
+    return data, list(descriptors)
+
+
+class _Server:
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
+        self.solution: Any = None
+        self.arena: Arena | None = None
+        self.call: Any = None
+
+    def load(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        failpoint("runner.before_load")
+        self.arena = Arena.attach(descriptors, message["input_bytes"], message["output_bytes"])
+        loader = importlib.import_module(f".{_LOADERS[message['language']]}", __package__)
+        self.solution = loader.load(message)
+        failpoint("runner.loaded")
+        self.line.send(wire.pack_record(wire.Code.LOADED))
+
+    def prepare(self, message: dict[str, Any]) -> None:
+        assert self.arena is not None  # noqa: S101 - the judge loads first
+        self.call = None
+        self.call = self.solution(Workload.of(message, self.arena))
+        gc.collect()
+        gc.freeze()
+        failpoint("runner.ready")
+        self.line.send(wire.pack_record(wire.Code.READY))
+
+    def batch(self, data: bytes) -> None:
+        identity, slots = wire.unpack_call(data)
+        failpoint("runner.before_call")
+        call = self.call
+        begin = time.perf_counter_ns()
+        for slot in slots:
+            call(slot)
+        claimed = time.perf_counter_ns() - begin
+        self.line.send(wire.pack_record(wire.Code.DONE, call=identity, claimed_ns=claimed))
+        failpoint("runner.after_done")
+
+    def serve(self) -> None:
+        while True:
+            data, descriptors = _receive(self.line)
+            if not data:
+                return
+            try:
+                if data[:1] != b"{":
+                    self.batch(data)
+                    continue
+                message = json.loads(data)
+                if message["op"] == "load":
+                    self.load(message, descriptors)
+                else:
+                    self.prepare(message)
+            except wire.Mismatch as wrong:
+                self.line.send(wire.pack_record(wrong.code, detail=wrong.output))
+            except BaseException:  # noqa: BLE001 - the border of the process: untrusted code may raise anything
+                traceback.print_exc()
+                sys.stderr.flush()
+                self.line.send(wire.pack_record(wire.Code.FAILED))
+
+
+def main(descriptor: int) -> None:
+    """Serve on an inherited socket until it is closed."""
+    failpoint("runner.start")
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")
+    import torch  # noqa: PLC0415 - the slow part, done before there is anything to run
+
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    torch.zeros(8).add_(1)
+    for name in ("cpp", "pytorch", "reference", "empty"):
+        importlib.import_module(f".{name}", __package__)
+    line = socket.socket(fileno=descriptor)
+    line.send(wire.pack_record(wire.Code.HELLO))
+    _Server(line).serve()

@@ -1,0 +1,83 @@
+"""Language pytorch: a Python function, given the outputs to fill or returning them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import wire
+from .arena import Field, Workload
+
+Call = Callable[[int], None]
+
+
+def load_function(path: str, name: str) -> Callable[..., Any]:
+    """Import a source file by its path, its directory searched last, and take a function from it."""
+    sys.path.append(str(Path(path).parent))
+    spec = importlib.util.spec_from_file_location("solution_" + Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, name)
+    if not callable(function):
+        raise TypeError(f"{name} is not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def load(message: dict[str, Any]) -> Callable[[Workload], Call]:
+    """Import the solution; the answer prepares a workload and gives the call on one slot."""
+    function = load_function(message["source"], message["entry"])
+    constants = message["params"]
+    passing = message["destination_passing"]
+    return lambda workload: prepare(function, workload, constants, destination_passing=passing)
+
+
+def prepare(
+    function: Callable[..., Any], workload: Workload, constants: Mapping[str, Any], *, destination_passing: bool
+) -> Call:
+    """Make every slot's tensors beforehand."""
+    inputs = [workload.input_tensors(slot) for slot in range(workload.slots)]
+    outputs = [workload.output_tensors(slot) for slot in range(workload.slots)]
+    scalars = workload.scalar_readers()
+
+    def arguments(slot: int) -> list[Any]:
+        mine = inputs[slot]
+        for position, kind, view in scalars:
+            mine[position] = bool(view[slot]) if kind == "bool" else view[slot]
+        return mine
+
+    def call_passing(slot: int) -> None:
+        function(*arguments(slot), *outputs[slot], **constants)
+
+    def call_returning(slot: int) -> None:
+        store(function(*arguments(slot), **constants), outputs[slot], workload.outputs)
+
+    return call_passing if destination_passing else call_returning
+
+
+def store(returned: Any, outputs: Sequence[torch.Tensor], fields: Sequence[Field]) -> None:  # noqa: ANN401 - untrusted
+    """Copy what a function returned (a tensor, a sequence or a dict by name) into the outputs.
+
+    Raises:
+        wire.Mismatch: an output has not the declared shape or dtype.
+    """
+    if isinstance(returned, torch.Tensor):
+        returned = (returned,)
+    elif isinstance(returned, Mapping):
+        returned = tuple(returned[field.name] for field in fields)
+    if len(returned) != len(outputs):
+        raise ValueError(f"returned {len(returned)} outputs where {len(outputs)} are declared")
+    for number, (mine, output) in enumerate(zip(returned, outputs, strict=True)):
+        value = mine if isinstance(mine, torch.Tensor) else torch.as_tensor(mine, dtype=output.dtype)
+        if tuple(value.shape) != tuple(output.shape):
+            raise wire.Mismatch(wire.Code.SHAPE, number)
+        if value.dtype != output.dtype:
+            raise wire.Mismatch(wire.Code.DTYPE, number)
+        output.copy_(value)
