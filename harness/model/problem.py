@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -158,3 +159,7 @@ class Problem(BaseModel):
     def shape(self, spec: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:
         """Concrete shape of a tensor; () for a scalar or 0-d tensor."""
         return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape or ())
+
+    def nbytes(self, spec: TensorSpec, sizes: dict[str, int]) -> int:
+        """Bytes of a tensor; 0 of a scalar, which travels as an argument."""
+        return 0 if spec.shape is None else math.prod(self.shape(spec, sizes)) * DTYPE_BYTES[spec.dtype]

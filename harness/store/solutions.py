@@ -20,11 +20,13 @@ from harness.model.problem import Definition
 from harness.model.solution import ParamValue, Solution, SolutionSpec
 from harness.store.marks import Path as FieldPath
 from harness.store.marks import parse_yaml
+from harness.store.problems import SOLUTIONS_NAME, Findings
 from harness.store.schema import located, shown, validated
 from harness.store.sources import MAX_SOURCE_BYTES, MAX_TOTAL_BYTES, check_entry, check_names
 from harness.store.specs import check_fit, check_spec
 
 SOLUTION_NAME = "solution.yaml"
+BASELINE_NAME = "baseline"
 _BYTECODE = "__pycache__"
 
 
@@ -81,6 +83,21 @@ def check_solution(solution: Solution, definition: Definition) -> list[FormatErr
     where = shown(file)
     lines = _lines(file.read_text(), where)
     return [located(what, path, where=where, lines=lines) for path, what in check_fit(solution.spec, definition)]
+
+
+def check_all_solutions(found: Findings) -> list[FormatError]:
+    """Errors of every solution below a problem: `solutions/<target>/` and, where there is one, `baseline/`."""
+    parent = found.directory / SOLUTIONS_NAME
+    directories = sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+    if (found.directory / BASELINE_NAME).is_dir():
+        directories.append(found.directory / BASELINE_NAME)
+    errors: list[FormatError] = []
+    for directory in directories:
+        solution, wrong = inspect_solution(directory)
+        errors += wrong
+        if solution is not None and found.problem is not None:
+            errors += check_solution(solution, found.problem.definition)
+    return errors
 
 
 def read_spec(text: str, *, where: str) -> tuple[SolutionSpec | None, list[FormatError]]:

@@ -1,0 +1,95 @@
+"""A problem as `harness problems show` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.model.problem import Axis, ConstAxis, ExprAxis, Problem, TensorSpec
+
+
+def as_data(problem: Problem) -> dict[str, Any]:
+    """What `--json` prints."""
+    definition = problem.definition
+    return {
+        "problem": problem.key,
+        "digest": problem.digest,
+        "name": definition.name,
+        "op_type": definition.op_type,
+        "description": definition.description,
+        "axes": {name: axis.model_dump(mode="json") for name, axis in definition.axes.items()},
+        "inputs": {name: _spec(spec) for name, spec in definition.inputs.items()},
+        "outputs": {name: _spec(spec) for name, spec in definition.outputs.items()},
+        "constraints": list(definition.constraints),
+        "workloads": [_workload(problem, index) for index in range(len(problem.workloads))],
+        "warnings": list(problem.warnings),
+    }
+
+
+def as_text(problem: Problem) -> str:
+    """What is printed for people."""
+    from tabulate import tabulate
+
+    definition = problem.definition
+    lines = [f"{problem.key}  {definition.op_type or ''}".rstrip(), definition.description or definition.name, ""]
+    lines += ["axes"] + [f"  {name} {_axis(axis)}" for name, axis in definition.axes.items()]
+    for title, tensors in (("inputs", definition.inputs), ("outputs", definition.outputs)):
+        lines += ["", title] + [f"  {name}: {_symbolic(spec)}" for name, spec in tensors.items()]
+    if definition.constraints:
+        lines += ["", "constraints", *(f"  {constraint}" for constraint in definition.constraints)]
+    names = [*definition.inputs, *definition.outputs]
+    rows = []
+    for index in range(len(problem.workloads)):
+        row = _workload(problem, index)
+        sizes = " ".join(f"{name}={size}" for name, size in row["axes"].items())
+        rows.append([row["uuid"], sizes, *(row["tensors"][name] for name in names), _size(row["bytes"])])
+    lines += ["", tabulate(rows, headers=["workload", "axes", *names, "in + out"], tablefmt="simple")]
+    lines += [f"warning: {warning}" for warning in problem.warnings]
+    return "\n".join(lines)
+
+
+def _workload(problem: Problem, index: int) -> dict[str, Any]:
+    workload, definition = problem.workloads[index], problem.definition
+    sizes = problem.sizes(workload)
+    tensors: Mapping[str, TensorSpec] = {**definition.inputs, **definition.outputs}
+    return {
+        "uuid": workload.uuid,
+        "axes": dict(workload.axes),
+        "tensors": {name: _concrete(problem, name, spec, index) for name, spec in tensors.items()},
+        "bytes": sum(problem.nbytes(spec, sizes) for spec in tensors.values()),
+    }
+
+
+def _concrete(problem: Problem, name: str, spec: TensorSpec, index: int) -> str:
+    workload = problem.workloads[index]
+    if spec.shape is None:
+        value = getattr(workload.inputs.get(name), "value", None)
+        return "scalar" if value is None else str(value)
+    return "x".join(str(size) for size in problem.shape(spec, problem.sizes(workload))) or "0-d"
+
+
+def _axis(axis: Axis) -> str:
+    match axis:
+        case ConstAxis(value=value):
+            return f"= {value}"
+        case ExprAxis(expression=expression):
+            return f"= {expression}"
+        case _:
+            return "varies"
+
+
+def _symbolic(spec: TensorSpec) -> str:
+    return f"{spec.dtype} scalar" if spec.shape is None else f"{spec.dtype} [{', '.join(spec.shape)}]"
+
+
+def _spec(spec: TensorSpec) -> dict[str, Any]:
+    return {"shape": None if spec.shape is None else list(spec.shape), "dtype": spec.dtype}
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"

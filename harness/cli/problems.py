@@ -1,0 +1,270 @@
+"""`harness problems`: list, show, check, import, sol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.output import emit, json_option
+
+if TYPE_CHECKING:
+    from harness.store.problems import Findings
+    from harness.store.workspace import Workspace
+
+
+@click.group()
+def problems() -> None:
+    """List, show, check and import problems, and compute their bounds."""
+
+
+@problems.command("list")
+@click.argument("globs", nargs=-1, metavar="[GLOB]...")
+@json_option
+def list_(globs: tuple[str, ...], *, as_json: bool) -> None:
+    """The workspace's problems, all or those whose key matches."""
+    rows = [
+        {
+            "problem": found.key,
+            "op_type": found.problem.definition.op_type if found.problem else None,
+            "workloads": len(found.problem.workloads) if found.problem else 0,
+            "errors": len(found.errors),
+            "solutions": _targets(found.directory),
+        }
+        for found in _inspected(globs)
+    ]
+    emit(
+        rows,
+        as_json=as_json,
+        columns={
+            "problem": lambda row: row["problem"],
+            "operation": lambda row: row["op_type"] or "-",
+            "workloads": lambda row: str(row["workloads"]),
+            "solutions": lambda row: ", ".join(row["solutions"]) or "-",
+            "state": lambda row: f"{row['errors']} errors" if row["errors"] else "ok",
+        },
+        empty="no problems; `harness problems import PATH` brings some in",
+    )
+
+
+@problems.command()
+@click.argument("problem")
+@json_option
+def show(problem: str, *, as_json: bool) -> None:
+    """One problem: axes, inputs and outputs, and each workload's shapes and bytes."""
+    from harness.cli.problem_text import as_data, as_text
+
+    found = _one(problem)
+    if as_json:
+        click.echo(json.dumps(as_data(found), indent=2))
+    else:
+        click.echo(as_text(found))
+
+
+@problems.command()
+@click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...")
+@json_option
+def check(what: tuple[str, ...], *, as_json: bool) -> int:
+    """Check problems and their solutions; exits 1 when one has an error, or none is there."""
+    from harness.store.solutions import check_all_solutions
+
+    rows = []
+    for found in _inspected(what):
+        errors = [*found.errors, *check_all_solutions(found)]
+        rows.append({
+            "problem": found.key,
+            "ok": not errors,
+            "workloads": len(found.problem.workloads) if found.problem else 0,
+            "errors": [{"where": error.where, "what": error.what, "remedy": error.remedy} for error in errors],
+            "warnings": list(found.warnings),
+        })  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        _print_checked(rows)
+    return 0 if rows and all(row["ok"] for row in rows) else 1
+
+
+@problems.command("import")
+@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.option("--suite", help="Suite to put problems in (default: the name of their directory).")
+@click.option("--problem", "key", help="For a solution.json: the problem it solves (default: found by its name).")
+@click.option("--target", help="For a solution.json: the target to file it under (default: its first hardware).")
+@click.option("--replace", is_flag=True, help="Overwrite what is there already.")
+@json_option
+def import_(path: Path, *, suite: str | None, key: str | None, target: str | None, replace: bool, as_json: bool) -> int:
+    """Bring in SOL-ExecBench problems, a FlashInfer-Bench trace set, or a solution.json."""
+    from harness.store.workspace import Workspace
+
+    workspace = Workspace.find()
+    if path.is_file():
+        _import_solution(workspace, path, key=key, target=target, replace=replace, as_json=as_json)
+        return 0
+    from harness.store.theirs import import_problems
+
+    data_root = _data_root(workspace)
+    brought = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
+    rows = [
+        {
+            "problem": one.key,
+            "usable": one.usable,
+            "workloads": one.workloads,
+            "why_not": str(one.errors[0]).replace("\n  ", "; ") if one.errors else None,
+            "errors": [str(error) for error in one.errors],
+            "warnings": list(one.warnings),
+        }
+        for one in brought
+    ]
+    emit(
+        rows,
+        as_json=as_json,
+        columns={
+            "problem": lambda row: row["problem"],
+            "usable": lambda row: "yes" if row["usable"] else "no",
+            "workloads": lambda row: str(row["workloads"]),
+            "why not": lambda row: row["why_not"] or "",
+        },
+    )
+    if not as_json:
+        for warning in (warning for one in brought for warning in one.warnings):
+            click.echo(f"warning: {warning}")
+        click.echo(f"{sum(one.usable for one in brought)} of {len(brought)} problems imported")
+    return 0 if all(one.usable for one in brought) else 1
+
+
+@problems.command()
+@click.argument("problem")
+@click.option("--target", default="cpu", show_default=True, help="cpu, h200, b200 ...")
+@json_option
+def sol(problem: str, *, target: str, as_json: bool) -> None:
+    """Bounds of each workload: speed of light for the target, and the floor that can be proved."""
+    from harness.sol.hardware import hardware, measured_cpu
+    from harness.sol.roofline import bounds
+    from harness.store.workspace import Workspace
+
+    found = _one(problem)
+    machine = measured_cpu(Workspace.find().cache) if target == "cpu" else hardware(target)
+    rows = []
+    for workload in found.workloads:
+        bound = bounds(found, workload, machine)
+        rows.append({
+            "workload": workload.uuid,
+            "sol_us": bound.sol_us,
+            "floor_us": bound.floor_us,
+            "flops": bound.flops,
+            "bytes": bound.bytes,
+            "limited_by": bound.limited_by,
+        })  # fmt: skip
+    emit(
+        rows,
+        as_json=as_json,
+        columns={
+            "workload": lambda row: row["workload"],
+            "sol us": lambda row: _number(row["sol_us"]),
+            "floor us": lambda row: _number(row["floor_us"]),
+            "flops": lambda row: _number(row["flops"]),
+            "bytes": lambda row: _number(row["bytes"]),
+            "limited by": lambda row: str(row["limited_by"]),
+        },
+    )
+
+
+def _import_solution(
+    workspace: Workspace, path: Path, *, key: str | None, target: str | None, replace: bool, as_json: bool
+) -> None:
+    from harness.store.problems import SOLUTIONS_NAME, list_problems, load_problem
+    from harness.store.solutions import check_solution, load_solution
+    from harness.store.their_solutions import read_their_solution, solution_from_json
+    from harness.store.theirs import problem_named
+
+    theirs = read_their_solution(path)
+    key = key or problem_named(theirs.definition, workspace.problems, list_problems(workspace.problems))
+    problem = load_problem(workspace.problems / key, key=key, data_root=_data_root(workspace))
+    target = (target or theirs.spec.target_hardware[0]).lower()
+    directory = workspace.problems / key / SOLUTIONS_NAME / _safe_target(target)
+    solution = load_solution(solution_from_json(path, directory, replace=replace))
+    warnings = [str(error) for error in check_solution(solution, problem.definition)]
+    if theirs.spec.dependencies:
+        warnings.append(f"it names dependencies, which are not installed for it: {', '.join(theirs.spec.dependencies)}")
+    row = {"problem": key, "target": target, "directory": str(directory), "warnings": warnings}
+    if as_json:
+        click.echo(json.dumps([row], indent=2))
+        return
+    click.echo(f"{theirs.name}: written to {directory}")
+    for warning in warnings:
+        click.echo(f"warning: {warning}")
+
+
+def _safe_target(target: str) -> str:
+    if target.isascii() and target.replace("-", "").replace("_", "").isalnum():
+        return target
+    raise click.UsageError(f"`{target}` is no target; expected letters, digits, - and _ (say which with --target)")
+
+
+def _inspected(what: Sequence[str]) -> list[Findings]:
+    """What reading each named problem found; every argument is a directory or a glob over the workspace's keys."""
+    from harness.errors import AnswerIsNo
+    from harness.store.problems import DEFINITION_NAME, inspect_problem, list_problems
+    from harness.store.workspace import Workspace
+
+    found: dict[str, Findings] = {}
+    for word in what or ("*",):
+        directory = Path(word)
+        if (directory / DEFINITION_NAME).exists():
+            one = inspect_problem(directory.resolve())
+            found.setdefault(one.key, one)
+            continue
+        workspace = Workspace.find()
+        keys = list_problems(workspace.problems, [word])
+        if what and not keys:
+            raise AnswerIsNo(f"no problem matches `{word}`", remedy="see `harness problems list`")
+        for key in keys:
+            if key not in found:
+                found[key] = inspect_problem(workspace.problems / key, key=key, data_root=_data_root(workspace))
+    return list(found.values())
+
+
+def _one(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is imported when the verb runs
+    from harness.errors import ConfigurationError, FormatError
+
+    found = _inspected([word])
+    if len(found) > 1:
+        names = ", ".join(one.key for one in found[:5])
+        raise ConfigurationError(f"`{word}` matches {len(found)} problems: {names}", remedy="name one")
+    if found[0].problem is None:
+        first = found[0].errors[0]
+        remedy = f"see all with `harness problems check {found[0].key}`"
+        raise FormatError(first.what, where=first.where, remedy=remedy)
+    return found[0].problem
+
+
+def _data_root(workspace: Workspace) -> Path | None:
+    from harness.store.configuration import load_config
+
+    root = load_config(workspace).data_root
+    return workspace.root / root if root else None
+
+
+def _targets(directory: Path) -> list[str]:
+    from harness.store.problems import SOLUTIONS_NAME
+
+    solutions = directory / SOLUTIONS_NAME
+    return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []
+
+
+def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
+        click.echo(f"{'ok ' if row['ok'] else 'BAD'}  {row['problem']}  {row['workloads']} workloads")
+        for error in row["errors"]:
+            click.echo(f"     {error['where']}: {error['what']}" + (f"; {error['remedy']}" if error["remedy"] else ""))
+        for warning in row["warnings"]:
+            click.echo(f"     warning: {warning}")
+    bad = sum(not row["ok"] for row in rows)
+    click.echo(f"{len(rows)} problems, {bad} with errors" if rows else "no problems here")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:.3e}"
