@@ -1,7 +1,7 @@
 """The CUDA driver calls that a launch plan needs and CuPy does not wrap: attributes of a launch, and TMA descriptors.
 
-Works on the context that is current (CuPy's or torch's primary one). Imports nothing of the harness. Source of every constant and layout: cuda.h of
-CUDA 12.8 and 13.0, where they agree.
+Works on the context that is current (CuPy's or torch's primary one) and imports nothing of the harness. Source of every
+constant and layout: cuda.h of CUDA 12.8 and 13.0, where they agree.
 """
 
 from __future__ import annotations

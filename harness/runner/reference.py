@@ -31,12 +31,6 @@ def load(message: dict[str, Any]) -> Callable[[Workload], Call]:
 
         if not compiled:
             compiled.append(torch.compile(run_into, dynamic=True))
-        call = prepare(compiled[0], workload, {}, destination_passing=True)
-        return lambda slot: _without_gradients(call, slot)
+        return prepare(compiled[0], workload, {}, destination_passing=True)
 
     return workload_call
-
-
-def _without_gradients(call: Call, slot: int) -> None:
-    with torch.no_grad():
-        call(slot)

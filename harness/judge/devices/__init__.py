@@ -1,0 +1,113 @@
+"""What differs from device to device: memory, how a batch is stamped, what must hold while it is timed.
+
+Everything else (rounds, blocks, correctness, verdicts) is the same for all and lives beside this package. A device
+is opened once by a judge, which holds its lock for as long as it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from harness.errors import ConfigurationError
+from harness.judge.layout import Layout
+from harness.judge.memory import Value
+from harness.judge.runners import Runner
+from harness.model.config import SandboxKind
+from harness.model.judging import DeviceRecord
+from harness.model.problem import Problem
+from harness.model.verdict import Trust
+
+import torch  # isort: skip
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch as the judge's clock saw it, handshake included."""
+
+    ns: int
+    claimed_ns: int
+    disturbed_ns: int
+    """Time in which something outside the sandbox kept the processor (or device) from it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the way to a runner costs: measured in a clean one with an empty call."""
+
+    handshake_ns: float
+    """Of a batch, whatever its calls: what is subtracted."""
+    dispatch_ns: float
+    """Of one call: what a runner needs to make it."""
+
+
+class Memory(Protocol):
+    """The sets of one workload: `capacity` slots, each with the inputs and outputs of one call."""
+
+    layout: Layout
+    capacity: int
+
+    def write(self, slot: int, values: Mapping[str, Value]) -> None:
+        """Fill a slot's inputs."""
+
+    def inputs(self, slot: int) -> list[Value]:
+        """A slot's inputs as the reference is called with."""
+
+    def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
+        """What a runner left in a slot, by output name."""
+
+
+class Device(Protocol):
+    """One device, held by this judge."""
+
+    target: str
+    calibration: Calibration
+
+    def record(self) -> DeviceRecord:
+        """The device as it is now, for the entry."""
+
+    def runner(self, *, trusted: bool = False) -> Runner:
+        """A fresh runner. A trusted one (the reference's) may keep a compiler cache that no candidate can write."""
+
+    def start_standby(self) -> None:
+        """Start the next runner ahead, now that nothing is being timed."""
+
+    def settle(self) -> None:
+        """Wait until nothing of ours is starting up any more."""
+
+    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> None:
+        """Memory for sets of these workloads; what was reserved before is void for new runners."""
+
+    def grant(self, runner: Runner) -> tuple[dict[str, int], tuple[int, ...]]:
+        """Let a runner reach the reserved memory: words and descriptors for its load message."""
+
+    def memory(self, layout: Layout) -> Memory:
+        """The reserved memory, laid out for one workload."""
+
+    def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+        """Poison the outputs, make everything cold, hand over, time, stop. The runner is stopped before and after.
+
+        Raises:
+            RunnerFailed: the candidate failed in a way that is its verdict.
+        """
+
+    def trust(self, latency_ns: float) -> Trust:
+        """How far the clock can be trusted for calls this long."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+def open_device(name: str, *, cache: Path, sandbox: SandboxKind) -> Device:
+    """Open and lock a device by its name: `cpu`.
+
+    Raises:
+        ConfigurationError: no such device, or another judge holds it.
+    """
+    if name == "cpu":
+        from harness.judge.devices.cpu import CpuDevice  # noqa: PLC0415 - only the device asked for is imported
+
+        return CpuDevice(cache=cache, sandbox=sandbox)
+    raise ConfigurationError(f"no such device: {name}", where="--device", remedy="devices here: cpu")

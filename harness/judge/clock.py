@@ -1,0 +1,63 @@
+"""The judge's clock: what the way to a runner costs, and how many calls make a batch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.judge.devices import Batch, Calibration
+
+BATCH_NS = 6_000_000
+"""A batch of the faster side lasts about so long: the handshake (about 0.15 ms) is then 2 to 3 % of it."""
+LONGEST_BATCH_NS = 40_000_000
+"""A batch of the slower side lasts no longer: its length costs judging time and buys no certainty."""
+DISTURBED_SHARE = 0.01
+"""Outside work that takes more than this share of a batch spoils its block."""
+LAUNCH_BOUND = 3.0
+"""A call shorter than so many dispatches measures the dispatch."""
+_SINGLES, _MANY, _REPEATS = 60, 1000, 5
+
+
+def now_ns() -> int:
+    """CLOCK_MONOTONIC_RAW: no other clock's corrections bend it."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+
+
+def calibrate(batch: Callable[[int], Batch]) -> Calibration:
+    """Measure handshake and dispatch with a runner whose calls are empty; `batch(n)` times n calls.
+
+    Medians: whatever disturbs a handshake makes it longer, and a mean would subtract too much.
+    """
+    for _ in range(5):
+        batch(1)
+    handshake = statistics.median(batch(1).ns for _ in range(_SINGLES))
+    many = statistics.median(batch(_MANY).ns for _ in range(_REPEATS))
+    dispatch = max(0.0, (many - handshake) / (_MANY - 1))
+    return Calibration(handshake_ns=handshake - dispatch, dispatch_ns=dispatch)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a first look found: nanoseconds a call of either side, handshake taken off."""
+
+    baseline_ns: float
+    candidate_ns: float
+
+    def calls(self, capacity: int) -> int:
+        """Calls of one batch: the faster side long enough for the clock, the slower not too long, in memory's bounds."""
+        fast = max(1.0, min(self.baseline_ns, self.candidate_ns))
+        slow = max(1.0, self.baseline_ns, self.candidate_ns)
+        wanted = min(BATCH_NS / fast, LONGEST_BATCH_NS / slow)
+        return max(1, min(capacity, round(wanted)))
+
+
+def per_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float:
+    """Nanoseconds a call, after one handshake is taken off; never below a nanosecond."""
+    return max(1.0, (batch.ns - calibration.handshake_ns) / calls)
+
+
+def disturbed(batch: Batch) -> bool:
+    """Whether something outside took so much of the batch that its block must go. Says nothing of how long it took."""
+    return batch.disturbed_ns > DISTURBED_SHARE * batch.ns

@@ -1,0 +1,249 @@
+"""The CPU as a device: one pinned processor, shared memory, the runner stopped whenever the judge works."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from harness.errors import ConfigurationError
+from harness.judge import memory as shared
+from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord
+from harness.judge.clock import LAUNCH_BOUND, calibrate, now_ns
+from harness.judge.devices import Batch, Calibration, Memory
+from harness.judge.layout import Field, Layout
+from harness.judge.limits import GIB, Limits
+from harness.judge.memory import Region, Value
+from harness.judge.native import Flush, load_flush
+from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
+from harness.model.config import SandboxKind
+from harness.model.judging import DeviceRecord
+from harness.model.problem import Problem
+from harness.model.verdict import Trust, Verdict
+from harness.runner import wire
+from harness.store.quiet import lock_directory
+
+_ARENA_BYTES = 64 << 20
+"""Of inputs, and of outputs, unless one set is larger: populated pages of shared memory on both sides."""
+_NICE = -15
+_CALIBRATION_SLOTS = 1000
+_INDUCTOR = "/inductor"
+_LOAD_S = 60.0
+
+
+@dataclass
+class CpuMemory:
+    """The reserved memory, laid out for one workload."""
+
+    layout: Layout
+    capacity: int
+    region: Region
+    outputs_of: Mapping[int, Region]
+
+    def write(self, slot: int, values: Mapping[str, Value]) -> None:
+        """Fill a slot's inputs."""
+        shared.write_inputs(self.region, self.layout, slot, values)
+
+    def inputs(self, slot: int) -> list[Value]:
+        """A slot's inputs as the reference is called with. No runner can write them, so they need no copy."""
+        return shared.read_inputs(self.region, self.layout, slot)
+
+    def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
+        """What a runner left in a slot. The runner is stopped: it stays as it is."""
+        return shared.read_outputs(self.outputs_of[id(runner)], self.layout, slot)
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+class CpuDevice:
+    """The CPU of this host. One judge at a time: the lock is the host's."""
+
+    target = "cpu"
+
+    def __init__(self, *, cache: Path, sandbox: SandboxKind) -> None:
+        self._lock = self._take_lock()
+        allowed = sorted(os.sched_getaffinity(0))
+        self._cpu = allowed[-1]
+        self._spin = len(allowed) > 1
+        torch.zeros(1 << 16).add_(1)  # the worker threads start while every processor is allowed
+        if self._spin:
+            os.sched_setaffinity(0, set(allowed[:-1]))
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+        self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
+        self._inductor = cache / "inductor"
+        self._inductor.mkdir(parents=True, exist_ok=True)
+        limits = Limits(cpus=frozenset({self._cpu}), nice=_NICE, address_space_bytes=16 * GIB)
+        self._plan = RunnerPlan(sandbox=sandbox, limits=limits, scratch=self._scratch)
+        self._standby = Standby(self._plan)
+        self._flush: Flush | None = load_flush(cache)
+        self._inputs = Region(_ARENA_BYTES, sealed=True)
+        self._outputs: dict[int, Region] = {}
+        self._output_bytes = _ARENA_BYTES
+        self._digest = hashlib.sha256(f"{_processor()}{platform.node()}".encode()).hexdigest()
+        self.calibration = Calibration(0.0, 0.0)
+        self.recalibrate()
+
+    def _take_lock(self) -> int:
+        path = lock_directory() / "device-cpu"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
+            raise ConfigurationError(
+                f"the device cpu is held by another judge (process {holder})",
+                where=str(path),
+                remedy="wait for it, or stop it with `harness stop`",
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        return lock
+
+    def record(self) -> DeviceRecord:
+        """Name, stable id, and how it was used."""
+        return DeviceRecord.model_validate(
+            {
+                "name": _processor(),
+                "id": f"CPU-{self._digest[:12]}",
+                "processors": os.cpu_count(),
+                "pinned": self._cpu,
+                "cold": self._flush is not None,
+                "handshake_us": round(self.calibration.handshake_ns / 1e3, 2),
+                "dispatch_us": round(self.calibration.dispatch_ns / 1e3, 3),
+            }
+        )
+
+    def runner(self, *, trusted: bool = False) -> Runner:
+        """A fresh runner: the standby, or for the reference one with its compiler cache."""
+        if not trusted:
+            return self._standby.take()
+        if self._plan.sandbox == "none":
+            return Runner(_with_env(self._plan, str(self._inductor)))
+        return Runner(_with_env(self._plan, _INDUCTOR), writable={self._inductor: _INDUCTOR})
+
+    def start_standby(self) -> None:
+        """Start the next runner ahead."""
+        self._standby.start()
+
+    def settle(self) -> None:
+        """Wait for the standby's start-up."""
+        self._standby.settle()
+
+    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> None:
+        """See to it that one set of every workload fits."""
+        del problem
+        inputs = max((layout.input_stride for layout in layouts), default=0)
+        outputs = max((layout.output_stride for layout in layouts), default=0)
+        if inputs > self._inputs.bytes:
+            self._inputs.close()
+            self._inputs = Region(inputs, sealed=True)
+        self._output_bytes = max(_ARENA_BYTES, outputs)
+
+    def grant(self, runner: Runner) -> tuple[dict[str, int], tuple[int, ...]]:
+        """The inputs, shared by all, and outputs of the runner's own."""
+        if id(runner) in self._outputs:
+            self._outputs.pop(id(runner)).close()
+        mine = self._outputs[id(runner)] = Region(self._output_bytes, sealed=False)
+        words = {"input_bytes": self._inputs.bytes, "output_bytes": mine.bytes}
+        return words, (self._inputs.descriptor, mine.descriptor)
+
+    def forget(self, runner: Runner) -> None:
+        """End a runner and give its memory back."""
+        runner.kill()
+        region = self._outputs.pop(id(runner), None)
+        if region is not None:
+            region.close()
+
+    def memory(self, layout: Layout) -> Memory:
+        """As many slots as fit."""
+        capacity = min(self._inputs.bytes // layout.input_stride, self._output_bytes // layout.output_stride)
+        return CpuMemory(layout, min(capacity, wire.MAX_CALLS), self._inputs, self._outputs)
+
+    def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+        """Poison, flush, hand over, time, stop (see the protocol)."""
+        layout, region = memory.layout, self._outputs[id(runner)]
+        for slot in slots:
+            shared.poison_outputs(region, layout, slot)
+        if self._flush is not None:
+            for slot in slots:
+                self._flush(self._inputs.address + slot * layout.input_stride, layout.input_stride)
+                self._flush(region.address + slot * layout.output_stride, layout.output_stride)
+        call = secrets.randbits(62)
+        herd, channel = runner.herd, runner.channel
+        try:
+            channel.must_be_silent()
+            channel.send_call(call, slots)
+            before, mine = herd.run_delay_ns(), _waited_ns()
+            begin = now_ns()
+            herd.go()
+            record = channel.receive(time.monotonic() + within_s, spin=self._spin)
+            runner.stop()
+            end = now_ns()
+        except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
+            raise runner.failure(error, within_s) from None
+        after = herd.run_delay_ns()
+        runner.accept(record)
+        if record.code is not wire.Code.DONE or record.call != call:
+            raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
+        on, waited, total = (late - early for late, early in zip(after, before, strict=True))
+        outside = max(0, waited - max(0, total - on)) + _waited_ns() - mine
+        return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=outside)
+
+    def recalibrate(self) -> None:
+        """Measure handshake and dispatch in a clean runner, which is ended after it."""
+        runner = self._standby.take()
+        try:
+            layout = _calibration_layout()
+            words, descriptors = self.grant(runner)
+            runner.ask({"op": "load", "language": "empty", **words}, wire.Code.LOADED, _LOAD_S, descriptors)
+            runner.ask(layout.message(_CALIBRATION_SLOTS, ""), wire.Code.READY, _LOAD_S)
+            memory = self.memory(layout)
+            self.calibration = calibrate(lambda calls: self.batch(runner, memory, range(calls), _LOAD_S))
+        finally:
+            self.forget(runner)
+
+    def trust(self, latency_ns: float) -> Trust:
+        """A call that is not much longer than its dispatch is launch-bound."""
+        return Trust.LAUNCH_BOUND if latency_ns < LAUNCH_BOUND * self.calibration.dispatch_ns else Trust.BOUNDED
+
+    def close(self) -> None:
+        """End the standby and give memory, files and the lock back."""
+        self._standby.close()
+        self._inputs.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _with_env(plan: RunnerPlan, inductor: str) -> RunnerPlan:
+    return RunnerPlan(plan.sandbox, plan.limits, plan.scratch, {"TORCHINDUCTOR_CACHE_DIR": inductor}, plan.devices)
+
+
+def _calibration_layout() -> Layout:
+    """Six small tensors: the arguments of an ordinary kernel."""
+    fields = tuple(Field(f"a{n}", "float32", (8,), 64 * n, 32, None) for n in range(5))
+    return Layout(fields, (Field("out", "float32", (8,), 0, 32, None),), 4096, 4096, ())
+
+
+def _waited_ns() -> int:
+    """How long this thread has waited for a processor so far."""
+    with open("/proc/thread-self/schedstat", "rb") as file:
+        return int(file.read().split()[1])

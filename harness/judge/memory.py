@@ -1,0 +1,96 @@
+"""Shared memory of the CPU judge: inputs that only the judge can write, outputs that a runner writes.
+
+Both are memory files. The inputs' is sealed against future writing once the judge has mapped it, so that no runner can
+change an input, now or later, whatever it maps; neither can be resized under the judge.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Mapping
+
+import torch
+
+from harness.errors import ConfigurationError
+from harness.judge.layout import Field, Layout
+
+_F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h, since Linux 5.1; Python has no name for it
+_FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # every float format here reads all ones as NaN
+
+Value = torch.Tensor | int | float | bool
+
+
+class Region:
+    """One memory file, mapped by the judge. `bytes` is its size."""
+
+    def __init__(self, size: int, *, sealed: bool) -> None:
+        self.bytes = max(mmap.PAGESIZE, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self.descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.descriptor, self.bytes)
+        self._map = mmap.mmap(self.descriptor, self.bytes)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        try:
+            if sealed:
+                fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
+        except OSError as error:
+            raise ConfigurationError(
+                f"memory files cannot be sealed here: {error.strerror}", remedy="the judge needs Linux 5.1 or later"
+            ) from error
+        self.all = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    @property
+    def address(self) -> int:
+        """Where it begins in the judge."""
+        return int(self.all.data_ptr())
+
+    def close(self) -> None:
+        """Give the descriptor back; the mapping goes with the last tensor on it."""
+        os.close(self.descriptor)
+
+
+def view(region: Region, field: Field, slot: int, stride: int) -> torch.Tensor:
+    """One input or output of one slot as a tensor on the shared memory."""
+    begin = slot * stride + field.offset
+    return region.all[begin : begin + field.bytes].view(field.torch_dtype).view(field.shape)
+
+
+def write_inputs(region: Region, layout: Layout, slot: int, values: Mapping[str, Value]) -> None:
+    """Fill a slot; values by input name, in the declared shape and dtype."""
+    for field in layout.inputs:
+        target = view(region, field, slot, layout.input_stride)
+        value = values[field.name]
+        if isinstance(value, torch.Tensor):
+            target.copy_(value)
+        else:
+            target.fill_(value)
+
+
+def read_inputs(region: Region, layout: Layout, slot: int) -> list[Value]:
+    """A slot's inputs in order, as the reference is called with: tensors on the shared memory, Python scalars."""
+    found: list[Value] = []
+    for field in layout.inputs:
+        value = view(region, field, slot, layout.input_stride)
+        if field.scalar:
+            number = value.item()
+            found.append(bool(number) if field.scalar == "bool" else number)
+        else:
+            found.append(value)
+    return found
+
+
+def poison_outputs(region: Region, layout: Layout, slot: int) -> None:
+    """Overwrite a slot's outputs with what no right answer is: NaN, or a pattern of bits."""
+    begin = slot * layout.output_stride
+    region.all[begin : begin + layout.output_stride].fill_(_FLOAT_POISON)
+    for field in layout.outputs:
+        if not field.torch_dtype.is_floating_point:
+            start = begin + field.offset
+            region.all[start : start + field.bytes].fill_(_OTHER_POISON)
+
+
+def read_outputs(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:
+    """A slot's outputs by name, on the shared memory. Bool is given as it lies, so compare it as uint8."""
+    return {field.name: view(region, field, slot, layout.output_stride) for field in layout.outputs}

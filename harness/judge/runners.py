@@ -1,0 +1,225 @@
+"""Runner processes: pre-started in their sandbox, handed one solution, stopped and continued, killed.
+
+A candidate gets a fresh process that has only imported torch. Failures come out as `RunnerFailed`, which carries the
+verdict: what untrusted code does is data, never an error of the judge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import harness
+from harness.errors import ConfigurationError
+from harness.failpoints import failpoint
+from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord, Record
+from harness.judge.freeze import FreezeError, Herd
+from harness.judge.limits import Limits
+from harness.judge.sandbox import RUNNER_HOME, Binds, Sandboxed, launch
+from harness.model.config import SandboxKind
+from harness.model.verdict import Verdict
+from harness.runner import wire
+
+STAGE = "/stage"
+_HELLO_S = 120.0
+_EXIT_S = 5.0
+_SAID_BYTES = 16384
+_REASON_CHARACTERS = 300
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from runner.main import main; sys.path.pop(0); main(int(sys.argv[2]))"
+
+
+class RunnerFailed(Exception):  # noqa: N818 - an outcome
+    """What a runner did wrong, as a verdict and one line."""
+
+    def __init__(self, verdict: Verdict, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class RunnerPlan:
+    """What every runner of one device gets."""
+
+    sandbox: SandboxKind
+    limits: Limits
+    scratch: Path
+    """Host directory for stages and what runners print."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+
+
+class Runner:
+    """One runner process. Between calls of the judge it is stopped or waits for a message."""
+
+    def __init__(self, plan: RunnerPlan, writable: Mapping[Path, str] | None = None) -> None:
+        self.plan = plan
+        self.directory = Path(tempfile.mkdtemp(prefix="runner-", dir=plan.scratch))
+        self.stage = self.directory / "stage"
+        self.stage.mkdir()
+        self._said: IO[bytes] = (self.directory / "stderr").open("a+b")
+        self.channel = Channel()
+        self._herd: Herd | None = None
+        self.extra: dict[str, Any] = {}
+        binds = Binds(read_only={self.stage: STAGE}, writable=dict(writable or {}), devices=plan.devices)
+        home = RUNNER_HOME if plan.sandbox == "bubblewrap" else str(self._home_without_sandbox())
+        env = dict(plan.env)
+        if plan.sandbox == "none":
+            env["TMPDIR"] = str(self.directory)
+        self._process: Sandboxed = launch(
+            plan.sandbox,
+            [sys.executable, "-I", "-B", "-c", _START, home, str(self.channel.runner_end)],
+            binds=binds,
+            limits=plan.limits,
+            env=env,
+            stderr=self._said,
+            inherit=[self.channel.runner_end],
+            cwd=self.directory,
+        )
+        self.channel.started()
+        failpoint("judge.runner_started")
+
+    def _home_without_sandbox(self) -> Path:
+        home = self.directory / "home"
+        home.mkdir()
+        (home / "runner").symlink_to(Path(harness.__file__).resolve().parent / "runner")
+        return home
+
+    def inside(self, path: Path) -> str:
+        """How the runner calls a file of its stage."""
+        return f"{STAGE}/{path.relative_to(self.stage)}" if self.plan.sandbox == "bubblewrap" else str(path)
+
+    def wait_ready(self) -> None:
+        """Wait until torch is imported.
+
+        Raises:
+            ConfigurationError: the runner, which has run nothing of anybody's yet, does not start.
+        """
+        if self._herd is not None:
+            return
+        try:
+            self.channel.expect(wire.Code.HELLO, time.monotonic() + _HELLO_S)
+        except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
+            said = self.said() or str(error) or "it printed nothing"
+            self.kill()
+            raise ConfigurationError(
+                f"the runner does not start in its sandbox: {said}", remedy="harness doctor says what is missing"
+            ) from error
+        self._herd = Herd.of(self._process.first, isolated=self.plan.sandbox == "bubblewrap")
+
+    @property
+    def herd(self) -> Herd:
+        """The processes behind the sandbox's wall, once it is ready."""
+        self.wait_ready()
+        assert self._herd is not None  # noqa: S101 - wait_ready made it
+        return self._herd
+
+    def ask(self, message: Mapping[str, Any], expected: wire.Code, within_s: float, fds: Sequence[int] = ()) -> None:
+        """Send a message to a running runner and wait for its answer.
+
+        Raises:
+            RunnerFailed: it crashed, raised, or did not answer in time.
+        """
+        herd = self.herd
+        try:
+            herd.go()
+            self.channel.send(message, fds)
+            self.accept(self.channel.expect(expected, time.monotonic() + within_s))
+        except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
+            raise self.failure(error, within_s) from None
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop everything in the sandbox.
+
+        Raises:
+            RunnerFailed: it cannot be stopped, as with a fork bomb.
+        """
+        try:
+            self.herd.stop()
+        except FreezeError as error:
+            raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
+
+    def accept(self, record: Record) -> Record:
+        """Turn a runner's report of failure into the verdict it is."""
+        if record.code is wire.Code.FAILED:
+            raise RunnerFailed(Verdict.RUNTIME_ERROR, self.said() or "raised an exception without a message")
+        if record.code in (wire.Code.SHAPE, wire.Code.DTYPE):
+            what = "shape" if record.code is wire.Code.SHAPE else "dtype"
+            verdict = Verdict.INCORRECT_SHAPE if what == "shape" else Verdict.INCORRECT_DTYPE
+            raise RunnerFailed(verdict, f"output number {record.detail} came back with another {what} than declared")
+        return record
+
+    def failure(self, error: Exception, within_s: float = 0.0) -> RunnerFailed:
+        """What a broken channel means."""
+        if isinstance(error, ChannelTimeout):
+            return RunnerFailed(Verdict.TIMEOUT, f"no answer within {within_s:.3g} s")
+        if isinstance(error, MalformedRecord):
+            return RunnerFailed(Verdict.REWARD_HACK, f"forged an answer: {error}")
+        code = self._process.exit_signal_or_code(_EXIT_S)
+        if code is None:
+            return RunnerFailed(Verdict.REWARD_HACK, "closed its line to the judge and went on running")
+        if code < 0:
+            name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+            hint = " (inputs can only be read: writing to one ends so)" if -code in (signal.SIGSEGV, signal.SIGBUS) else ""
+            return RunnerFailed(Verdict.RUNTIME_ERROR, f"killed by {name}{hint}")
+        return RunnerFailed(Verdict.RUNTIME_ERROR, f"exited with code {code} instead of answering")
+
+    def said(self) -> str:
+        """The last line of what the process printed on stderr: untrusted text, cut and stripped of control characters."""
+        size = os.fstat(self._said.fileno()).st_size
+        text = os.pread(self._said.fileno(), _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return "".join(letter for letter in lines[-1] if letter.isprintable())[:_REASON_CHARACTERS] if lines else ""
+
+    def kill(self) -> None:
+        """End the process and everything it started, and remove its files."""
+        self._process.kill()
+        if self._herd is not None:
+            self._herd.close()
+            self._herd = None
+        self.channel.close()
+        self._said.close()
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self.directory)
+
+
+class Standby:
+    """Keeps one runner started ahead, so that a fresh process costs no start-up."""
+
+    def __init__(self, plan: RunnerPlan) -> None:
+        self._plan = plan
+        self._ready: list[Runner] = []
+
+    def start(self) -> None:
+        """See to it that one is on its way. Never call this while a batch is timed."""
+        if not self._ready:
+            self._ready.append(Runner(self._plan))
+
+    def take(self) -> Runner:
+        """A fresh runner, ready to load."""
+        self.start()
+        failpoint("judge.standby_taken")
+        runner = self._ready.pop()
+        runner.wait_ready()
+        return runner
+
+    def settle(self) -> None:
+        """Wait until the one on its way has done its start-up work, so that it disturbs no timing."""
+        for runner in self._ready:
+            runner.wait_ready()
+
+    def close(self) -> None:
+        """End the waiting one."""
+        for runner in self._ready:
+            runner.kill()
+        self._ready.clear()
