@@ -50,6 +50,8 @@ class Role(StrEnum):
     """Between `low` and `high`."""
     INDEX = "index"
     """Integers from 0 to below the axis they index."""
+    DISTINCT = "distinct"
+    """Indices of which no two are equal: permutations, and slots that are written to."""
     OFFSETS = "offsets"
     """Non-decreasing from 0 to the total: cumulative lengths, CSR row pointers."""
     LENGTHS = "lengths"
@@ -68,8 +70,9 @@ _WORDS: tuple[tuple[Role, tuple[str, ...]], ...] = (
     (Role.MASK, (r"\w*mask\w*",)),
     (Role.COSINE, (r"\w*cos(ines?)?",)),
     (Role.SINE, (r"\w*sin(es?)?",)),
-    (Role.INDEX, ("idx", "index", "indices", "ids?", "positions?", "slots?", "slot_mapping", "(block|page)_tables?")),
-    (Role.INDEX, ("labels?", "targets?", "pages?", "experts?", "tokens?", "routing", "perm(utation)?")),
+    (Role.DISTINCT, ("slots?", "slot_mapping", "(inv_)?perm(utation)?")),
+    (Role.INDEX, ("idx", "index", "indices", "ids?", "positions?", "(block|page)_tables?")),
+    (Role.INDEX, ("labels?", "targets?", "pages?", "experts?", "tokens?", "routing")),
     (Role.NEGATIVE, ("a_log", "log_decay", "log_(a|alpha|gate)", "g_log", "logprobs?")),
     (Role.PROBABILITY, ("probs?", r"probabilit\w+", r"softmax\w*")),
     (Role.PROBABILITY, ("(attn|attention|routing|router|topk|expert)_(weights?|scores?)",)),
@@ -96,7 +99,8 @@ _RANGES = {
     Role.NEGATIVE: (-1.5, -0.5),
     Role.UNIFORM: (-1.0, 1.0),
 }
-_INTEGER_ROLES = frozenset({Role.INDEX, Role.OFFSETS, Role.LENGTHS, Role.INTEGER, Role.MASK, Role.BOOLEAN})
+_BOUNDED = frozenset({Role.INDEX, Role.DISTINCT, Role.OFFSETS, Role.LENGTHS})
+_INTEGER_ROLES = _BOUNDED | {Role.INTEGER, Role.MASK, Role.BOOLEAN}
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ def _role(name: str, spec: TensorSpec, definition: Definition) -> Role:
 
 
 def _float_role(name: str, spec: TensorSpec, by_name: Role | None, definition: Definition) -> Role:
-    if by_name in {Role.INDEX, Role.OFFSETS, Role.LENGTHS}:  # float "tokens", "targets": activations
+    if by_name in _BOUNDED:  # float "tokens", "targets": activations
         return Role.NORMAL
     if by_name is Role.WEIGHT and len(spec.shape or ()) <= 1:  # a vector called weight is a normalisation's
         return Role.AROUND_ONE
@@ -169,7 +173,7 @@ def _with_bounds(role: Role, name: str, definition: Definition, sizes: Mapping[s
     spec = definition.inputs[name]
     if role is Role.WEIGHT:
         return Purpose(role, std=1.0 / math.sqrt(max(1, _fan_in(name, spec, definition, sizes))))
-    if role in {Role.INDEX, Role.LENGTHS, Role.OFFSETS}:
+    if role in _BOUNDED:
         return Purpose(role, high=float(_bound(role, name, definition, sizes)))
     if role is Role.INTEGER:
         reach = 128 if spec.dtype == "int8" else 1024

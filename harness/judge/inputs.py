@@ -1,0 +1,393 @@
+"""Secret inputs, drawn fresh for every call.
+
+For each distribution a pool of random values is made once an evaluation, from secret seeds. A tensor is then filled
+at the speed of a copy: slices of the pool from secret offsets, times a secret factor near 1 of either sign. The factor
+makes every value new, so that nobody who has seen the pool can look a result up instead of computing it.
+Roles are those of `harness.judge.roles`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from harness.errors import FormatError
+from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference, torch_dtype
+from harness.judge.roles import Purpose, Role, purpose_of
+from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, TensorSpec, Workload
+
+_SMALLEST_POOL, _LARGEST_POOL = 1 << 16, 1 << 22
+_FACTORS = {
+    Role.NORMAL: 0.1,
+    Role.BIAS: 0.1,
+    Role.WEIGHT: 0.1,
+    Role.AROUND_ONE: 0.03,
+    Role.POSITIVE: 0.03,
+    Role.NEGATIVE: 0.03,
+    Role.DECAY: 0.03,
+}
+"""Roles whose slices are scaled, and by how much their factor may differ from 1."""
+_SIGNED = frozenset({Role.NORMAL, Role.BIAS, Role.WEIGHT})
+_SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+_WHOLE = frozenset({Role.OFFSETS, Role.DISTINCT})
+"""Roles whose values hang together, so that a slice of them is none: drawn anew each time."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One random input of a workload."""
+
+    name: str
+    purpose: Purpose
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    scalar: bool
+
+
+class InputSource:
+    """The inputs of one evaluation. Not for use from several threads.
+
+    Args:
+        problem: whose inputs.
+        reference: the problem's reference, loaded; it has the entry point of custom inputs.
+        seed: for tests; an evaluation takes the operating system's randomness.
+        data_root: where safetensors paths may lead besides the problem's directory.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        reference: Reference | None = None,
+        seed: int | None = None,
+        data_root: Path | None = None,
+    ) -> None:
+        self._problem = problem
+        self._reference = reference
+        self._data_root = data_root
+        self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
+        self._pools: dict[tuple[Purpose, torch.dtype, int], torch.Tensor] = {}
+        self._plans: dict[str, tuple[_Plan, ...]] = {}
+        self._files: dict[tuple[str, str], torch.Tensor] = {}
+
+    def draw(self, workload: Workload) -> dict[str, Value]:
+        """Fresh inputs of a workload by name, in declaration order: CPU tensors, and Python scalars.
+
+        Raises:
+            FormatError: an input cannot be made as the problem says.
+        """
+        if self._is_custom(workload):
+            return self._custom(workload)
+        sizes = self._problem.sizes(workload)
+        inputs = self._problem.definition.inputs
+        tensors = {
+            name: torch.empty(self._problem.shape(spec, sizes), dtype=_held_as(spec)) for name, spec in inputs.items()
+        }
+        self.refill(workload, tensors)
+        return {
+            name: tensors[name] if spec.shape is not None else _python(spec, tensors[name])
+            for name, spec in inputs.items()
+        }
+
+    def refill(self, workload: Workload, into: Mapping[str, torch.Tensor]) -> None:
+        """Overwrite contiguous tensors with fresh inputs; a scalar's is 0-d. Random data go at the speed of memory.
+
+        Raises:
+            FormatError: an input cannot be made as the problem says.
+        """
+        if self._is_custom(workload):
+            for name, value in self._custom(workload).items():
+                _put(into[name], value)
+            return
+        for name, given in workload.inputs.items():
+            if isinstance(given, ScalarInput):
+                into[name].fill_(given.value)
+            elif isinstance(given, SafetensorsInput):
+                _put(into[name], self._from_file(workload, name, given))
+        slices: dict[str, list[tuple[int, int]]] = {}
+        for plan in self._random_inputs(workload):
+            self._fill(plan, into[plan.name], slices)
+
+    def _is_custom(self, workload: Workload) -> bool:
+        return any(isinstance(given, CustomInput) for given in workload.inputs.values())
+
+    def _random_inputs(self, workload: Workload) -> tuple[_Plan, ...]:
+        plans = self._plans.get(workload.uuid)
+        if plans is None:
+            definition, sizes = self._problem.definition, self._problem.sizes(workload)
+            plans = self._plans[workload.uuid] = tuple(
+                _Plan(
+                    name,
+                    purpose_of(name, definition, sizes),
+                    torch_dtype(spec.dtype),
+                    self._problem.shape(spec, sizes),
+                    spec.shape is None,
+                )
+                for name, spec in definition.inputs.items()
+                if not isinstance(workload.inputs.get(name), ScalarInput | SafetensorsInput)
+            )
+        return plans
+
+    def _fill(self, plan: _Plan, target: torch.Tensor, slices: dict[str, list[tuple[int, int]]]) -> None:
+        role, count = plan.purpose.role, target.numel()
+        if count == 0:
+            return
+        if plan.scalar:
+            target.fill_(_scalar(plan, self._random))
+            return
+        flat = target.view(-1)
+        if role in _WHOLE:
+            flat.copy_(_whole(plan.purpose, count, self._generator()))
+            return
+        row = plan.shape[-1] if plan.shape and role is Role.PROBABILITY else 1
+        pool = self._pool(plan, count, row)
+        pair = plan.name.lower().replace("cos", "sin") if role in {Role.COSINE, Role.SINE} else plan.name
+        if pair not in slices:
+            slices[pair] = list(_slices(count, len(pool), row, self._random))
+        begin = 0
+        for offset, length in slices[pair]:
+            self._copy(plan, pool[offset : offset + length], flat[begin : begin + length])
+            begin += length
+        if role in {Role.MASK, Role.ADDITIVE_MASK} and plan.shape:
+            target.view(-1, plan.shape[-1])[:, 0] = 0 if role is Role.ADDITIVE_MASK else 1
+
+    def _copy(self, plan: _Plan, source: torch.Tensor, target: torch.Tensor) -> None:
+        width = _FACTORS.get(plan.purpose.role)
+        if width is None or plan.dtype not in _SCALABLE:
+            _bytes(target).copy_(_bytes(source))
+            return
+        factor = self._random.uniform(1 - width, 1 + width) * plan.purpose.std
+        if plan.purpose.role in _SIGNED and self._random.random() < 0.5:
+            factor = -factor
+        torch.mul(source, factor, out=target)
+
+    def _pool(self, plan: _Plan, count: int, row: int) -> torch.Tensor:
+        rows = max(8 if row > 1 else 1, min(max(4 * count, _SMALLEST_POOL), _LARGEST_POOL) // row)
+        scaled = plan.dtype in _SCALABLE and plan.purpose.role in _FACTORS
+        purpose = Purpose(plan.purpose.role, plan.purpose.low, plan.purpose.high, 1.0 if scaled else plan.purpose.std)
+        # The cosine's pool and the sine's are made from one seed: the same angles.
+        angles = purpose.role in {Role.COSINE, Role.SINE}
+        key = (purpose, plan.dtype, row)
+        if key not in self._pools or len(self._pools[key]) < rows * row:
+            made = [key]
+            if angles:
+                made = [(Purpose(role, *_rest(purpose)), plan.dtype, row) for role in (Role.COSINE, Role.SINE)]
+            seed = self._random.getrandbits(63)
+            for each in made:
+                generator = torch.Generator().manual_seed(seed)
+                self._pools[each] = _values(each[0], rows, row, generator).to(plan.dtype)
+        return self._pools[key]
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self._random.getrandbits(63))
+
+    def _custom(self, workload: Workload) -> dict[str, Value]:
+        definition = self._problem.definition
+        self._reference = self._reference or load_reference(self._problem)
+        if self._reference.custom_inputs is None:
+            raise InvalidReferenceError(
+                "an input is `custom`, but there is no `custom_inputs_entrypoint`", where=definition.name
+            )
+        sizes = self._problem.sizes(workload)
+        scalars = {name: given.value for name, given in workload.inputs.items() if isinstance(given, ScalarInput)}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._random.getrandbits(63))
+            try:
+                made = self._reference.custom_inputs({**sizes, **scalars}, torch.device("cpu"))
+            except Exception as error:
+                raise InvalidReferenceError(
+                    f"`{definition.custom_inputs_entrypoint}` raised {type(error).__name__}: {error}",
+                    where=definition.name,
+                ) from error
+        if not isinstance(made, dict) or set(made) != set(definition.inputs):
+            raise InvalidReferenceError(
+                f"`{definition.custom_inputs_entrypoint}` must return a dict with exactly the inputs "
+                f"{', '.join(definition.inputs)}",
+                where=definition.name,
+            )
+        return {name: self._checked(name, made[name], sizes) for name in definition.inputs}
+
+    def _checked(self, name: str, value: object, sizes: dict[str, int]) -> Value:
+        """A tensor as the definition declares it, contiguous.
+
+        Raises:
+            InvalidReferenceError: it is of another kind, dtype or shape.
+        """
+        spec = self._problem.definition.inputs[name]
+        if spec.shape is None:
+            if isinstance(value, int | float | bool):
+                return value
+            raise InvalidReferenceError(f"input `{name}` is a {type(value).__name__}; expected a Python scalar")
+        shape, dtype = self._problem.shape(spec, sizes), torch_dtype(spec.dtype)
+        if not isinstance(value, torch.Tensor) or tuple(value.shape) != shape or value.dtype != dtype:
+            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise InvalidReferenceError(f"input `{name}` is {found}; expected {dtype} {shape}")
+        return value.contiguous()
+
+    def _from_file(self, workload: Workload, name: str, given: SafetensorsInput) -> Value:
+        key = (given.path, given.tensor_key)
+        if key not in self._files:
+            roots = [self._problem.directory, *([self._data_root] if self._data_root else [])]
+            self._files[key] = read_safetensors(given.path, given.tensor_key, roots)
+        return self._checked(name, self._files[key], self._problem.sizes(workload))
+
+
+def read_safetensors(path: str, key: str, roots: list[Path]) -> torch.Tensor:
+    """One tensor of a safetensors file: eight bytes of header length, a JSON header, then the data.
+
+    Raises:
+        FormatError: the path leads out of the roots, there is no such file or tensor, or the file is malformed.
+    """
+    file = next(
+        (at for root in roots if (at := (root / path).resolve()).is_relative_to(root.resolve()) and at.is_file()), None
+    )
+    if file is None:
+        raise FormatError(f"`{path}` is not a file below {' or '.join(map(str, roots))}")
+    data = file.read_bytes()
+    try:
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+    except ValueError as error:
+        raise FormatError("not a safetensors file", where=str(file)) from error
+    if key not in header:
+        raise FormatError(f"no tensor `{key}`; expected one of {', '.join(sorted(header))}", where=str(file))
+    entry = header[key]
+    try:
+        begin, end = entry["data_offsets"]
+        raw = torch.frombuffer(bytearray(data[8 + length + begin : 8 + length + end]), dtype=torch.uint8)
+        return raw.view(_FILE_DTYPES[entry["dtype"]]).view(entry["shape"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FormatError(f"tensor `{key}` is malformed: {error}", where=str(file)) from error
+
+
+_FILE_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F4": torch.float4_e2m1fn_x2,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+
+def _held_as(spec: TensorSpec) -> torch.dtype:
+    """A tensor's own dtype; a Python scalar has 64 bits whatever the definition calls it."""
+    dtype = torch_dtype(spec.dtype)
+    if spec.shape is not None:
+        return dtype
+    return torch.float64 if dtype.is_floating_point else torch.int64
+
+
+def _python(spec: TensorSpec, held: torch.Tensor) -> Value:
+    return bool(held.item()) if spec.dtype == "bool" else held.item()
+
+
+def _put(target: torch.Tensor, value: Value) -> None:
+    if isinstance(value, torch.Tensor):
+        _bytes(target.view(-1)).copy_(_bytes(value.reshape(-1)))
+    else:
+        target.fill_(value)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a dtype that copies: torch has no copy for packed four-bit floats."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.float4_e2m1fn_x2 else tensor
+
+
+def _rest(purpose: Purpose) -> tuple[float, float, float]:
+    return purpose.low, purpose.high, purpose.std
+
+
+def _slices(count: int, pool: int, row: int, source: random.Random) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths of the slices that make up one tensor, at most half a pool each."""
+    longest = max(row, pool // 2 // row * row)
+    while count > 0:
+        length = min(count, longest)
+        yield source.randrange((pool - length) // row + 1) * row, length
+        count -= length
+
+
+def _scalar(plan: _Plan, source: random.Random) -> float:
+    if plan.dtype.is_floating_point:
+        return source.uniform(0.5, 1.5)
+    return source.randrange(2) if plan.dtype == torch.bool else source.randrange(1, 9)
+
+
+def _whole(purpose: Purpose, count: int, generator: torch.Generator) -> torch.Tensor:
+    bound = int(purpose.high)
+    if purpose.role is Role.DISTINCT and count <= bound:
+        return torch.randperm(bound, generator=generator)[:count]
+    values = torch.randint(0, max(1, bound + (purpose.role is Role.OFFSETS)), (count,), generator=generator)
+    if purpose.role is Role.OFFSETS:
+        values = values.sort().values
+        values[0], values[-1] = 0, bound if count > 1 else 0
+    return values
+
+
+def _values(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    """`rows * row` values of a role, flat, in a dtype that has them exactly enough."""
+    return _DRAWS.get(purpose.role, _normal)(purpose, rows, row, generator).view(-1)
+
+
+def _normal(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    # Clamped to what every float format here holds; a normal variate beyond 6 is one in a billion.
+    return torch.randn(rows * row, generator=generator).clamp_(-6, 6).mul_(purpose.std)
+
+
+def _uniform(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(rows * row, generator=generator).mul_(purpose.high - purpose.low).add_(purpose.low)
+
+
+def _around_one(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    distance = torch.rand(rows * row, generator=generator).mul_(0.4).add_(0.1)
+    return distance.mul_(torch.randint(0, 2, (rows * row,), generator=generator).mul_(2).sub_(1)).add_(1)
+
+
+def _mask(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    kept = torch.rand(rows * row, generator=generator) < 0.75
+    return torch.where(kept, 0.0, -1e4) if purpose.role is Role.ADDITIVE_MASK else kept
+
+
+def _angle(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    angles = torch.rand(rows * row, generator=generator).mul_(2 * math.pi)
+    return torch.cos(angles) if purpose.role is Role.COSINE else torch.sin(angles)
+
+
+def _probability(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(rows, row, generator=generator).softmax(dim=-1)
+
+
+def _integer(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    low = 1 if purpose.role is Role.LENGTHS else int(purpose.low)
+    high = int(purpose.high) + (purpose.role is Role.LENGTHS)
+    return torch.randint(low, max(low + 1, high), (rows * row,), generator=generator)
+
+
+def _boolean(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 2, (rows * row,), generator=generator)
+
+
+def _bits(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 256, (rows * row,), generator=generator, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+
+
+_DRAWS: dict[Role, Callable[[Purpose, int, int, torch.Generator], torch.Tensor]] = {
+    Role.AROUND_ONE: _around_one,
+    Role.MASK: _mask,
+    Role.ADDITIVE_MASK: _mask,
+    Role.COSINE: _angle,
+    Role.SINE: _angle,
+    Role.PROBABILITY: _probability,
+    Role.DECAY: _uniform,
+    Role.POSITIVE: _uniform,
+    Role.NEGATIVE: _uniform,
+    Role.UNIFORM: _uniform,
+    Role.INDEX: _integer,
+    Role.LENGTHS: _integer,
+    Role.INTEGER: _integer,
+    Role.BOOLEAN: _boolean,
+    Role.BITS: _bits,
+}
