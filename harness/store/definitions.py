@@ -88,7 +88,7 @@ def _check_shape(section: str, name: str, spec: TensorSpec, definition: Definiti
     for index, axis in enumerate(spec.shape or ()):
         if axis in definition.axes or (axis.isascii() and axis.isdigit() and len(axis) <= 18):
             continue
-        what = f"`{section}.{name}.shape[{index}]` is `{axis}`; expected an axis or digits, "
+        what = f"`{section}.{name}.shape[{index}]` is `{axis}`, neither an axis nor digits; "
         report.wrong(what + did_you_mean(axis, definition.axes), section, name, "shape", index)
 
 

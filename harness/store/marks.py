@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 """Keys and indices from the top of a document to a field."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_ATOM = re.compile(r"[^\s,\]}]+")
+_ATOM = re.compile(r"[A-Za-z0-9.+-]+")
 _MAX_DEPTH = 50
 _TOO_DEEP = f"nested too deeply; expected at most {_MAX_DEPTH} levels"
 
@@ -55,11 +55,7 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
     except RecursionError as error:
         raise FormatError(_TOO_DEEP, where=where) from error
     except _RefusedError as error:
-        try:
-            path, line, what = _JsonLines(text, first_line).refused[0]
-        except RecursionError:
-            raise FormatError(_TOO_DEEP, where=where) from error
-        raise FormatError(f"`{field_name(path)}` {what}", where=f"{where}:{line}") from error
+        raise _refusal(text, where, first_line) from error
     except ValueError as error:  # an integer of thousands of digits
         raise FormatError("not JSON: a number has too many digits", where=where) from error
     return value
@@ -67,7 +63,23 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
 
 def json_lines(text: str, first_line: int = 1) -> dict[Path, int]:
     """The line of every field of a JSON text that `parse_json` accepts; of a key where there is one."""
-    return _JsonLines(text, first_line).lines
+    found = _JsonLines(text, first_line)
+    found.walk()
+    return found.lines
+
+
+def _refusal(text: str, where: str, first_line: int) -> FormatError:
+    """The first key given twice or number that is not finite; what follows it may not even be JSON."""
+    found = _JsonLines(text, first_line)
+    try:
+        found.walk()
+    except RecursionError:
+        return FormatError(_TOO_DEEP, where=where)
+    except (ValueError, IndexError):
+        if not found.refused:
+            return FormatError("not JSON: a key is given twice, or a number is not finite", where=where)
+    path, line, what = found.refused[0]
+    return FormatError(f"`{field_name(path)}` {what}", where=f"{where}:{line}")
 
 
 def _check_printable(value: object, where: str) -> None:
@@ -111,7 +123,7 @@ def _finite(text: str) -> float:
 
 
 class _JsonLines:
-    """A walk over a text that `json` has found to be JSON."""
+    """A walk over a text that `json` has accepted, or refused for something the walk finds again."""
 
     def __init__(self, text: str, first_line: int) -> None:
         self.text = text
@@ -119,6 +131,8 @@ class _JsonLines:
         self.refused: list[tuple[Path, int, str]] = []
         self._counted_to = 0
         self._line = first_line
+
+    def walk(self) -> None:
         self._value(self._skip(0), ())
 
     def _skip(self, at: int) -> int:
@@ -142,7 +156,8 @@ class _JsonLines:
         if head == '"':
             return int(scanstring(self.text, at + 1)[1])
         atom = _ATOM.match(self.text, at)
-        assert atom is not None  # noqa: S101 - json accepted a value here
+        if atom is None:
+            raise ValueError(head)
         if head not in "tfn" and not math.isfinite(float(atom[0])):
             self.refused.append((path, self._line_of(at), f"is {atom[0]}; expected a finite number"))
         return atom.end()
@@ -165,6 +180,8 @@ class _JsonLines:
                 at = self._skip(self._skip(at) + 1)
             at = self._skip(self._value(at, (*path, part)))
             index += 1
+            if self.text[at] not in {",", closing}:
+                raise ValueError(self.text[at])
             if self.text[at] == ",":
                 at = self._skip(at + 1)
         return at + 1

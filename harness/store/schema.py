@@ -32,6 +32,31 @@ _EXPECTED: Mapping[str, str] = {
     "model_attributes_type": "an object",
     "finite_number": "a finite number",
 }
+_WANTED: Mapping[str, str] = {
+    "name": "a non-empty string",
+    "type": "a kind",
+    "value": "a number",
+    "expression": "an expression over axes",
+    "axes": "an object",
+    "inputs": "an object",
+    "outputs": "an object",
+    "reference": "Python source in a string",
+    "shape": "a list of axes, or null for a scalar",
+    "dtype": "the name of a dtype",
+    "uuid": "a non-empty string",
+    "path": "a relative path",
+    "content": "the text of the file",
+    "tensor_key": "the name of a tensor in the file",
+    "language": "one of cuda, triton, cute_dsl, pytorch, cuda_cpp, cpp",
+    "entry": "`file::function`",
+    "entry_point": "`file::function`",
+    "target_hardware": "a list of names",
+    "sources": "a list of files",
+    "spec": "an object",
+    "definition": "the name of the problem's definition",
+    "author": "a non-empty string",
+}
+"""What was expected of a key that is missing: pydantic does not say."""
 _LONGEST_QUOTE = 60
 
 
@@ -142,7 +167,7 @@ def _sentence(path: Path, group: list[ErrorDetails], value: object, model: type[
     name, kinds = field_name(path), [error["type"] for error in group]
     first = group[0]
     if "missing" in kinds:
-        return f"`{name}` is missing"
+        return f"`{name}` is missing; expected {_WANTED.get(str(path[-1]), 'a value')}"
     if "extra_forbidden" in kinds:
         fields = _fields_at(model, path[:-1])
         return f"`{name}` is not a key here; {did_you_mean(str(path[-1]), fields)}"
@@ -150,7 +175,10 @@ def _sentence(path: Path, group: list[ErrorDetails], value: object, model: type[
         return f"`{name}` is missing; expected one of {_tags(first)}"
     if first["type"] == "union_tag_invalid":
         return f"`{name}` is {quoted(first['ctx']['tag'])}; expected one of {_tags(first)}"
-    expected = " or ".join(dict.fromkeys(_expectation(error) for error in group))
+    expectations = list(dict.fromkeys(_expectation(error) for error in group))
+    if "a number" in expectations and "an integer" in expectations:
+        expectations.remove("an integer")
+    expected = ", ".join(expectations[:-1]) + (" or " if len(expectations) > 1 else "") + expectations[-1]
     return f"`{name}` is {quoted(_at(value, path))}; expected {expected}"
 
 
@@ -164,9 +192,9 @@ def _expectation(error: ErrorDetails) -> str:
     context = error.get("ctx", {})
     match error["type"]:
         case "greater_than_equal":
-            return f"a number of at least {context['ge']}"
+            return f"a number of at least {context['ge']:g}"
         case "less_than_equal":
-            return f"a number of at most {context['le']}"
+            return f"a number of at most {context['le']:g}"
         case "literal_error":
             return "one of " + str(context["expected"]).replace("'", '"').replace(" or ", ", ")
         case "too_short" | "too_long":
