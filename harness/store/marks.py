@@ -23,6 +23,7 @@ Path = tuple[str | int, ...]
 _SPACE = re.compile(r"[ \t\r\n]*")
 _ATOM = re.compile(r"[A-Za-z0-9.+-]+")
 _MAX_DEPTH = 50
+_YAML_KINDS = frozenset({"str", "int", "float", "bool", "null"})
 _TOO_DEEP = f"nested too deeply; expected at most {_MAX_DEPTH} levels"
 
 
@@ -236,6 +237,11 @@ def _mark(node: yaml.Node, path: Path, lines: dict[Path, int], where: str) -> No
                 raise FormatError(f"`{field_name(below)}` is given twice; expected each key once", where=at)
             lines[below] = key.start_mark.line + 1
             _mark(value, below, lines, where)
+    elif node.tag.removeprefix("tag:yaml.org,2002:") not in _YAML_KINDS:
+        kind = node.tag.rpartition(":")[2]
+        raise FormatError(
+            f"`{field_name(path)}` is a {kind}; expected plain values (quote it)", where=f"{where}:{line}"
+        )
     elif node.tag == "tag:yaml.org,2002:float" and node.value.lower().lstrip("+-") in {".inf", ".nan"}:
         raise FormatError(f"`{field_name(path)}` is {node.value}; expected a finite number", where=f"{where}:{line}")
 

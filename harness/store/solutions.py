@@ -144,8 +144,9 @@ def with_params(text: str, params: Mapping[str, ParamValue]) -> str:
 
 
 def _scalar(value: ParamValue) -> str:
-    dumped: str = yaml.safe_dump(value, default_flow_style=True, width=2**20, allow_unicode=True)
-    return dumped.removesuffix("\n").removesuffix("\n...")
+    """A scalar as it may stand anywhere, also between the brackets of a one-line mapping."""
+    dumped: str = yaml.safe_dump([value], default_flow_style=True, width=2**20, allow_unicode=True)
+    return dumped.strip()[1:-1]
 
 
 def _dump(value: Mapping[str, object]) -> str:
