@@ -8,7 +8,6 @@
 // TILE        floats that gather before they are written out
 // STREAM      1: tiles are written around the caches, so that a line of the output is not read before it is written
 // PREFETCH    bytes ahead that are asked for, 0 to leave it to the hardware
-// RECIPROCAL  1: divide by an estimate with a Newton step to full precision, 0: by the division instruction
 #include <cstdint>
 #include <cstring>
 #if defined(__AVX512F__) || defined(__AVX2__)
@@ -46,47 +45,44 @@ inline Floats exponential(Floats x) {
     return p * (Floats)(((Words)shifted - (Words)magic + 127u) << 23);
 }
 
-// numerator / denominator, for denominators from 1 to 2^127.
-inline Floats quotient(Floats numerator, Floats denominator) {
-#if RECIPROCAL && defined(__AVX512F__) && WIDTH == 16
-    Floats inverse = (Floats)_mm512_maskz_rcp14_ps(0xffff, (__m512)denominator);
-    inverse += inverse * (1.0f - denominator * inverse);
-    return numerator * inverse;
-#elif RECIPROCAL && defined(__AVX2__) && WIDTH == 8
-    Floats inverse = (Floats)_mm256_rcp_ps((__m256)denominator);
-    inverse += inverse * (1.0f - denominator * inverse);
-    return numerator * inverse;
-#else
-    return numerator / denominator;
-#endif
+inline Floats silu(Floats x) { return x / (1.0f + exponential(-x)); }
+
+// The floats that lie `back` before x and after it; where a channel starts at x, zeros stand for what lies before it.
+template <bool start>
+inline Floats shifted(const float* x, int back) {
+    Floats values = load(x - back);
+    if (!start) return values;
+    Words lanes;
+    for (int lane = 0; lane < WIDTH; ++lane) lanes[lane] = lane;
+    return (Floats)((Words)values & (Words)(lanes >= (uint32_t)back));
 }
 
-inline Floats silu(Floats x) { return quotient(x, 1.0f + exponential(-x)); }
-
-// WIDTH results; x points at the first one's own position.
+// WIDTH results, the first at x.
+template <bool start>
 inline Floats convolve(const float* x, const float* taps, float bias) {
-    return silu(bias + load(x - 3) * taps[0] + load(x - 2) * taps[1] + load(x - 1) * taps[2] + load(x) * taps[3]);
+    return silu(bias + shifted<start>(x, 3) * taps[0] + shifted<start>(x, 2) * taps[1] + shifted<start>(x, 1) * taps[2] +
+                load(x) * taps[3]);
 }
 
-// `count` positions of one channel into `to`, which may be written up to WIDTH - 1 floats past them; `x` points at the
-// first and may be read for `readable` floats. `start`: nothing but zeros lies before them.
-inline void positions(const float* x, float* to, int64_t count, int64_t readable, bool start, const float* taps,
-                      float bias) {
-    int64_t at = 0;
-    if (start) {
-        float padded[before + WIDTH] = {};
-        if (readable >= WIDTH)
-            store(padded + before, load(x));
-        else
-            std::memcpy(padded + before, x, count * sizeof(float));
-        store(to, convolve(padded + before, taps, bias));
-        at = WIDTH;
-    }
-    for (; at < count && at + WIDTH <= readable; at += WIDTH) store(to + at, convolve(x + at, taps, bias));
-    if (at < count) {  // the last vector of all, which would be read past the end of x
-        float padded[before + WIDTH] = {};
-        std::memcpy(padded, x + at - before, (count - at + before) * sizeof(float));
-        store(to + at, convolve(padded + before, taps, bias));
+// What a vector of the input may touch.
+struct Bounds {
+    const float *first, *last;
+};
+
+// `count` positions of one channel from x on, into `to`, which may be written up to WIDTH - 1 floats past them.
+inline void positions(const float* x, float* to, int64_t count, bool start, Bounds bounds, const float* taps, float bias) {
+    for (int64_t at = 0; at < count; at += WIDTH, start = false) {
+        const float* from = x + at;
+        if (from - before < bounds.first || from + WIDTH > bounds.last) {
+            float padded[before + WIDTH] = {};
+            const int64_t past = start ? 0 : before, left = count - at < WIDTH ? count - at : WIDTH;
+            std::memcpy(padded + before - past, from - past, (past + left) * sizeof(float));
+            store(to + at, convolve<false>(padded + before, taps, bias));
+        } else if (start) {
+            store(to + at, convolve<true>(from, taps, bias));
+        } else {
+            store(to + at, convolve<false>(from, taps, bias));
+        }
     }
 }
 
@@ -142,14 +138,14 @@ class Tile {
 extern "C" void causal_conv1d_silu(const float* x, const float* weight, const float* bias, float* output, int64_t batch,
                                    int64_t length) {
     Tile tile(output);
-    const float* end = x + batch * AXIS_channels * length;
+    const Bounds bounds = {x, x + batch * AXIS_channels * length};
     for (int64_t row = 0; row < batch * AXIS_channels; ++row, x += length) {
         const int64_t c = row % AXIS_channels;
         for (int64_t byte = 0; PREFETCH && byte < length * 4; byte += 64)
             __builtin_prefetch((const char*)x + byte + PREFETCH);
         for (int64_t done = 0; done < length; done += TILE) {
             const int64_t count = length - done < TILE ? length - done : TILE;
-            positions(x + done, tile.room(count), count, end - x - done, done == 0, weight + c * AXIS_width, bias[c]);
+            positions(x + done, tile.room(count), count, done == 0, bounds, weight + c * AXIS_width, bias[c]);
             tile.take(count);
         }
     }

@@ -4,7 +4,6 @@
 // UNROLL      vectors of input in flight
 // STREAM      1: stores go around the caches, so that a line of the output is not read before it is written
 // PREFETCH    bytes ahead that are asked for, 0 to leave it to the hardware
-// RECIPROCAL  1: divide by an estimate with Newton steps to full precision, 0: by the division instruction
 #include <cstdint>
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -62,22 +61,7 @@ inline Floats exponential(Floats x) {
     return p * (Floats)(((Words)shifted - (Words)magic + 127u) << 23);
 }
 
-// numerator / denominator, for denominators from 1 to 2^127.
-inline Floats quotient(Floats numerator, Floats denominator) {
-#if RECIPROCAL && defined(__AVX512F__) && WIDTH == 16
-    Floats inverse = (Floats)_mm512_maskz_rcp14_ps(0xffff, (__m512)denominator);
-    inverse += inverse * (1.0f - denominator * inverse);
-    return numerator * inverse;
-#elif RECIPROCAL && defined(__AVX2__) && WIDTH == 8
-    Floats inverse = (Floats)_mm256_rcp_ps((__m256)denominator);
-    inverse += inverse * (1.0f - denominator * inverse);
-    return numerator * inverse;
-#else
-    return numerator / denominator;
-#endif
-}
-
-inline Floats silu(Floats x) { return quotient(x, 1.0f + exponential(-x)); }
+inline Floats silu(Floats x) { return x / (1.0f + exponential(-x)); }
 
 template <bool stream>
 void gate_up(const uint16_t* gate, const uint16_t* up, uint16_t* output, int64_t elements) {
