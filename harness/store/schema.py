@@ -199,7 +199,7 @@ def _expectation(error: ErrorDetails) -> str:
             return "one of " + str(context["expected"]).replace("'", '"').replace(" or ", ", ")
         case "too_short" | "too_long":
             low, high = context.get("min_length"), context.get("max_length")
-            return f"at least {low} items" if low is not None else f"at most {high} items"
+            return f"at least {low} of them" if low is not None else f"at most {high} of them"
         case kind:
             message = error["msg"]
             return _EXPECTED.get(kind, message[:1].lower() + message[1:])

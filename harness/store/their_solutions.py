@@ -108,7 +108,7 @@ def read_their_solution(path: Path) -> TheirSolution:
 def _check_languages(solution: TheirSolution, *, wrong_at: Callable[..., FormatError]) -> None:
     languages = solution.spec.languages or tuple(filter(None, [solution.spec.language]))
     if not languages:
-        raise wrong_at("`spec.languages` is missing", "spec")
+        raise wrong_at("`spec.languages` is missing; expected a list of languages", "spec")
     field = "languages" if solution.spec.languages else "language"
     compiled = [name for name in languages if name in _CPP_FAMILY]
     if compiled and len(compiled) < len(languages):
@@ -182,8 +182,7 @@ def solution_from_json(path: Path, destination: Path, *, replace: bool = False) 
     except OSError as error:  # a source named like another's directory
         raise FormatError(f"its sources cannot be written: {error.strerror}", where=shown(path)) from error
     except FormatError as error:
-        where = (error.where or "").replace(shown(staging), shown(path))
-        raise FormatError(error.what, where=where, remedy=error.remedy) from error
+        raise FormatError(error.what, where=shown(path)) from error  # the staged file is gone when this is read
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return destination

@@ -7,6 +7,7 @@ lie inside trace records and name tensors relative to the trace set's root.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -65,10 +66,13 @@ def import_problems(
     if not source.is_dir():
         raise FormatError("no such directory; expected problems to import", where=shown(source))
     if (source / "definitions").is_dir():
+        root = source.resolve()
         found = [
-            _bring(_key(suite or source.name, name), path, problems_dir, write, data_root or source, replace=replace)
+            _bring(_key(suite or root.name, name), path, problems_dir, write, data_root or root, replace=replace)
             for name, path, write in _trace_set(source)
         ]
+        if data_root is None:
+            found = [_with_data_note(one, problems_dir, source) for one in found]
     else:
         directories = sorted(path.parent for path in source.rglob(DEFINITION_NAME))
         found = [
@@ -85,6 +89,15 @@ def import_problems(
     if not found:
         raise FormatError(f"no {DEFINITION_NAME} below it and no definitions/; expected problems", where=shown(source))
     return found
+
+
+def _with_data_note(one: Imported, problems_dir: Path, source: Path) -> Imported:
+    """A trace set's tensors stay where they are, so later checks need to know where that is."""
+    workloads = problems_dir / one.key / WORKLOADS_NAME
+    if not one.usable or '"safetensors"' not in workloads.read_text():
+        return one
+    note = f"its workloads read data from {shown(source)}: set `data_root` in harness.yaml to keep it in reach"
+    return dataclasses.replace(one, warnings=(*one.warnings, note))
 
 
 def _bring(
