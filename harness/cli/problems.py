@@ -44,7 +44,7 @@ def list_(globs: tuple[str, ...], *, as_json: bool) -> None:
             "operation": lambda row: row["op_type"] or "-",
             "workloads": lambda row: str(row["workloads"]),
             "solutions": lambda row: ", ".join(row["solutions"]) or "-",
-            "state": lambda row: f"{row['errors']} errors" if row["errors"] else "ok",
+            "state": lambda row: _count(row["errors"], "error") if row["errors"] else "ok",
         },
         empty="no problems; `harness problems import PATH` brings some in",
     )
@@ -221,9 +221,10 @@ def _inspected(what: Sequence[str]) -> list[Findings]:
         keys = list_problems(workspace.problems, [word])
         if what and not keys:
             raise AnswerIsNo(f"no problem matches `{word}`", remedy="see `harness problems list`")
+        data_root = _data_root(workspace)
         for key in keys:
             if key not in found:
-                found[key] = inspect_problem(workspace.problems / key, key=key, data_root=_data_root(workspace))
+                found[key] = inspect_problem(workspace.problems / key, key=key, data_root=data_root)
     return list(found.values())
 
 
@@ -257,13 +258,17 @@ def _targets(directory: Path) -> list[str]:
 
 def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
-        click.echo(f"{'ok ' if row['ok'] else 'BAD'}  {row['problem']}  {row['workloads']} workloads")
+        click.echo(f"{'ok ' if row['ok'] else 'BAD'}  {row['problem']}  {_count(row['workloads'], 'workload')}")
         for error in row["errors"]:
             click.echo(f"     {error['where']}: {error['what']}" + (f"; {error['remedy']}" if error["remedy"] else ""))
         for warning in row["warnings"]:
             click.echo(f"     warning: {warning}")
     bad = sum(not row["ok"] for row in rows)
-    click.echo(f"{len(rows)} problems, {bad} with errors" if rows else "no problems here")
+    click.echo(f"{_count(len(rows), 'problem')}, {bad} with errors" if rows else "no problems here")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.problem_files import SOLUTION, definition, workload, write_problem, write_solution
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A workspace: all that `harness problems` asks of one is a git directory and harness.yaml."""
+    (tmp_path / "ws/.git").mkdir(parents=True)
+    (tmp_path / "ws/harness.yaml").write_text("run: main\n")
+    (tmp_path / "ws/problems").mkdir()
+    return tmp_path / "ws"
+
+
+@pytest.fixture
+def harness(root: Path) -> Run:
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "harness", "problems", *arguments]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def test_problems_are_listed_with_their_state(root: Path, harness: Run) -> None:
+    assert "no problems" in harness("list").stdout
+    write_solution(write_problem(root / "problems/L1/good") / "solutions/cpu")
+    write_problem(root / "problems/L2/bad", "{")
+    lines = harness("list").stdout.splitlines()
+    assert lines[2].split() == ["L1/good", "elementwise", "1", "cpu", "ok"]
+    assert lines[3].split() == ["L2/bad", "-", "0", "-", "1", "error"]
+    assert json.loads(harness("list", "L1/*", "--json").stdout) == [
+        {"problem": "L1/good", "op_type": "elementwise", "workloads": 1, "errors": 0, "solutions": ["cpu"]}
+    ]
+
+
+def test_a_problem_is_shown_with_concrete_shapes_and_bytes(root: Path, harness: Run) -> None:
+    write_problem(root / "problems/L1/p", definition(tags=[], odd=1), workload(), workload(uuid="w1", axes={"rows": 2}))
+    text = harness("show", "L1/p").stdout
+    assert "width = 64" in text
+    assert "cells = rows * width" in text
+    assert "x: float32 [rows, width]" in text
+    assert "scale: float32 scalar" in text
+    assert "rows % 2 == 0" in text
+    row = next(line for line in text.splitlines() if line.startswith("w0"))
+    assert row.split() == ["w0", "rows=8", "8x64", "512", "0.5", "8x64", "6.14", "kB"]
+    assert "warning: problems/L1/p/definition.json: unknown keys are kept and not used: odd" in text
+    data = json.loads(harness("show", "p", "--json").stdout)
+    assert [w["bytes"] for w in data["workloads"]] == [6144, 1536]
+    assert data["axes"]["cells"] == {"type": "expr", "expression": "rows * width"}
+    assert data["digest"].startswith("sha256:")
+
+
+def test_show_of_a_broken_problem_names_it(root: Path, harness: Run) -> None:
+    write_problem(root / "problems/L1/p", definition(name=""))
+    done = harness("show", "p", code=2)
+    assert done.stderr == (
+        'harness: problems/L1/p/definition.json:2: `name` is ""; expected a non-empty string\n'
+        "  see all with `harness problems check L1/p`\n"
+    )
+
+
+def test_check_prints_every_error_and_answers_no(root: Path, harness: Run) -> None:
+    write_problem(root / "problems/L1/good")
+    assert harness("check").stdout == "ok   L1/good  1 workload\n1 problem, 0 with errors\n"
+    write_problem(root / "problems/L1/bad", definition(name=""), "{", workload(axes={"rows": -2}))
+    write_solution(write_problem(root / "problems/L1/odd") / "solutions/cpu", SOLUTION.replace("cpp\n", "c++\n", 1))
+    out = harness("check", code=1).stdout
+    assert out.splitlines() == [
+        "BAD  L1/bad  0 workloads",
+        '     problems/L1/bad/definition.json:2: `name` is ""; expected a non-empty string',
+        (
+            "     problems/L1/bad/workload.jsonl:1: not JSON: "
+            "expecting property name enclosed in double quotes at column 2"
+        ),
+        "     problems/L1/bad/workload.jsonl:2: `axes.rows` is -2; expected a number of at least 0",
+        "ok   L1/good  1 workload",
+        "BAD  L1/odd  1 workload",
+        (
+            '     problems/L1/odd/solutions/cpu/solution.yaml:1: `language` is "c++"; '
+            'expected one of "cuda", "triton", "cute_dsl", "pytorch", "cuda_cpp", "cpp"'
+        ),
+        "3 problems, 2 with errors",
+    ]
+    rows: list[dict[str, Any]] = json.loads(harness("check", "L1/*", "--json", code=1).stdout)
+    assert [(row["problem"], row["ok"], len(row["errors"])) for row in rows] == [
+        ("L1/bad", False, 3), ("L1/good", True, 0), ("L1/odd", False, 1),
+    ]  # fmt: skip
+    harness("check", "good")
+    assert "no problem matches `none*`" in harness("check", "none*", code=1).stderr
+
+
+def test_check_takes_a_directory_outside_any_workspace(tmp_path: Path) -> None:
+    write_problem(tmp_path / "s/p")
+    command = [sys.executable, "-m", "harness", "problems", "check", "s/p"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "ok   s/p  1 workload\n1 problem, 0 with errors\n")
+
+
+def test_import_says_what_is_usable_and_why_not(harness: Run, tmp_path: Path) -> None:
+    write_problem(tmp_path / "bench/L1/good")
+    write_problem(tmp_path / "bench/L1/bad", "[]")
+    out = harness("import", str(tmp_path / "bench"), code=1).stdout.splitlines()
+    assert out[2].split(maxsplit=3)[:3] == ["L1/bad", "no", "0"]
+    assert out[2].endswith("definition.json:1: [] at the top; expected an object")
+    assert out[3].split() == ["L1/good", "yes", "1"]
+    assert out[-1] == "1 of 2 problems imported"
+    rows = json.loads(harness("import", str(tmp_path / "bench/L1/good"), "--suite", "L9", "--json").stdout)
+    assert [(row["problem"], row["usable"]) for row in rows] == [("L9/good", True)]
+    assert "overwrite it with --replace" in harness("import", str(tmp_path / "bench/L1/good"), code=1).stdout
+    harness("import", str(tmp_path / "bench/L1/good"), "--replace")
+
+
+def test_a_solution_json_is_filed_under_its_problem_and_target(root: Path, harness: Run, tmp_path: Path) -> None:
+    write_problem(root / "problems/L1/p")
+    solution = {
+        "name": "s", "definition": "scaled_rows", "author": "a",
+        "spec": {
+            "languages": ["pytorch"], "target_hardware": ["B200"], "entry_point": "main.py::run",
+            "dependencies": ["einops"],
+        },
+        "sources": [{"path": "main.py", "content": "def run(x, index, scale, y): pass\n"}],
+    }  # fmt: skip
+    path = tmp_path / "solution.json"
+    path.write_text(json.dumps(solution))
+    assert (
+        "warning: it names dependencies, which are not installed for it: einops" in harness("import", str(path)).stdout
+    )
+    assert (root / "problems/L1/p/solutions/b200/main.py").is_file()
+    assert "a solution is there already" in harness("import", str(path), code=2).stderr
+    (row,) = json.loads(harness("import", str(path), "--target", "h200", "--problem", "L1/p", "--json").stdout)
+    assert (row["problem"], row["target"]) == ("L1/p", "h200")
+    assert "`../x` is no target" in harness("import", str(path), "--target", "../x", code=2).stderr
+
+
+def test_outside_a_workspace_the_way_in_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness", "problems", "list"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "make one with `harness init DIR`, or change into one" in done.stderr
