@@ -15,11 +15,10 @@ import torch
 
 from harness.errors import ConfigurationError
 from harness.judge.layout import Field, Layout
+from harness.judge.reference import Value
 
 _F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h, since Linux 5.1; Python has no name for it
 _FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # every float format here reads all ones as NaN
-
-Value = torch.Tensor | int | float | bool
 
 
 class Region:
@@ -57,12 +56,18 @@ def view(region: Region, field: Field, slot: int, stride: int) -> torch.Tensor:
     return region.all[begin : begin + field.bytes].view(field.torch_dtype).view(field.shape)
 
 
+def input_views(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:
+    """A slot's inputs by name, to be written; a Python scalar is a 0-d tensor of 64 bits."""
+    return {field.name: view(region, field, slot, layout.input_stride) for field in layout.inputs}
+
+
 def write_inputs(region: Region, layout: Layout, slot: int, values: Mapping[str, Value]) -> None:
     """Fill a slot; values by input name, in the declared shape and dtype."""
-    for field in layout.inputs:
-        target = view(region, field, slot, layout.input_stride)
-        value = values[field.name]
+    for name, target in input_views(region, layout, slot).items():
+        value = values[name]
         if isinstance(value, torch.Tensor):
+            if target.dtype == torch.float4_e2m1fn_x2:  # torch has no copy for packed four-bit floats
+                target, value = target.view(torch.uint8), value.view(torch.uint8)
             target.copy_(value)
         else:
             target.fill_(value)

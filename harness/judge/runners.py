@@ -34,7 +34,9 @@ _HELLO_S = 120.0
 _EXIT_S = 5.0
 _SAID_BYTES = 16384
 _REASON_CHARACTERS = 300
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from runner.main import main; sys.path.pop(0); main(int(sys.argv[2]))"
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from runner.main import main; sys.path.pop(0); main(int(sys.argv[2]))"
+)
 
 
 class RunnerFailed(Exception):  # noqa: N818 - an outcome
@@ -170,7 +172,9 @@ class Runner:
             return RunnerFailed(Verdict.REWARD_HACK, "closed its line to the judge and went on running")
         if code < 0:
             name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
-            hint = " (inputs can only be read: writing to one ends so)" if -code in (signal.SIGSEGV, signal.SIGBUS) else ""
+            hint = (
+                " (inputs can only be read: writing to one ends so)" if -code in (signal.SIGSEGV, signal.SIGBUS) else ""
+            )
             return RunnerFailed(Verdict.RUNTIME_ERROR, f"killed by {name}{hint}")
         return RunnerFailed(Verdict.RUNTIME_ERROR, f"exited with code {code} instead of answering")
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from harness.errors import ConfigurationError
 from harness.judge.layout import Layout
-from harness.judge.memory import Value
+from harness.judge.reference import Value
 from harness.judge.runners import Runner
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem
 from harness.model.verdict import Trust
-
-import torch  # isort: skip
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class Memory(Protocol):
 
     def write(self, slot: int, values: Mapping[str, Value]) -> None:
         """Fill a slot's inputs."""
+
+    def views(self, slot: int) -> dict[str, torch.Tensor]:
+        """A slot's inputs by name, to be written in place; a Python scalar is a 0-d tensor of 64 bits."""
 
     def inputs(self, slot: int) -> list[Value]:
         """A slot's inputs as the reference is called with."""
@@ -92,6 +95,12 @@ class Device(Protocol):
         Raises:
             RunnerFailed: the candidate failed in a way that is its verdict.
         """
+
+    def forget(self, runner: Runner) -> None:
+        """End a runner and give its memory back."""
+
+    def recalibrate(self) -> None:
+        """Measure the way to a runner again."""
 
     def trust(self, latency_ns: float) -> Trust:
         """How far the clock can be trusted for calls this long."""

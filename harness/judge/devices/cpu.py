@@ -24,7 +24,8 @@ from harness.judge.clock import LAUNCH_BOUND, calibrate, now_ns
 from harness.judge.devices import Batch, Calibration, Memory
 from harness.judge.layout import Field, Layout
 from harness.judge.limits import GIB, Limits
-from harness.judge.memory import Region, Value
+from harness.judge.memory import Region
+from harness.judge.reference import Value
 from harness.judge.native import Flush, load_flush
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.model.config import SandboxKind
@@ -54,6 +55,10 @@ class CpuMemory:
     def write(self, slot: int, values: Mapping[str, Value]) -> None:
         """Fill a slot's inputs."""
         shared.write_inputs(self.region, self.layout, slot, values)
+
+    def views(self, slot: int) -> dict[str, torch.Tensor]:
+        """A slot's inputs, to be written in place."""
+        return shared.input_views(self.region, self.layout, slot)
 
     def inputs(self, slot: int) -> list[Value]:
         """A slot's inputs as the reference is called with. No runner can write them, so they need no copy."""

@@ -1,0 +1,101 @@
+"""`python -m harness.judge --device cpu --cache DIR --sandbox bubblewrap|none`: one judge process.
+
+Speaks `harness.model.judging`, one JSON object a line, on stdin and stdout; ends at the end of stdin, on SIGTERM and
+with its parent. Diagnostics go to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported: idle workers do not spin
+
+import argparse  # noqa: E402
+import ctypes  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+import traceback  # noqa: E402
+from pathlib import Path  # noqa: E402
+from types import FrameType  # noqa: E402
+
+from pydantic import BaseModel, ValidationError  # noqa: E402
+
+from harness.errors import HarnessError  # noqa: E402
+from harness.failpoints import failpoint  # noqa: E402
+from harness.judge import sandbox  # noqa: E402
+from harness.judge.devices import open_device  # noqa: E402
+from harness.judge.judge import Judge  # noqa: E402
+from harness.model.judging import JudgeReady, JudgeRequest  # noqa: E402
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _Ended(BaseException):
+    """SIGTERM: unwinds everything, so that no runner is left."""
+
+
+def _on_term(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise _Ended
+
+
+def _say(event: BaseModel) -> None:
+    sys.stdout.write(event.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    sandbox.check(arguments.sandbox)
+    failpoint("judge.before_device")
+    device = open_device(arguments.device, cache=arguments.cache, sandbox=arguments.sandbox)
+    try:
+        judge = Judge(device, cache_dir=arguments.cache, sandbox=arguments.sandbox)
+    except BaseException:
+        device.close()
+        raise
+    try:
+        device.settle()
+        _say(JudgeReady(target=device.target, device=device.record(), environment=judge.environment))
+        for line in sys.stdin:
+            if not line.strip():
+                continue
+            try:
+                request = JudgeRequest.model_validate_json(line)
+            except ValidationError as error:
+                raise HarnessError(f"not a request: {error}", where="stdin") from error
+            answer = judge.answer(request, _say)
+            failpoint("judge.answered")
+            _say(answer)
+    finally:
+        judge.close()
+
+
+def main() -> None:
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser(prog="harness.judge", description="One judge process; see docs/judge.md.")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--sandbox", choices=("bubblewrap", "none"), default="bubblewrap")
+    arguments = parser.parse_args()
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(0)  # it died before we asked to be told
+    signal.signal(signal.SIGTERM, _on_term)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes our stdin
+    try:
+        _serve(arguments)
+    except _Ended:
+        sys.exit(0)
+    except BrokenPipeError:
+        sys.exit(0)
+    except HarnessError as error:
+        sys.stderr.write(f"harness judge: {error}\n")
+        sys.exit(error.exit_code)
+    except Exception:  # noqa: BLE001 - the border of the process
+        traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

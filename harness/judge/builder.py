@@ -1,0 +1,170 @@
+"""From a solution's sources to what a runner loads: compiled in a sandbox, kept by content.
+
+Compiling executes attacker-chosen code (macros, includes, compiler plug-ins), so it happens with no network, no device,
+a private /tmp, the sources read-only and one directory to write to. What comes out is bounded, hashed, and kept under a
+name made of everything it depends on; its hash stands in an index no sandbox can reach.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from harness.errors import ConfigurationError
+from harness.failpoints import failpoint
+from harness.judge.limits import GIB, Limits
+from harness.judge.sandbox import Binds, launch
+from harness.model.config import SandboxKind
+from harness.model.problem import ConstAxis, Problem
+from harness.model.solution import ParamValue, Solution
+from harness.store.quiet import working
+
+BUILD_S = 120.0
+"""A compiler that takes longer is stopped: COMPILE_ERROR."""
+LARGEST_ARTEFACT = 64 << 20
+_MESSAGE_BYTES = 64 << 10
+_REASON_LINES = 3
+_FORMAT = 1
+
+
+class BuildFailed(Exception):  # noqa: N818 - an outcome
+    """The sources do not become an artefact; `reason` is the compiler's first error, with the user's file and line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Built:
+    """An artefact on this host, checked against its hash."""
+
+    path: Path
+    cached: bool
+
+
+@cache
+def compiler() -> tuple[str, str]:
+    """The system's C++ compiler and its version line ($CXX, else c++, else g++).
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    found = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if found is None:
+        raise ConfigurationError("no C++ compiler", remedy="apt-get install g++")
+    said = subprocess.run([found, "--version"], capture_output=True, check=True, timeout=20).stdout
+    return str(Path(found).resolve()), said.decode(errors="replace").splitlines()[0]
+
+
+def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> Built:
+    """Compile a `cpp` solution to a shared object, or take it from the cache.
+
+    Raises:
+        BuildFailed: the compiler said no, took too long, or made too much.
+        ConfigurationError: no compiler.
+    """
+    defines = _defines(problem, solution.spec.params)
+    flags = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", *solution.spec.compile.flags]
+    key = _key(solution, flags, defines)
+    store = cache_dir / "artefacts"
+    kept = store / f"{key}.so"
+    index = store / f"{key}.json"
+    if kept.is_file() and index.is_file() and json.loads(index.read_text())["sha256"] == _digest(kept):
+        return Built(kept, cached=True)
+    store.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=store, prefix="build-") as scratch, working():
+        made = _compile(solution, [*flags, *defines], Path(scratch), sandbox)
+        failpoint("judge.built")
+        index_text = json.dumps({"format": _FORMAT, "sha256": _digest(made), "compiler": compiler()[1]})
+        made.chmod(0o444)
+        made.replace(kept)
+        (Path(scratch) / "index").write_text(index_text)
+        (Path(scratch) / "index").replace(index)
+    failpoint("judge.artefact_kept")
+    return Built(kept, cached=False)
+
+
+def _defines(problem: Problem, params: Mapping[str, ParamValue]) -> list[str]:
+    axes = problem.definition.axes.items()
+    constants = [f"-DAXIS_{name}={axis.value}" for name, axis in axes if isinstance(axis, ConstAxis)]
+    return constants + [f"-D{name}={_macro(value)}" for name, value in params.items()]
+
+
+def _macro(value: ParamValue) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _key(solution: Solution, flags: list[str], defines: list[str]) -> str:
+    digest = hashlib.sha256()
+    whole = [_FORMAT, compiler(), _machine(), solution.spec.entry, flags, defines]
+    digest.update(json.dumps(whole).encode())
+    for name in solution.sources:
+        data = (solution.directory / name).read_bytes()
+        digest.update(f"\n{name}\n{len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()[:40]
+
+
+@cache
+def _machine() -> str:
+    """What -march=native depends on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    told = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return hashlib.sha256("\n".join(sorted(told)).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _compile(solution: Solution, arguments: list[str], scratch: Path, sandbox: SandboxKind) -> Path:
+    sources, output = scratch / "sources", scratch / "output"
+    output.mkdir()
+    for name in solution.sources:
+        target = sources / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(solution.directory / name, target)
+    inside = ("/sources", "/output") if sandbox == "bubblewrap" else (str(sources), str(output))
+    command = [compiler()[0], *arguments, "-fdiagnostics-color=never", "-fno-diagnostics-show-caret"]
+    command += ["-I", inside[0], "-o", f"{inside[1]}/artefact.so", f"{inside[0]}/{solution.spec.file}"]
+    begin = time.monotonic()
+    with (scratch / "messages").open("w+b") as messages:
+        process = launch(
+            sandbox,
+            command,
+            binds=Binds(read_only={sources: "/sources"}, writable={output: "/output"}),
+            limits=Limits(address_space_bytes=8 * GIB, memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64),
+            env={},
+            stderr=messages,
+            cwd=scratch,
+        )
+        code = process.exit_signal_or_code(BUILD_S)
+        process.kill()
+        said = os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace")
+    made = output / "artefact.so"
+    if code is None:
+        raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
+    if code != 0 or made.is_symlink() or not made.is_file():
+        raise BuildFailed(_reason(said, inside[0]) or f"the compiler ended with code {code} and said nothing")
+    if made.stat().st_size > LARGEST_ARTEFACT:
+        raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
+    return made
+
+
+def _reason(said: str, sources: str) -> str:
+    """The compiler's first error lines, in the user's own file names; warnings and notes left out."""
+    lines = [line.replace(f"{sources}/", "") for line in said.splitlines()]
+    errors = [line for line in lines if re.search(r"\b(error|undefined reference|fatal)\b", line, re.IGNORECASE)]
+    chosen = (errors or [line for line in lines if line.strip()])[:_REASON_LINES]
+    return " | ".join("".join(letter for letter in line if letter.isprintable())[:200] for line in chosen)

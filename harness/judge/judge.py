@@ -1,0 +1,298 @@
+"""One request, from snapshot to answer: build, correctness, timing, verdict. Outcomes are data; errors are ours."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+import harness
+from harness.errors import FormatError
+from harness.failpoints import failpoint
+from harness.judge.baselines import measure
+from harness.judge.builder import BuildFailed
+from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.devices import Device
+from harness.judge.inputs import InputSource
+from harness.judge.layout import layout_of
+from harness.judge.opponents import Opponents
+from harness.judge.reference import InvalidReferenceError, Reference, load_reference
+from harness.judge.rounds import BaselineFailed, Rounds
+from harness.judge.runners import RunnerFailed
+from harness.judge.sides import LANGUAGES, Side, Stage, first_call_s, load, stage_solution
+from harness.judge.verdict import correct, failed, overall, timed, weakest_trust, with_bounds
+from harness.judge.version import judge_version
+from harness.model.config import SandboxKind
+from harness.model.interval import summarise
+from harness.model.judging import (
+    Cost,
+    EnvironmentRecord,
+    JudgeAnswer,
+    JudgeProgress,
+    JudgeRequest,
+    Summary,
+    Variant,
+    WorkloadResult,
+)
+from harness.model.problem import Problem, Workload
+from harness.model.solution import Solution
+from harness.model.verdict import Verdict
+from harness.store.problems import load_problem
+from harness.store.solutions import check_solution, load_solution
+
+Progress = Callable[[JudgeProgress], None]
+_TIMING_SHARE = 0.5
+"""Of max_judge_s, for blocks beyond the first twelve, divided among the workloads."""
+
+
+def environment(sandbox: SandboxKind) -> EnvironmentRecord:
+    """The software that judges."""
+    return EnvironmentRecord(
+        harness=harness.__version__,
+        judge=judge_version(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        sandbox=sandbox,
+    )
+
+
+class Judge:
+    """Answers requests on one device, one after the other."""
+
+    def __init__(self, device: Device, *, cache_dir: Path, sandbox: SandboxKind) -> None:
+        self.device = device
+        self.environment = environment(sandbox)
+        self._cache_dir = cache_dir
+        self._sandbox: SandboxKind = sandbox
+        self._opponents = Opponents(device, cache_dir, sandbox)
+        device.start_standby()
+
+    def answer(self, request: JudgeRequest, progress: Progress) -> JudgeAnswer:
+        """Judge. Never raises for what a problem or a solution does."""
+        failpoint("judge.request")
+        try:
+            problem = load_problem(Path(request.problem_dir), key=request.problem)
+            reference = load_reference(problem)
+        except FormatError as error:
+            return self._refused(request, Verdict.INVALID_REFERENCE, _line(error))
+        self.device.reserve(problem, [layout_of(problem, workload) for workload in problem.workloads])
+        try:
+            if request.solution_dir is None:
+                answer = measure(request, problem, reference, self.device, self._opponents, progress)
+                return answer.model_copy(update={"environment": self.environment_with(answer.environment)})
+            return _Evaluation(self, request, problem, reference, progress).run()
+        except (InvalidReferenceError, BaselineFailed) as error:
+            self._opponents.drop(problem)
+            return self._refused(request, Verdict.INVALID_REFERENCE, _line(error), problem)
+        finally:
+            self.device.start_standby()
+
+    def environment_with(self, other: EnvironmentRecord) -> EnvironmentRecord:
+        """This judge's environment with what another record has beyond it."""
+        return self.environment.model_copy(update=other.model_extra or {})
+
+    def _refused(
+        self, request: JudgeRequest, verdict: Verdict, reason: str, problem: Problem | None = None
+    ) -> JudgeAnswer:
+        workloads = [failed(workload, verdict, reason) for workload in problem.workloads] if problem else []
+        return JudgeAnswer(
+            id=request.id,
+            verdict=verdict,
+            reason=reason,
+            workloads=tuple(workloads),
+            summary=Summary(passed=0, of=len(workloads)),
+            device=self.device.record(),
+            environment=self.environment,
+            cost=Cost(),
+        )
+
+    def close(self) -> None:
+        """End every runner and give the device back."""
+        self._opponents.close()
+        self.device.close()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+class _Evaluation:
+    """One candidate: state that lives as long as its request."""
+
+    def __init__(
+        self, judge: Judge, request: JudgeRequest, problem: Problem, reference: Reference, progress: Progress
+    ) -> None:
+        self._judge = judge
+        self._device = judge.device
+        self._opponents = judge._opponents  # noqa: SLF001 - the evaluation is the judge's own other half
+        self._request = request
+        self._problem = problem
+        self._reference = reference
+        self._progress = progress
+        self._inputs = InputSource(problem, reference=reference)
+        self._candidate: Side | None = None
+        self._own: Side | None = None
+        self._deadline = 0.0
+        self._stage: Stage | None = None
+        self._patience = 0.0
+
+    def _say(self, stage: str, done: int = 0) -> None:
+        of = len(self._problem.workloads)
+        self._progress(JudgeProgress(id=self._request.id, stage=stage, done=done, of=of))
+
+    def run(self) -> JudgeAnswer:
+        begin = time.monotonic()
+        self._device.start_standby()
+        self._say("build")
+        try:
+            solution = self._read()
+            self._stage = stage_solution(
+                self._problem, solution, cache_dir=self._judge._cache_dir, sandbox=self._judge._sandbox  # noqa: SLF001
+            )
+        except (FormatError, BuildFailed) as error:
+            reason = error.reason if isinstance(error, BuildFailed) else _line(error)
+            results = [failed(each, Verdict.COMPILE_ERROR, reason) for each in self._problem.workloads]
+            return self._answer(results, time.monotonic() - begin, 0.0, reason)
+        built = time.monotonic()
+        self._patience = first_call_s(solution.spec.language)
+        failpoint("judge.before_rounds")
+        try:
+            self._prepare_opponents()
+            self._deadline = time.monotonic() + self._request.max_judge_s
+            results = self._workloads()
+        finally:
+            for side in (self._candidate, self._own):
+                if side is not None:
+                    side.close()
+        failpoint("judge.before_answer")
+        return self._answer(results, built - begin, time.monotonic() - built)
+
+    def _read(self) -> Solution:
+        """The candidate's solution.
+
+        Raises:
+            FormatError: it is malformed, or not one for this problem or device.
+        """
+        solution = load_solution(Path(str(self._request.solution_dir)))
+        for error in check_solution(solution, self._problem.definition):
+            raise error
+        if solution.spec.language not in LANGUAGES:
+            raise FormatError(
+                f"language {solution.spec.language} does not run on the device {self._device.target}; "
+                f"expected one of {', '.join(LANGUAGES)}",
+                where="solution.yaml",
+            )
+        return solution
+
+    def _variant(self, workload: Workload) -> Variant:
+        return self._request.baseline.get(workload.uuid, "eager")
+
+    def _prepare_opponents(self) -> None:
+        self._say("baseline")
+        wanted = {self._variant(workload) for workload in self._problem.workloads}
+        if wanted & {"eager", "compile"}:
+            self._opponents.reference(self._problem)
+        compiled = [workload for workload in self._problem.workloads if self._variant(workload) == "compile"]
+        if compiled:
+            self._opponents.compile_ahead(self._problem, compiled, lambda done: self._say("baseline", done))
+        if "baseline" in wanted:
+            self._own = self._opponents.own(self._problem)
+
+    def _workloads(self) -> list[WorkloadResult]:
+        """Every workload gets its verdict; after the first failure the others are checked and not timed."""
+        results: list[WorkloadResult] = []
+        for number, workload in enumerate(self._problem.workloads):
+            sound = all(result.verdict is Verdict.PASSED for result in results)
+            if any(result.verdict is Verdict.REWARD_HACK for result in results):
+                results.append(failed(workload, Verdict.REWARD_HACK, "not run: another workload was cheated on"))
+                continue
+            self._say("workload", number)
+            results.append(self._one(workload, timing=sound))
+        return results
+
+    def _one(self, workload: Workload, *, timing: bool) -> WorkloadResult:
+        layout = layout_of(self._problem, workload)
+        memory = self._device.memory(layout)
+        variant = self._variant(workload)
+        opponent = self._own if variant == "baseline" and self._own else self._opponents.reference(self._problem)
+        rounds: Rounds | None = None
+        try:
+            candidate = self._ready_candidate()
+            rounds = Rounds(
+                memory,
+                WorkloadSets(self._inputs, workload),
+                WorkloadCheck(self._reference, workload),
+                opponent,
+                candidate,
+                self._deadline,
+            )
+            try:
+                opponent.prepare(layout, memory.capacity, variant)
+                rounds.look_at_baseline()
+            except RunnerFailed as failure:
+                raise BaselineFailed(f"the baseline ({variant}) failed: {failure.reason}") from None
+            candidate.prepare(layout, memory.capacity, "")
+            rounds.correctness()
+            if not timing:
+                return correct(workload, rounds.tally)
+            self._device.settle()
+            failpoint("judge.before_timing")
+            found = rounds.time(self._request.half_width, self._cap_s())
+            result = timed(workload, found, rounds.tally, variant, self._device)
+            return self._bounded(workload, result)
+        except RunnerFailed as failure:
+            self._lose_candidate()
+            return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
+
+    def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
+        del workload
+        return result
+
+    def _cap_s(self) -> float:
+        return _TIMING_SHARE * self._request.max_judge_s / len(self._problem.workloads)
+
+    def _ready_candidate(self) -> Side:
+        """The candidate's runner: the one that serves, or after it broke a fresh one.
+
+        Raises:
+            RunnerFailed: loading the candidate fails.
+        """
+        if self._candidate is None:
+            assert self._stage is not None  # noqa: S101 - run() built it
+            runner = self._device.runner()
+            self._device.start_standby()
+            try:
+                self._candidate = load(
+                    self._device, runner, self._stage, trusted=False, first_call_s=self._patience
+                )
+            except RunnerFailed:
+                self._device.forget(runner)
+                raise
+        return self._candidate
+
+    def _lose_candidate(self) -> None:
+        if self._candidate is not None:
+            self._candidate.close()
+            self._candidate = None
+
+    def _answer(
+        self, results: Sequence[WorkloadResult], build_s: float, judge_s: float, reason: str | None = None
+    ) -> JudgeAnswer:
+        verdict, said = overall(results)
+        return JudgeAnswer(
+            id=self._request.id,
+            verdict=verdict,
+            reason=reason or said,
+            trust=weakest_trust(results, self._device),
+            workloads=tuple(results),
+            summary=summarise(results),
+            device=self._device.record(),
+            environment=self._judge.environment,
+            cost=Cost(build_s=round(build_s, 3), judge_s=round(judge_s, 3)),
+        )
+
+
+__all__ = ["Judge", "environment", "with_bounds"]

@@ -1,0 +1,123 @@
+"""The baselines of a problem, ready to be raced: reference eagerly and compiled, and the problem's `baseline/`.
+
+The reference is trusted code: its runner may outlive an evaluation, so that what was compiled stays compiled, and
+writes a compiler cache that nothing else can write. A `baseline/` is agents' work: a fresh runner for every evaluation.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.judge.builder import BuildFailed
+from harness.judge.devices import Device
+from harness.judge.layout import layout_of
+from harness.judge.reference import load_reference
+from harness.judge.rounds import BaselineFailed
+from harness.judge.runners import Runner, RunnerFailed
+from harness.judge.sides import Side, first_call_s, load, stage_reference, stage_solution
+from harness.model.config import SandboxKind
+from harness.model.problem import Problem, Workload
+from harness.store.solutions import load_solution
+
+_KEPT = 3
+_COMPILE_S = 240.0
+BASELINE_DIRECTORY = "baseline"
+
+
+def has_own_baseline(problem: Problem) -> bool:
+    """Whether the problem brings a `baseline/`."""
+    return (problem.directory / BASELINE_DIRECTORY / "solution.yaml").is_file()
+
+
+class Opponents:
+    """Baseline runners by problem; the references of the last few problems stay alive."""
+
+    def __init__(self, device: Device, cache_dir: Path, sandbox: SandboxKind) -> None:
+        self._device = device
+        self._cache_dir = cache_dir
+        self._sandbox = sandbox
+        self._references: OrderedDict[str, Side] = OrderedDict()
+        self._compiled: set[tuple[str, str]] = set()
+
+    def reference(self, problem: Problem) -> Side:
+        """The reference's runner, eager and compiled in one.
+
+        Raises:
+            BaselineFailed: the reference does not even load.
+        """
+        side = self._references.pop(problem.digest, None)
+        if side is None:
+            while len(self._references) >= _KEPT:
+                self._drop(next(iter(self._references)))
+            side = self._start(problem, self._device.runner(trusted=True))
+        self._references[problem.digest] = side
+        return side
+
+    def _start(self, problem: Problem, runner: Runner) -> Side:
+        try:
+            return load(self._device, runner, stage_reference(problem), trusted=True, first_call_s=_COMPILE_S)
+        except RunnerFailed as failure:
+            self._device.forget(runner)
+            raise BaselineFailed(f"the reference does not load: {failure.reason}") from None
+
+    def own(self, problem: Problem) -> Side:
+        """A fresh runner with the problem's `baseline/`. The caller closes it.
+
+        Raises:
+            BaselineFailed: it does not build or load.
+        """
+        solution = load_solution(problem.directory / BASELINE_DIRECTORY)
+        runner: Runner | None = None
+        try:
+            stage = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)
+            runner = self._device.runner()
+            patience = first_call_s(solution.spec.language)
+            return load(self._device, runner, stage, trusted=False, first_call_s=patience)
+        except BuildFailed as failure:
+            raise BaselineFailed(f"baseline/ does not build: {failure.reason}") from None
+        except RunnerFailed as failure:
+            if runner is not None:
+                self._device.forget(runner)
+            raise BaselineFailed(f"baseline/ does not load: {failure.reason}") from None
+
+    def compile_ahead(self, problem: Problem, workloads: list[Workload], progress: Callable[[int], None]) -> None:
+        """Have the reference compiled for these workloads, before any candidate's time runs.
+
+        Raises:
+            BaselineFailed: it cannot be compiled.
+        """
+        from harness.judge.inputs import InputSource  # noqa: PLC0415 - as the judge does
+
+        side = self.reference(problem)
+        source = InputSource(problem, reference=load_reference(problem))
+        for done, workload in enumerate(workloads):
+            if (problem.digest, workload.uuid) in self._compiled:
+                continue
+            progress(done)
+            layout = layout_of(problem, workload)
+            memory = self._device.memory(layout)
+            try:
+                side.prepare(layout, 1, "compile")
+                source.refill(workload, memory.views(0))
+                side.batch(memory, range(1), _COMPILE_S)
+            except RunnerFailed as failure:
+                self._drop(problem.digest)
+                raise BaselineFailed(f"torch.compile of the reference: {failure.reason}") from None
+            self._compiled.add((problem.digest, workload.uuid))
+
+    def _drop(self, digest: str) -> None:
+        side = self._references.pop(digest, None)
+        if side is not None:
+            side.close()
+        self._compiled = {each for each in self._compiled if each[0] != digest}
+
+    def drop(self, problem: Problem) -> None:
+        """End the reference's runner of a problem: it broke."""
+        self._drop(problem.digest)
+
+    def close(self) -> None:
+        """End every runner."""
+        for digest in list(self._references):
+            self._drop(digest)

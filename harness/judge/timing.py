@@ -1,0 +1,96 @@
+"""A B B A: one block of baseline and candidate on fresh inputs, and what it says about their ratio.
+
+Both sides of a block see the same inputs, so the expected outputs are computed once; the two halves of a block have
+inputs of their own, so no side ever sees a set twice.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.judge.clock import disturbed, per_call_ns
+from harness.judge.devices import Batch, Memory
+from harness.judge.sides import Side
+from harness.store.quiet import timing
+
+
+@dataclass(frozen=True)
+class Block:
+    """Nanoseconds a call of both sides (geometric means of their two batches), and what else was seen."""
+
+    baseline_ns: float
+    candidate_ns: float
+    claimed_ns: float
+    disturbed_share: float
+    """Of its most disturbed batch."""
+    spoiled: bool
+
+    @property
+    def log_ratio(self) -> float:
+        """ln(baseline / candidate)."""
+        return math.log(self.baseline_ns / self.candidate_ns)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Baseline and candidate, prepared for the same workload."""
+
+    baseline: Side
+    candidate: Side
+    memory: Memory
+    calls: int
+    baseline_s: float
+    """How long a batch of either side may take."""
+    candidate_s: float
+
+
+def block(match: Match, fill: Callable[[int], None], check: Callable[[range], None]) -> Block:
+    """Run one block.
+
+    Args:
+        match: both sides.
+        fill: writes fresh inputs into slots 0 to n - 1.
+        check: checks both sides' outputs in these slots; raises when the candidate is wrong.
+
+    Raises:
+        RunnerFailed: a side failed.
+    """
+    slots = range(match.calls)
+    order = secrets.choice(((0, 1, 1, 0), (1, 0, 0, 1)))
+    seen: tuple[list[Batch], list[Batch]] = ([], [])
+    sides = ((match.baseline, match.baseline_s), (match.candidate, match.candidate_s))
+    for half in (order[:2], order[2:]):
+        fill(match.calls)
+        with timing():
+            for which in half:
+                side, within_s = sides[which]
+                seen[which].append(side.batch(match.memory, slots, within_s))
+        check(slots)
+    calibration = match.candidate.device.calibration
+    baseline, candidate = (
+        math.exp(math.fsum(math.log(per_call_ns(batch, match.calls, calibration)) for batch in batches) / 2)
+        for batches in seen
+    )
+    both = [*seen[0], *seen[1]]
+    return Block(
+        baseline_ns=baseline,
+        candidate_ns=candidate,
+        claimed_ns=sum(batch.claimed_ns for batch in seen[1]) / (2 * match.calls),
+        disturbed_share=max(batch.disturbed_ns / batch.ns for batch in both),
+        spoiled=any(disturbed(batch) for batch in both),
+    )
+
+
+def kept(blocks: list[Block], least: int) -> list[Block]:
+    """The blocks that count: the undisturbed ones; where these are fewer than `least`, the least disturbed ones.
+
+    Neither looks at how long a block took.
+    """
+    clean = [each for each in blocks if not each.spoiled]
+    if len(clean) >= least:
+        return clean
+    chosen = {id(each) for each in sorted(blocks, key=lambda each: each.disturbed_share)[:least]}
+    return [each for each in blocks if id(each) in chosen]

@@ -1,0 +1,98 @@
+"""From what was seen to what is said: results of workloads, and the answer they make together."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from harness.judge.devices import Device
+from harness.judge.rounds import Tally, Timed
+from harness.model.interval import workload_interval
+from harness.model.judging import Variant, WorkloadResult
+from harness.model.problem import Workload
+from harness.model.verdict import Trust, Verdict
+
+_GRAVEST = (Verdict.REWARD_HACK, Verdict.INVALID_REFERENCE)
+"""Said first, whichever workload showed it; otherwise the first workload that failed speaks."""
+_WEAKEST = (Trust.LAUNCH_BOUND, Trust.BOUNDED, Trust.SEALED)
+CLOCK_ERROR = 0.02
+"""Share by which a latency may lie below the floor before it is held to be impossible: what is left of the handshake."""
+
+
+def failed(workload: Workload, verdict: Verdict, reason: str, tally: Tally | None = None) -> WorkloadResult:
+    """A workload that did not pass."""
+    seen = {} if tally is None or not tally.checked else _errors(tally)
+    return WorkloadResult(uuid=workload.uuid, verdict=verdict, reason=reason, **seen)
+
+
+def correct(workload: Workload, tally: Tally) -> WorkloadResult:
+    """A workload that is right and was not timed, since another one is not."""
+    return WorkloadResult(uuid=workload.uuid, verdict=Verdict.PASSED, **_errors(tally))
+
+
+def _errors(tally: Tally) -> dict[str, float]:
+    return {
+        "max_abs_error": tally.max_abs_error,
+        "max_rel_error": tally.max_rel_error,
+        "matched": tally.matched,
+    }
+
+
+def _mean_us(times_ns: Sequence[float]) -> float:
+    """Geometric mean, in microseconds."""
+    return math.exp(math.fsum(math.log(each) for each in times_ns) / len(times_ns)) / 1e3
+
+
+def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, device: Device) -> WorkloadResult:
+    """A workload that passed, with its numbers; bound and score are added by `with_bounds`."""
+    ratios = tuple(block.log_ratio for block in found.blocks)
+    speedup, interval = workload_interval(ratios)
+    calls = 2 * found.calls * (len(found.blocks) + found.discarded)
+    return WorkloadResult(
+        uuid=workload.uuid,
+        verdict=Verdict.PASSED,
+        latency_us=_mean_us([block.candidate_ns for block in found.blocks]),
+        baseline_us=_mean_us([block.baseline_ns for block in found.blocks]),
+        speedup=speedup,
+        speedup_ci95=interval,
+        log_ratios=ratios,
+        claimed_us=statistics.fmean(block.claimed_ns for block in found.blocks) / 1e3,
+        subtracted_us=device.calibration.handshake_ns / found.calls / 1e3,
+        checked=calls,
+        calls=calls,
+        blocks=len(found.blocks),
+        discarded=found.discarded,
+        variant=variant,
+        **_errors(tally),
+    )
+
+
+def with_bounds(result: WorkloadResult, sol_us: float | None, floor_us: float | None) -> WorkloadResult:
+    """Add bound, floor and score. Below the floor by more than the clock's error: SUSPECT, with both numbers."""
+    from harness.sol.score import score  # noqa: PLC0415 - harness.sol imports torch's counters
+
+    latency, baseline = result.latency_us, result.baseline_us
+    if latency is None or baseline is None:
+        return result.model_copy(update={"sol_us": sol_us, "floor_us": floor_us})
+    update: dict[str, object] = {"sol_us": sol_us, "floor_us": floor_us}
+    if sol_us is not None:
+        update["score"] = score(latency, baseline, sol_us)
+    if floor_us is not None and latency < floor_us * (1 - CLOCK_ERROR):
+        update["verdict"] = Verdict.SUSPECT
+        update["reason"] = f"{latency:.3f} us a call is below the floor of {floor_us:.3f} us that the hardware allows"
+    return result.model_copy(update=update)
+
+
+def overall(results: Sequence[WorkloadResult]) -> tuple[Verdict, str | None]:
+    """The verdict of all workloads together and its one line, which names the workload."""
+    for result in sorted(results, key=lambda each: each.verdict not in _GRAVEST):
+        if result.verdict is not Verdict.PASSED:
+            return result.verdict, f"workload {result.uuid}: {result.reason}"
+    return Verdict.PASSED, None
+
+
+def weakest_trust(results: Sequence[WorkloadResult], device: Device) -> Trust:
+    """The trust of the whole: that of its least trusted workload."""
+    seen = [device.trust(result.latency_us * 1e3) for result in results if result.latency_us is not None]
+    return min(seen, key=_WEAKEST.index, default=Trust.BOUNDED)
