@@ -41,6 +41,8 @@ class Comparison:
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0
     first_mismatch: tuple[int, ...] | None = None
+    rms_error: float = 0.0
+    """Root mean square of the errors, over that of the expected values; infinite where the latter is zero."""
 
     @property
     def passed(self) -> bool:
@@ -68,6 +70,7 @@ def compare_all(
         matched=min((result.matched for result in results), default=1.0),
         max_abs_error=max((result.max_abs_error for result in results), default=0.0),
         max_rel_error=max((result.max_rel_error for result in results), default=0.0),
+        rms_error=max((result.rms_error for result in results), default=0.0),
     )
 
 
@@ -153,7 +156,7 @@ def _compare_floats(
     expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance, name: str, zero_is_wrong: bool
 ) -> Comparison:
     right, found = expected.reshape(-1), actual.reshape(-1)
-    max_abs = max_rel = 0.0
+    max_abs = max_rel = squared_error = squares = 0.0
     some_zero = zero_is_wrong
     for begin in range(0, right.numel(), _PIECE):
         x, y = found[begin : begin + _PIECE], right[begin : begin + _PIECE]
@@ -165,6 +168,8 @@ def _compare_floats(
         torch.abs(y, out=bound)
         torch.sub(x, y, out=difference).abs_()
         worst = float(difference.amax())
+        squared_error += float(torch.dot(difference, difference))
+        squares += float(torch.dot(bound, bound))
         torch.clamp(bound, min=max(tolerance.max_atol, _TINY), out=scratch)
         relative = float(torch.div(difference, scratch, out=scratch).amax())
         bound.mul_(tolerance.max_rtol).add_(tolerance.max_atol)
@@ -177,7 +182,7 @@ def _compare_floats(
         return Comparison(Verdict.INCORRECT_NUMERICAL, reason, 1.0, max_abs, max_rel, _place(0, expected.shape))
     if tolerance.max_error_cap is not None and max_abs > tolerance.max_error_cap:
         return _compare_closely(expected, actual, tolerance, name, zero_is_wrong)
-    return Comparison(matched=1.0, max_abs_error=max_abs, max_rel_error=max_rel)
+    return Comparison(max_abs_error=max_abs, max_rel_error=max_rel, rms_error=_relative(squared_error, squares))
 
 
 def _compare_closely(
@@ -205,7 +210,8 @@ def _compare_closely(
     if rule is None and zero_is_wrong and not bool(x.any()) and bool(y.any()):
         rule = "all zero, and the expected output is not"
     if rule is None:
-        return Comparison(matched=matched, max_abs_error=max_abs, max_rel_error=max_rel)
+        rms = _relative(float(error.double().square().sum()), float(y.double().square().sum()))
+        return Comparison(matched=matched, max_abs_error=max_abs, max_rel_error=max_rel, rms_error=rms)
     place = _place(first, expected.shape)
     reason = f"output `{name}`: {rule}; at {list(place)}: {float(x[first]):.9g}, expected {float(y[first]):.9g}"
     return Comparison(Verdict.INCORRECT_NUMERICAL, reason, matched, max_abs, max_rel, place)
@@ -232,6 +238,12 @@ def _broken_rule(
         told = f"{count} elements are so far off that the root mean square error {rms:.3g} is above {allowed:.3g}"
         return f"{told} (our rule: what the matched ratio lets go must still be near)", worst
     return None, first
+
+
+def _relative(squared_error: float, squares: float) -> float:
+    if squared_error == 0.0:
+        return 0.0
+    return math.sqrt(squared_error / squares) if squares > 0.0 else math.inf
 
 
 def _unpacked(packed: torch.Tensor) -> torch.Tensor:
