@@ -142,12 +142,17 @@ def _moved(error: FormatError, staging: Path, source: Path) -> FormatError:
 
 
 def _move_in(staging: Path, target: Path) -> None:
+    """Put a checked problem in its place; one that was there stays whole until the new one is."""
     staging.chmod(0o755)  # mkdtemp makes a private directory
+    old = None
     if target.exists():
-        if (target / SOLUTIONS_NAME).exists():
-            shutil.move(str(target / SOLUTIONS_NAME), str(staging / SOLUTIONS_NAME))
-        shutil.rmtree(target)
+        if (target / SOLUTIONS_NAME).is_dir():
+            shutil.copytree(target / SOLUTIONS_NAME, staging / SOLUTIONS_NAME, symlinks=True)
+        old = Path(tempfile.mkdtemp(prefix=".import-", dir=target.parent)) / target.name
+        target.rename(old)
     staging.rename(target)
+    if old is not None:
+        shutil.rmtree(old.parent)
 
 
 def _copier(source: Path) -> Callable[[Path], None]:
