@@ -97,5 +97,6 @@ def poison_outputs(region: Region, layout: Layout, slot: int) -> None:
 
 
 def read_outputs(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:
-    """A slot's outputs by name, on the shared memory. Bool is given as it lies, so compare it as uint8."""
-    return {field.name: view(region, field, slot, layout.output_stride) for field in layout.outputs}
+    """A slot's outputs by name, on the shared memory. Bool is given as the uint8 it lies as: any byte may lie there."""
+    found = {field.name: view(region, field, slot, layout.output_stride) for field in layout.outputs}
+    return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in found.items()}

@@ -1,0 +1,228 @@
+"""`harness evaluate` and `harness baseline`: judge now, in the foreground, without the ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.output import emit, json_option
+
+if TYPE_CHECKING:
+    from harness.cli.judging import JudgeProcess
+    from harness.model.judging import JudgeAnswer, JudgeProgress, Variant
+    from harness.model.problem import Problem
+    from harness.store.workspace import Workspace
+
+_device = click.option("--device", default="cpu", show_default=True, help="Device to judge on.")
+_sandbox = click.option(
+    "--sandbox",
+    type=click.Choice(["bubblewrap", "none"]),
+    default="bubblewrap",
+    show_default=True,
+    help="none: run the code unconfined; only for code you trust.",
+)
+
+
+@click.command()
+@click.argument("what", metavar="PATH|COMMIT")
+@click.option("--problem", "named", metavar="P", help="The problem: its key, or its directory.")
+@click.option("--solution", "theirs", type=click.Path(exists=True, dir_okay=False), help="A SOL-ExecBench solution.json.")
+@click.option("--max-seconds", type=float, default=60.0, show_default=True, help="Give up after so long.")
+@click.option("--half-width", type=float, default=0.02, show_default=True, help="Time until intervals are this narrow.")
+@_device
+@_sandbox
+@json_option
+def evaluate(
+    what: str,
+    *,
+    named: str | None,
+    theirs: str | None,
+    max_seconds: float,
+    half_width: float,
+    device: str,
+    sandbox: str,
+    as_json: bool,
+) -> None:
+    """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
+    from harness.cli.judging import judge_process
+    from harness.cli.targets import candidate
+    from harness.errors import AnswerIsNo
+    from harness.model.judging import JudgeRequest
+
+    workspace = _workspace(Path(what))
+    cache = _cache(workspace)
+    with candidate(what, named, theirs, target=device, workspace=workspace) as (problem, solution_dir):
+        with judge_process(device, cache, _kind(sandbox)) as judge:
+            request = JudgeRequest(
+                id="1",
+                kind="evaluation",
+                problem=problem.key,
+                problem_dir=str(problem.directory),
+                problem_digest=problem.digest,
+                solution_dir=str(solution_dir),
+                baseline=_fastest(_baselines(judge, problem, cache)),
+                half_width=half_width,
+                max_judge_s=max_seconds,
+            )
+            answer = judge.ask(request, _show)
+        _clear()
+        _print(answer, as_json=as_json)
+    if answer.verdict != "PASSED":
+        raise AnswerIsNo(f"{answer.verdict}: {answer.reason}")
+
+
+@click.command()
+@click.argument("problem", metavar="PROBLEM")
+@_device
+@_sandbox
+@json_option
+def baseline(problem: str, *, device: str, sandbox: str, as_json: bool) -> None:
+    """Measure what a candidate has to beat: the reference eagerly, compiled, and the problem's baseline/."""
+    from harness.cli.judging import judge_process
+    from harness.cli.targets import find_problem
+
+    workspace = _workspace(Path(problem))
+    found = find_problem(problem, workspace)
+    with judge_process(device, _cache(workspace), _kind(sandbox)) as judge:
+        times = _baselines(judge, found, _cache(workspace), again=True)
+    _clear()
+    fastest = _fastest(times)
+    rows = [
+        {"uuid": workload.uuid, "axes": workload.axes, **times[workload.uuid], "baseline": fastest[workload.uuid]}
+        for workload in found.workloads
+    ]
+    names = [name for name in ("eager", "compile", "baseline") if any(name in each for each in times.values())]
+    emit(
+        rows,
+        as_json=as_json,
+        columns={
+            "workload": lambda row: ", ".join(f"{name}={size}" for name, size in row["axes"].items()) or row["uuid"],
+            **{f"{name} us": _cell(name) for name in names},
+            "baseline": lambda row: str(row["baseline"]),
+        },
+    )
+
+
+def _cell(name: str) -> Any:  # noqa: ANN401 - a column of `emit`
+    return lambda row: "-" if row.get(name) is None else f"{row[name]:.1f}"
+
+
+def _kind(sandbox: str) -> Any:  # noqa: ANN401 - click has checked the choice
+    return sandbox
+
+
+def _workspace(near: Path) -> Workspace | None:
+    """The workspace a path lies in, or the current directory; None outside of any."""
+    from harness.errors import ConfigurationError
+    from harness.store.workspace import Workspace
+
+    for start in (near if near.exists() else None, Path.cwd()):
+        if start is not None:
+            try:
+                return Workspace.find(start)
+            except ConfigurationError:
+                continue
+    return None
+
+
+def _cache(workspace: Workspace | None) -> Path:
+    if workspace is not None:
+        return workspace.cache
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel-harness"
+
+
+def _baselines(
+    judge: JudgeProcess, problem: Problem, cache: Path, *, again: bool = False
+) -> dict[str, dict[Variant, float | None]]:
+    """Workload -> variant -> microseconds, measured once for a problem, judge version and device."""
+    import hashlib
+
+    from harness.errors import AnswerIsNo
+    from harness.model.judging import JudgeRequest
+    from harness.store.files import atomic_write
+
+    whole = f"{problem.digest} {judge.ready.environment.judge} {judge.ready.device.id}"
+    kept = cache / "baselines" / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
+    if kept.is_file() and not again:
+        known: dict[str, dict[Variant, float | None]] = json.loads(kept.read_text())
+        return known
+    answer = judge.ask(
+        JudgeRequest(
+            id="0",
+            kind="baseline",
+            problem=problem.key,
+            problem_dir=str(problem.directory),
+            problem_digest=problem.digest,
+        ),
+        _show,
+    )
+    if answer.verdict != "PASSED":
+        raise AnswerIsNo(f"the baseline cannot be measured: {answer.verdict}: {answer.reason}")
+    atomic_write(kept, json.dumps(answer.baselines))
+    return answer.baselines
+
+
+def _fastest(times: Mapping[str, Mapping[Variant, float | None]]) -> dict[str, Variant]:
+    found: dict[str, Variant] = {}
+    for uuid, variants in times.items():
+        measured = {variant: value for variant, value in variants.items() if value is not None}
+        found[uuid] = min(measured, key=lambda each: measured[each])
+    return found
+
+
+def _show(progress: JudgeProgress) -> None:
+    """One line that overwrites itself, on a terminal only."""
+    import sys
+
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{progress.stage} {progress.done}/{progress.of}")
+        sys.stderr.flush()
+
+
+def _clear() -> None:
+    import sys
+
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\033[K")
+
+
+def _print(answer: JudgeAnswer, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(answer.model_dump_json(indent=2))
+        return
+
+    def number(name: str, form: str) -> Any:  # noqa: ANN401
+        return lambda row: "-" if row[name] is None else format(row[name], form)
+
+    emit(
+        [workload.model_dump(mode="json") for workload in answer.workloads],
+        as_json=False,
+        columns={
+            "workload": lambda row: row["uuid"][:8],
+            "verdict": lambda row: row["verdict"],
+            "latency us": number("latency_us", ".2f"),
+            "baseline us": number("baseline_us", ".2f"),
+            "by": lambda row: row["variant"] or "-",
+            "speed-up": number("speedup", ".3f"),
+            "95 %": lambda row: (
+                "{:.3f} to {:.3f}".format(*row["speedup_ci95"]) if row["speedup_ci95"] else row["reason"] or "-"
+            ),
+            "bound us": number("sol_us", ".2f"),
+            "score": number("score", ".3f"),
+            "max error": number("max_abs_error", ".2g"),
+            "blocks": lambda row: f"{row['blocks']}" + (f" (-{row['discarded']})" if row["discarded"] else ""),
+        },
+    )
+    summary = answer.summary
+    if summary.speedup is not None and summary.speedup_ci95 is not None:
+        low, high = summary.speedup_ci95
+        score = f", score {summary.score:.3f}" if summary.score is not None else ""
+        click.echo(
+            f"\n{answer.verdict}: {summary.speedup:.3f}x ({low:.3f} to {high:.3f}){score}, {answer.trust}; "
+            f"built in {answer.cost.build_s:.1f} s, judged in {answer.cost.judge_s:.1f} s"
+        )
