@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from harness.model.judging import (
     Cost,
@@ -28,16 +30,11 @@ class Candidate(BaseModel):
     language: str
 
 
-class Entry(BaseModel):
-    """One document of `ledger/<suite>/<name>.yaml`.
-
-    `seq` and `prev` are given by the ledger when it appends; `prev` is the sha256 of the previous document's bytes.
-    """
+class EntryDraft(BaseModel):
+    """An entry before the ledger gives it its place: everything but `seq`, `prev` and `at`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seq: int
-    prev: str | None
     kind: EntryKind
     run: str
     problem: str
@@ -56,5 +53,39 @@ class Entry(BaseModel):
     summary: Summary | None = None
     cost: Cost | None = None
     note: str | None = None
-    at: str
-    """UTC, milliseconds, `2026-11-21T02:00:00.000Z`."""
+
+    @field_validator("reason")
+    @classmethod
+    def _one_line(cls, reason: str | None) -> str | None:
+        return None if reason is None else " ".join(reason.split()) or None
+
+    @model_validator(mode="after")
+    def _kind_has_its_parts(self) -> Self:
+        missing = [name for name in _PARTS[self.kind] if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"an entry of kind {self.kind} needs {', '.join(missing)}")
+        if self.verdict not in (None, Verdict.PASSED) and self.reason is None:
+            raise ValueError(f"the verdict {self.verdict} needs a reason, in one line")
+        return self
+
+
+class Entry(EntryDraft):
+    """One document of `ledger/<suite>/<name>.yaml`: a draft in its place.
+
+    `seq` counts a file's documents from 1; `prev` is the sha256 of the previous document's exact bytes, null for the
+    first.
+    """
+
+    seq: int = Field(ge=1)
+    prev: str | None
+    at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+    """UTC, milliseconds, `2026-11-21T02:00:00.000Z`; never before the previous entry's."""
+
+
+_PARTS: dict[EntryKind, tuple[str, ...]] = {
+    EntryKind.EVALUATION: ("candidate", "environment", "verdict", "summary"),
+    EntryKind.CONFIRMATION: ("candidate", "environment", "verdict", "summary", "cites"),
+    EntryKind.BASELINE: ("environment", "verdict"),
+    EntryKind.CHAMPION: ("candidate", "cites"),
+    EntryKind.NOTE: ("note",),
+}
