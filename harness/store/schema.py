@@ -140,7 +140,12 @@ def _complaints(errors: list[ErrorDetails], value: object, model: type[BaseModel
     merged: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
         merged.setdefault(_walked(error, value), []).append(error)
-    return [(path, _sentence(path, group, value, model)) for path, group in merged.items()]
+    # A list whose items are wrong also counts as too short: the items' own complaints say it.
+    return [
+        (path, _sentence(path, group, value, model))
+        for path, group in merged.items()
+        if group[0]["type"] != "too_short" or not any(other[: len(path)] == path != other for other in merged)
+    ]
 
 
 def _walked(error: ErrorDetails, value: object) -> Path:

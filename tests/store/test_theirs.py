@@ -251,6 +251,10 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
         "solution.json:5: `spec.target_hardware` is missing; expected a list of names",
     ),
     "no sources": (their_solution(sources=[]), "solution.json:15: `sources` is []; expected at least 1 of them"),
+    "a source without content": (
+        their_solution(sources=[{"path": "main.py", "content": ""}]),
+        'solution.json:18: `sources[0].content` is ""; expected a non-empty string',
+    ),
     "a source that climbs": (
         their_solution(sources=[{"path": "../main.py", "content": "x"}]),
         "solution.json:17: `sources[0].path`: the source path `../main.py` is not plain; ",
