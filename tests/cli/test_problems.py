@@ -150,3 +150,12 @@ def test_outside_a_workspace_the_way_in_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "make one with `harness init DIR`, or change into one" in done.stderr
+
+
+def test_bounds_are_printed_for_each_workload(root: Path, harness: Run) -> None:
+    write_problem(root / "problems/L1/p", definition(), workload(), workload(uuid="w1", axes={"rows": 2**14}))
+    rows = json.loads(harness("sol", "L1/p", "--target", "h200", "--json").stdout)
+    assert [row["workload"] for row in rows] == ["w0", "w1"]
+    assert rows[0]["sol_us"] < rows[1]["sol_us"]
+    assert all(0 < row["floor_us"] <= row["sol_us"] for row in rows)
+    assert rows[1]["bytes"] >= 2 * 2**14 * 64 * 4
