@@ -118,8 +118,8 @@ def _workload(
 ) -> dict[Variant, float | None]:
     layout = layout_of(problem, workload)
     memory = device.memory(layout)
-    check = WorkloadCheck(reference, workload)
-    sets = WorkloadSets(source, workload)
+    sets = WorkloadSets(problem, source, workload)
+    check = WorkloadCheck(reference, sets)
     times: dict[Variant, float | None] = {"eager": None, "compile": None}
     if has_own_baseline(problem):
         times["baseline"] = None

@@ -1,23 +1,32 @@
-"""One workload's expected outputs and inputs, as the rounds use them."""
+"""One workload's inputs, and the verdict on the outputs of one call, as the rounds use them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from harness.judge import stress
+from harness.judge.correctness import Comparison, all_finite, compare, compare_all
 from harness.judge.inputs import InputSource
+from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import Reference, Value
 from harness.judge.rounds import Outcome
-from harness.model.problem import Workload
+from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
+
+_TRUTHS = 3
+"""Ordinary calls of a workload that are held against float64; all others against the reference."""
+_SLACK = 1.5
+"""What the error of an honest implementation may differ from one draw of the inputs to the next."""
 
 
 @dataclass(frozen=True)
 class WorkloadSets:
     """Inputs of one workload."""
 
+    problem: Problem
     source: InputSource
     workload: Workload
 
@@ -26,36 +35,85 @@ class WorkloadSets:
         self.source.refill(self.workload, into)
 
     def stress(self) -> Sequence[tuple[str, Mapping[str, Value]]]:
-        """Awkward inputs."""
-        return ()
+        """Fresh awkward inputs, one set of each case."""
+        return [
+            (case, stress.make(case, self.problem, self.workload, self.source.draw(self.workload)))
+            for case in stress.stress_cases(self.problem, self.workload)
+        ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorkloadCheck:
-    """The reference and the tolerance."""
+    """The reference, the tolerance and our rules for one workload."""
 
     reference: Reference
-    workload: Workload
+    sets: WorkloadSets
+    note: str | None = None
+    """Why the rule on precision could not be applied."""
+    _truths: int = 0
+    _limits: dict[str, float] = field(default_factory=dict)
+    _usual_rms: dict[str, float] = field(default_factory=dict)
 
     def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
         """The reference's outputs."""
         return self.reference.outputs(inputs)
 
     def check(
-        self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
+        self,
+        inputs: Sequence[Value],
+        expected: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        kind: str = "",
     ) -> Outcome:
-        """Compare in full."""
-        del inputs
-        tolerance = self.workload.tolerance
-        worst_abs = worst_rel = 0.0
-        matched = 1.0
-        for name, want in expected.items():
-            x, y = outputs[name].float(), want.float()
-            error = (x - y).abs_()
-            good = error <= tolerance.max_atol + tolerance.max_rtol * y.abs()
-            ratio = good.sum().item() / max(1, good.numel())
-            matched = min(matched, ratio)
-            worst_abs = max(worst_abs, error.max().item())
-            if ratio < tolerance.required_matched_ratio:
-                return Outcome(Verdict.INCORRECT_NUMERICAL, f"output {name}: {ratio:.4f} matched", worst_abs, worst_rel, matched)
-        return Outcome(Verdict.PASSED, None, worst_abs, worst_rel, matched)
+        """Compare in full. `kind` is the stress case of the inputs; empty for ordinary ones."""
+        tolerance = self.sets.workload.tolerance
+        if kind:
+            return self._check_stressed(expected, outputs, kind)
+        limits = {name: _SLACK * limit for name, limit in self._limits.items()}
+        found = compare_all(expected, outputs, tolerance, rms_limits=limits)
+        if found.passed and self._truths < _TRUTHS and self.note is None:
+            self._truths += 1
+            broken = self._hold_against_truth(inputs, expected, outputs)
+            if broken is not None:
+                return Outcome(
+                    Verdict.INCORRECT_NUMERICAL, broken, found.max_abs_error, found.max_rel_error, found.matched
+                )
+        return _outcome(found)
+
+    def _hold_against_truth(
+        self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
+    ) -> str | None:
+        truth = find_truth(self.reference, inputs, expected)
+        if not isinstance(truth, Truth):
+            self.note = truth
+            return None
+        broken = truth.broken_by(outputs)
+        for name, limit in truth.limits_to_reference().items():
+            self._limits[name] = max(limit, self._limits.get(name, 0.0))
+        return broken
+
+    def _check_stressed(
+        self, expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], kind: str
+    ) -> Outcome:
+        """Errors of awkward inputs are on scales of their own, so the tally does not get them."""
+        tolerance = self.sets.workload.tolerance
+        if not all_finite(expected, tolerance):
+            return Outcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+        tolerances = stress.tolerance_for(kind, tolerance, expected, self._usual())
+        zero_is_wrong = stress.CASES[kind].zero_is_wrong
+        for name, value in expected.items():
+            found = compare(value, outputs[name], tolerances[name], name=name, zero_is_wrong=zero_is_wrong)
+            if not found.passed:
+                return _outcome(found)
+        return Outcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+
+    def _usual(self) -> dict[str, float]:
+        """Root mean squares of the outputs for ordinary inputs."""
+        if not self._usual_rms:
+            ordinary = self.reference.outputs(list(self.sets.source.draw(self.sets.workload).values()))
+            self._usual_rms = {name: stress.rms(value) for name, value in ordinary.items()}
+        return self._usual_rms
+
+
+def _outcome(found: Comparison) -> Outcome:
+    return Outcome(found.verdict, found.reason, found.max_abs_error, found.max_rel_error, found.matched)

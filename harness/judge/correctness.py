@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -56,8 +56,17 @@ def compare_all(
     tolerance: Tolerance,
     *,
     zero_is_wrong: bool = True,
+    rms_limits: Mapping[str, float] | None = None,
 ) -> Comparison:
-    """Every output of one call: the first that is wrong, else the worst errors of them all."""
+    """Every output of one call: the first that is wrong, else the worst errors of them all.
+
+    Args:
+        expected: outputs by name, the reference's.
+        actual: outputs by name, the candidate's.
+        tolerance: the workload's.
+        zero_is_wrong: see `compare`.
+        rms_limits: by output, the largest relative root mean square difference our rule on precision allows.
+    """
     results = []
     for name, right in expected.items():
         if name not in actual:
@@ -65,6 +74,13 @@ def compare_all(
         result = compare(right, actual[name], tolerance, name=name, zero_is_wrong=zero_is_wrong)
         if not result.passed:
             return result
+        limit = (rms_limits or {}).get(name, math.inf)
+        if result.rms_error > limit:
+            reason = (
+                f"output `{name}` is less precise than an honest implementation (our rule): its relative root mean "
+                f"square difference from the reference is {result.rms_error:.2e}; {limit:.2e} is allowed"
+            )
+            return replace(result, verdict=Verdict.INCORRECT_NUMERICAL, reason=reason)
         results.append(result)
     return Comparison(
         matched=min((result.matched for result in results), default=1.0),

@@ -150,7 +150,10 @@ class _Evaluation:
         try:
             solution = self._read()
             self._stage = stage_solution(
-                self._problem, solution, cache_dir=self._judge._cache_dir, sandbox=self._judge._sandbox  # noqa: SLF001
+                self._problem,
+                solution,
+                cache_dir=self._judge._cache_dir,  # noqa: SLF001
+                sandbox=self._judge._sandbox,  # noqa: SLF001
             )
         except (FormatError, BuildFailed) as error:
             reason = error.reason if isinstance(error, BuildFailed) else _line(error)
@@ -218,13 +221,15 @@ class _Evaluation:
         memory = self._device.memory(layout)
         variant = self._variant(workload)
         opponent = self._own if variant == "baseline" and self._own else self._opponents.reference(self._problem)
+        sets = WorkloadSets(self._problem, self._inputs, workload)
+        check = WorkloadCheck(self._reference, sets)
         rounds: Rounds | None = None
         try:
             candidate = self._ready_candidate()
             rounds = Rounds(
                 memory,
-                WorkloadSets(self._inputs, workload),
-                WorkloadCheck(self._reference, workload),
+                sets,
+                check,
                 opponent,
                 candidate,
                 self._deadline,
@@ -265,9 +270,7 @@ class _Evaluation:
             runner = self._device.runner()
             self._device.start_standby()
             try:
-                self._candidate = load(
-                    self._device, runner, self._stage, trusted=False, first_call_s=self._patience
-                )
+                self._candidate = load(self._device, runner, self._stage, trusted=False, first_call_s=self._patience)
             except RunnerFailed:
                 self._device.forget(runner)
                 raise

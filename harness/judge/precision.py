@@ -96,9 +96,9 @@ class Truth:
                 )
         return None
 
-    def limit_to_reference(self) -> float:
-        """How far an output may be from the reference's own, when this rule holds for both: the triangle inequality."""
-        return (FACTOR + 1.0) * max(self.allowed.values(), default=math.inf)
+    def limits_to_reference(self) -> dict[str, float]:
+        """By output, how far from the reference an output can be when both keep the rule: both errors together."""
+        return {name: (FACTOR + 1.0) * allowed for name, allowed in self.allowed.items()}
 
     def _ask_sensitivity(self) -> None:
         if self._asked:

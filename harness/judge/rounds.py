@@ -68,9 +68,13 @@ class Checker(Protocol):
         """What the reference makes of these inputs."""
 
     def check(
-        self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
+        self,
+        inputs: Sequence[Value],
+        expected: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        kind: str = "",
     ) -> Outcome:
-        """Compare in full."""
+        """Compare in full; `kind` names the stress case of the inputs."""
 
 
 @dataclass
@@ -145,7 +149,7 @@ class Rounds:
         self._judge(inputs, expected, slot, kind)
 
     def _judge(self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], slot: int, kind: str) -> None:
-        outcome = self.checker.check(inputs, expected, self.memory.outputs(self.candidate.runner, slot))
+        outcome = self.checker.check(inputs, expected, self.memory.outputs(self.candidate.runner, slot), kind)
         if outcome.reason is not None:
             told = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
             raise RunnerFailed(outcome.verdict, told)
