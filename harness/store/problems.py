@@ -174,8 +174,10 @@ def _read_definition(directory: Path, errors: list[FormatError]) -> tuple[Defini
     wrong, warnings = check_definition(definition, where=where, lines=lambda: json_lines(text))
     errors += wrong
     unknown = [field_name(path) for path in extra_keys(definition)]
-    # Descriptions and tags are the field's own habit and say nothing about how a problem is judged.
-    strange = [name for name in unknown if name.rpartition(".")[2] not in {"description", "tags"}]
+    # Descriptions and tags are the field's own habit and say nothing about how a problem is judged; the judge reads
+    # `x_distribution` of an input (harness.judge.roles).
+    used = {"description", "tags", "x_distribution"}
+    strange = [name for name in unknown if used.isdisjoint(name.split("."))]
     if strange:
         warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(strange)}")
     return definition, warnings

@@ -116,7 +116,7 @@ def _check_inputs(
         )
 
 
-def _check_source(  # noqa: PLR0917 - one source and all it is checked against
+def _check_source(
     name: str,
     source: InputSource,
     spec: TensorSpec,

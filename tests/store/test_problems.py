@@ -47,6 +47,7 @@ def test_a_good_problem_is_read_whole(directory: Path) -> None:
 def test_what_the_field_writes_and_we_do_not_use_is_kept_and_reported_once(directory: Path) -> None:
     theirs = definition(tags=["a"], extra={"deep": 1}, constraints=None, description=None, hf_id=None, op_type=None)
     theirs["axes"]["rows"] = {"type": "var", "description": None, "parent": "x"}
+    theirs["inputs"]["x"]["x_distribution"] = "bias"  # ours, in their file: the judge reads it
     write_problem(directory, theirs, workload(note=1), workload(uuid="w1", note=2))
     problem = load_problem(directory)
     assert problem.warnings == (
