@@ -63,7 +63,7 @@ def measured_cpu(cache_dir: Path) -> Hardware:
         kept = cache_dir / "sol" / f"cpu-{key}.json"
         try:
             figures = _checked(json.loads(kept.read_text()))
-        except (OSError, ValueError):  # absent, or written by something else: measure again
+        except (OSError, ValueError, TypeError):  # absent, or written by something else: measure again
             figures = _measure(source)
             kept.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(kept, json.dumps({"cpu": model, **figures}, indent=2) + "\n")

@@ -1,7 +1,7 @@
 """What a reference does to its inputs: floating-point operations, and which bytes it reads.
 
-The reference runs once under a dispatch mode that sees every operator: on meta tensors, which have shapes and no values,
-and where its way depends on values, on real ones. This is the only module here that imports torch as it loads.
+The reference runs once under a dispatch mode that sees every operator: on meta tensors, which have shapes and no
+values, and where its way depends on values, on real ones. This is the only module here that imports torch as it loads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -24,17 +25,18 @@ _EXACT_ELEMENTS = 2**24
 """Up to this size an input keeps a map of its elements that were read; beyond, the largest single region counts."""
 _SELECTING = {
     "slice", "select", "narrow", "index", "index_select", "gather", "take", "take_along_dim", "embedding", "where",
-    "masked_fill", "masked_fill_", "masked_select", "tril", "triu", "topk", "sort", "kthvalue", "unfold", "as_strided",
-    "diagonal", "nonzero", "max_pool2d_with_indices", "scatter", "index_put", "index_put_", "slice_scatter",
-    "searchsorted", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+    "masked_fill", "masked_fill_", "masked_select", "tril", "triu", "unfold", "as_strided",
+    "diagonal", "max_pool2d_with_indices", "scatter", "index_put", "index_put_", "slice_scatter",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "split", "split_with_sizes",
     "unbind",
 }  # fmt: skip
-"""Operators after which an element of what went in may not matter to what comes out."""
+"""Operators after which an element of what went in may not matter to what comes out: they drop some, or choose."""
 _FREE = {
     "clone", "copy_", "_to_copy", "contiguous", "cat", "stack", "fill_", "zero_", "zeros_like", "empty_like",
-    "full_like", "ones_like", "new_empty", "new_zeros", "new_full", "arange", "empty", "zeros", "ones", "full", "scalar_tensor",
-    "constant_pad_nd", "lift_fresh", "lift_fresh_copy", "bitwise_and", "bitwise_or", "bitwise_not", "logical_not",
+    "full_like", "ones_like", "new_empty", "new_zeros", "new_full", "arange", "empty", "zeros", "ones", "full",
+    "scalar_tensor", "constant_pad_nd", "lift_fresh", "lift_fresh_copy", "bitwise_and", "bitwise_or",
+    "bitwise_not", "logical_not",
     "logical_and", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "abs", "neg", "flip", "roll", "repeat",
     "_local_scalar_dense", "empty_strided", "copy", "detach",
 } | _SELECTING  # fmt: skip
@@ -63,10 +65,10 @@ class Trace:
 
 def trace(run: Any, inputs: Mapping[str, Any]) -> Trace:  # noqa: ANN401 - a problem's own function
     """Run `run(*inputs)` and say what it did. Inputs are tensors (meta or real) and Python scalars."""
-    mode = _Recorder({name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)})
-    with torch.no_grad(), mode:
+    recorder = _Recorder({name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)})
+    with torch.no_grad(), recorder, _Attention(recorder):
         run(*inputs.values())
-    return mode.result()
+    return recorder.result()
 
 
 class _Region:
@@ -111,6 +113,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.gathered: Counter[str] = Counter()
         self.partial: set[str] = set()
         self.origins: dict[int, frozenset[str]] = {}
+        self.narrow: dict[int, str] = {}  # storage -> the narrower dtype its values were exactly cast from
+        self.counting = True
         self.alive: list[torch.Tensor] = []  # keeps a storage's address from being used again
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
@@ -131,6 +135,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = packet.__name__
         self.alive += [*taken, *made]
         sources = frozenset[str]().union(*(self.origin(tensor) for tensor in taken))
+        if name == "_to_copy" and taken[0].is_floating_point() and taken[0].itemsize < made[0].itemsize:
+            self.narrow[_storage(made[0])] = self.dtype(taken[0])
         if _is_view(func):
             # A view of an input is resolved when something reads it; of anything else it may drop what was computed.
             if name in _SELECTING and not any(_storage(tensor) in self.storages for tensor in taken):
@@ -138,7 +144,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         self.read(name, taken, made)
         if name in _SELECTING or _has_boolean_choice(taken, made):
-            self.partial |= sources
+            chosen_from = [tensor for place, tensor in enumerate(taken) if not _chooses(place, tensor)]
+            self.partial |= frozenset[str]().union(*(self.origin(tensor) for tensor in chosen_from))
         for tensor in made:
             self.origins[_storage(tensor)] = self.origins.get(_storage(tensor), frozenset()) | sources
         self.count(packet, args, kwargs, out, taken, made)
@@ -165,16 +172,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Add an operator's floating-point operations."""
         name = packet.__name__
         floats = [tensor for tensor in taken if tensor.is_floating_point()]
+        if not self.counting:
+            return
         if packet in flop_registry:
-            self.found.products[_dtype((floats or taken)[0])] += int(
+            self.found.products[self.dtype(*(floats or taken)[-2:])] += int(
                 flop_registry[packet](*args, **kwargs, out_val=out)
             )
         elif packet in _VECTOR_PRODUCTS:
             matrix = max(taken, key=lambda tensor: tensor.numel())
-            self.found.products[_dtype(matrix)] += 2 * matrix.numel()
+            self.found.products[self.dtype(matrix)] += 2 * matrix.numel()
         elif floats and name not in _FREE:
             elements = max(tensor.numel() for tensor in [*floats, *made])
             self.found.elementwise[_dtype(floats[0])] += _PER_ELEMENT.get(name, 1) * elements
+
+    def dtype(self, *operands: torch.Tensor) -> str:
+        """The dtype a product of these needs: bfloat16 values cast to float32 multiply exactly as bfloat16 do."""
+        names = [self.narrow.get(_storage(tensor), _dtype(tensor)) for tensor in operands]
+        return max(names, key=lambda name: getattr(torch, name).itemsize)
 
     def result(self) -> Trace:
         """The whole run."""
@@ -182,6 +196,29 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.found.read[name] = min(region.likely() + self.gathered[name], region.elements)
             self.found.needed[name] = 0 if name in self.partial else region.certain()
         return self.found
+
+
+class _Attention(TorchFunctionMode):
+    """Counts fused attention as what it is: on tensors without values, torch spells it out in float32."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        kwargs = kwargs or {}
+        if func is not torch.nn.functional.scaled_dot_product_attention or not self.recorder.counting:
+            return func(*args, **kwargs)
+        self.recorder.counting = False
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self.recorder.counting = True
+        query, key, value = (*args, *(kwargs[name] for name in ("query", "key", "value") if name in kwargs))[:3]
+        scores = math.prod(query.shape[:-1]) * key.shape[-2]
+        self.recorder.found.products[_dtype(query)] += 2 * scores * (query.shape[-1] + value.shape[-1])
+        self.recorder.found.elementwise["float32"] += _PER_ELEMENT["_softmax"] * scores
+        return out
 
 
 _VECTOR_PRODUCTS = (aten.mv, aten.addmv, aten.dot, aten.vdot)
@@ -204,6 +241,11 @@ def _is_view(func: Any) -> bool:  # noqa: ANN401
 def _has_boolean_choice(taken: _Tensors, made: _Tensors) -> bool:
     """A mask among the operands of arithmetic makes some of the others' elements irrelevant."""
     return any(tensor.dtype is torch.bool for tensor in taken) and any(tensor.is_floating_point() for tensor in made)
+
+
+def _chooses(place: int, tensor: torch.Tensor) -> bool:
+    """A mask or an index says which elements matter, and is itself needed."""
+    return tensor.dtype is torch.bool or (place > 0 and not tensor.is_floating_point())
 
 
 def _dtype(tensor: torch.Tensor) -> str:

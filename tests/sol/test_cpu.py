@@ -1,0 +1,83 @@
+"""The CPU of this host is measured once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigurationError
+from harness.sol.cpu import CACHE_MARGIN
+from harness.sol.hardware import Hardware, hardware, measured_cpu
+
+MEASURED = {
+    "read_gbs": 14.0, "copy_gbs": 13.0, "stream_gbs": 22.0, "cached_read_gbs": 60.0, "cached_copy_gbs": 80.0,
+    "float32_gflops": 200.0, "float64_gflops": 100.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hardware]:
+    directory = tmp_path_factory.mktemp("cache")
+    return directory, measured_cpu(directory)
+
+
+def only_file(directory: Path) -> Path:
+    (found,) = (directory / "sol").iterdir()
+    return found
+
+
+def test_the_figures_are_those_of_a_machine(kept: tuple[Path, Hardware]) -> None:
+    _, cpu = kept
+    assert cpu.target == "cpu"
+    assert cpu.name
+    assert 1 < cpu.bandwidth_gbs < 1000
+    assert cpu.cached_gbs is not None
+    assert cpu.floor_gbs == cpu.cached_gbs > cpu.bandwidth_gbs
+    single, double = cpu.tflops.vector["float32"], cpu.tflops.vector["float64"]
+    assert 0.002 < double < single < 5
+    assert single == pytest.approx(2 * double, rel=0.3)
+    assert set(cpu.source) == {"bandwidth_gbs", "cached_gbs", "tflops"}
+
+
+def test_it_is_measured_once_and_then_read(kept: tuple[Path, Hardware], monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, cpu = kept
+    monkeypatch.setenv("PATH", "")  # no compiler: measuring again would fail
+    monkeypatch.delenv("CXX", raising=False)
+    assert measured_cpu(directory) == cpu == hardware("cpu", cache_dir=directory)
+    figures = json.loads(only_file(directory).read_text())
+    assert figures["cpu"] == cpu.name
+
+
+def test_best_bandwidth_and_a_margin_on_the_cache(kept: tuple[Path, Hardware], tmp_path: Path) -> None:
+    name = only_file(kept[0]).name
+    (tmp_path / "sol").mkdir()
+    (tmp_path / "sol" / name).write_text(json.dumps(MEASURED))
+    cpu = measured_cpu(tmp_path)
+    assert cpu.bandwidth_gbs == 22.0
+    assert cpu.cached_gbs == CACHE_MARGIN * 80.0
+    assert cpu.vector_tflops("bfloat16") == 0.2
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({**MEASURED, "read_gbs": 0}), '{"read_gbs": "fast"}'])
+def test_a_spoiled_measurement_is_made_again(
+    kept: tuple[Path, Hardware], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    file = tmp_path / "sol" / only_file(kept[0]).name
+    file.parent.mkdir()
+    file.write_text(text)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ConfigurationError, match=r"no C\+\+ compiler") as caught:
+        measured_cpu(tmp_path)
+    assert caught.value.remedy
+    assert "g++" in caught.value.remedy
+
+
+def test_a_compiler_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(ConfigurationError, match="measurement of the CPU failed") as caught:
+        measured_cpu(tmp_path)
+    assert caught.value.where
+    assert caught.value.where.endswith("false")

@@ -1,0 +1,192 @@
+"""Bounds of workloads: which operations and which bytes are counted."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import FormatError
+from harness.model.problem import Problem
+from harness.sol.hardware import Hardware, Peaks, hardware
+from harness.sol.roofline import Bounds, bounds
+from harness.store.problems import load_problem
+
+# 1 TFLOP/s and 1 GB/s: a million operations take 1 us, and so do a thousand bytes.
+UNIT = Hardware(
+    name="unit",
+    bandwidth_gbs=1.0,
+    l2_mib=0,
+    tflops=Peaks(tensor={"bfloat16": 4.0}, vector={"float32": 1.0, "float64": 0.5}),
+    source={},
+)
+# As UNIT, with arithmetic so slow that it is what limits.
+SLOW = UNIT.model_copy(update={"tflops": Peaks(tensor={"bfloat16": 4e-6}, vector={"float32": 1e-6, "float64": 1e-6})})
+
+Spec = tuple[Sequence[str] | None, str]
+
+
+def make(
+    directory: Path,
+    run: str,
+    inputs: Mapping[str, Spec],
+    outputs: Mapping[str, Spec],
+    axes: Mapping[str, int],
+    scalars: Mapping[str, Any] | None = None,
+) -> Problem:
+    """A problem with one workload, from the body of its reference."""
+    arguments = ", ".join(inputs)
+    body = "".join(f"    {line}\n" for line in run.splitlines())
+    definition = {
+        "name": "made",
+        "axes": {name: {"type": "var"} for name in axes},
+        "inputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in inputs.items()},
+        "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in outputs.items()},
+        "reference": f"import torch\nimport torch.nn.functional as F\n\n\ndef run({arguments}):\n{body}",
+    }
+    given = {name: {"type": "random"} for name in inputs} | {
+        name: {"type": "scalar", "value": value} for name, value in (scalars or {}).items()
+    }
+    target = directory / "suite" / "made"
+    target.mkdir(parents=True)
+    (target / "definition.json").write_text(json.dumps(definition))
+    (target / "workload.jsonl").write_text(json.dumps({"uuid": str(uuid.uuid4()), "axes": axes, "inputs": given}))
+    return load_problem(target)
+
+
+def bound(problem: Problem, machine: Hardware = UNIT) -> Bounds:
+    return bounds(problem, problem.workloads[0], machine)
+
+
+def square(size: int, dtype: str = "float32") -> dict[str, Any]:
+    return {"axes": {"n": size}, "outputs": {"y": (["n", "n"], dtype)}}
+
+
+def test_each_byte_once_and_intermediates_are_free(tmp_path: Path) -> None:
+    made = make(tmp_path, "z = x + x\nreturn z * z + x", {"x": (["n", "n"], "float32")}, **square(100))
+    found = bound(made)
+    assert found.bytes == 2 * 4 * 100 * 100
+    assert found.flops == 3 * 100 * 100
+    assert found.limited_by == "memory"
+    assert found.sol_us == pytest.approx(80.0)
+    assert found.floor_us == pytest.approx(80.0)
+    slow = bound(made, SLOW)
+    assert slow.limited_by == "elementwise"
+    assert slow.sol_us == pytest.approx(3 * 100 * 100)
+
+
+@pytest.mark.parametrize(
+    ("run", "flops"),
+    [
+        ("return a @ b", 2 * 64**3),
+        ("return torch.mm(a, b)", 2 * 64**3),
+        ("return F.linear(a, b)", 2 * 64**3),
+        ("return torch.addmm(a, a, b)", 2 * 64**3),
+        ("return torch.einsum('ij,jk->ik', a, b)", 2 * 64**3),
+        ("return torch.mv(a, b[0]).expand(64, 64).contiguous()", 2 * 64**2),
+        ("return torch.addmv(b[0], a, b[1]).expand(64, 64).contiguous()", 2 * 64**2),
+        ("return torch.dot(a[0], b[0]).expand(64, 64).contiguous()", 2 * 64),
+        ("return F.scaled_dot_product_attention(a[None, None], a[None, None], b[None, None])[0, 0]", 4 * 64**3),
+    ],
+)
+def test_products_count_two_operations_an_element(tmp_path: Path, run: str, flops: int) -> None:
+    both: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
+    made = make(tmp_path, run, both, **square(64, "bfloat16"))
+    machine = SLOW.model_copy(update={"tflops": Peaks(tensor={"bfloat16": 4e-6}, vector={"float32": 1e-6})})
+    found = bound(made, machine)
+    assert flops <= found.flops <= flops * 1.1
+    assert found.limited_by == "products"
+    assert found.sol_us == pytest.approx(flops / 4)
+
+
+def test_a_product_of_values_cast_up_is_priced_by_what_they_were(tmp_path: Path) -> None:
+    both: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
+    cast = make(tmp_path / "cast", "return (a.float() @ b.float().t()).bfloat16()", both, **square(64, "bfloat16"))
+    assert bound(cast, SLOW).sol_us == pytest.approx(2 * 64**3 / 4)
+    one = make(tmp_path / "one", "return (a.float() @ (b.float() + 1)).bfloat16()", both, **square(64, "bfloat16"))
+    assert bound(one, SLOW).sol_us == pytest.approx(2 * 64**3)
+
+
+def test_a_large_product_is_limited_by_the_matrix_units(tmp_path: Path) -> None:
+    both: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
+    found = bound(make(tmp_path, "return a @ b", both, **square(8192, "bfloat16")), hardware("h200"))
+    assert found.limited_by == "products"
+    assert found.sol_us == pytest.approx(2 * 8192**3 / 989.5e12 * 1e6)
+    assert found.attainable_us == pytest.approx(2 * 8192**3 / 800e12 * 1e6)
+    # Operations prove nothing: only what must be read does, and what is written beyond what the L2 cache can hold.
+    assert found.floor_bytes == 3 * 2 * 8192**2 - 50 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("run", "read", "needed"),
+    [
+        ("return x * 2", 10_000, 10_000),
+        ("return x[:10].sum() + torch.zeros(100, 100, device=x.device)", 1_000, 1_000),
+        ("a, b = x.chunk(2)\nreturn torch.cat((b, a))", 10_000, 10_000),
+        ("a, b = x.chunk(2)\nreturn torch.cat((a, a))", 5_000, 5_000),
+        ("return x.t().contiguous()", 10_000, 10_000),
+        ("return x[0].expand(100, 100) + 1", 100, 100),
+        ("y = (x + 1)[:50]\nreturn torch.cat((y, y))", 10_000, 0),
+        ("return torch.where(x > 0, x, -x)", 10_000, 0),
+        ("return torch.tril(x)", 10_000, 0),
+        ("return x.masked_fill(x > 1, 0)", 10_000, 0),
+        ("y = x.clone()\ny.add_(1)\nreturn y[:1].expand(100, 100).contiguous()", 10_000, 0),
+    ],
+)
+def test_which_elements_are_read_and_which_are_needed(tmp_path: Path, run: str, read: int, needed: int) -> None:
+    found = bound(make(tmp_path, run, {"x": (["n", "n"], "float32")}, **square(100)))
+    assert found.bytes == 4 * (10_000 + read)
+    assert found.floor_bytes == 4 * (10_000 + needed)
+
+
+def test_of_a_table_only_the_rows_that_are_looked_up(tmp_path: Path) -> None:
+    inputs: dict[str, Spec] = {"table": (["rows", "width"], "float32"), "ids": (["count"], "int64")}
+    outputs: dict[str, Spec] = {"y": (["count", "width"], "float32")}
+    axes = {"rows": 10_000, "width": 64, "count": 8}
+    for number, run in enumerate(("return table[ids]", "return F.embedding(ids, table)")):
+        found = bound(make(tmp_path / str(number), run, inputs, outputs, axes))
+        assert found.bytes == 4 * 8 * 64 * 2 + 8 * 8
+        assert found.floor_bytes == 4 * 8 * 64 + 8 * 8
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "n = int(counts.sum().item())\nreturn x * (n + 1)",
+        "return x * 2 if counts.tolist() else x",
+        "if (x > 0).any():\n    return x + 1\nreturn x",
+    ],
+)
+def test_references_that_look_at_values(tmp_path: Path, run: str) -> None:
+    inputs: dict[str, Spec] = {"x": (["n", "n"], "float32"), "counts": (["n"], "int32")}
+    found = bound(make(tmp_path, run, inputs, **square(100)))
+    assert found.bytes >= 2 * 4 * 100 * 100
+    assert found.sol_us >= found.floor_us > 0
+
+
+def test_scalars_are_given_and_cost_nothing(tmp_path: Path) -> None:
+    inputs: dict[str, Spec] = {"x": (["n", "n"], "float32"), "factor": (None, "float32")}
+    found = bound(make(tmp_path, "return x * factor", inputs, scalars={"factor": 0.5}, **square(100)))
+    assert found.bytes == 2 * 4 * 100 * 100
+
+
+@pytest.mark.parametrize(
+    ("run", "said"), [("return x.nothing()", "no attribute"), ("return x @ x[:3]", "RuntimeError")]
+)
+def test_a_reference_that_does_not_run_is_named(tmp_path: Path, run: str, said: str) -> None:
+    made = make(tmp_path, run, {"x": (["n", "n"], "float32")}, **square(10))
+    with pytest.raises(FormatError, match=said) as caught:
+        bound(made)
+    assert made.workloads[0].uuid in str(caught.value)
+    assert str(made.directory / "definition.json") in str(caught.value)
+
+
+def test_the_floor_of_a_cpu_allows_for_inputs_in_its_caches(tmp_path: Path) -> None:
+    made = make(tmp_path, "return x * 2", {"x": (["n", "n"], "float32")}, **square(100))
+    cached = UNIT.model_copy(update={"cached_gbs": 5.0})
+    assert bound(made, cached).sol_us == pytest.approx(80.0)
+    assert bound(made, cached).floor_us == pytest.approx(16.0)
