@@ -68,6 +68,7 @@ _WORDS: tuple[tuple[Role, tuple[str, ...]], ...] = (
     (Role.LENGTHS, (r"\w*seq_?lens?", "kv_lens?", "last_page_len", r"\w*lengths?", "context_lens?")),
     (Role.ADDITIVE_MASK, ("(attn|attention|causal|additive)_(mask|bias)",)),
     (Role.MASK, (r"\w*mask\w*",)),
+    (Role.BIAS, (r"\w*bias\w*", "beta", r"shift\d*", "ln_b")),
     (Role.COSINE, (r"\w*cos(ines?)?",)),
     (Role.SINE, (r"\w*sin(es?)?",)),
     (Role.DISTINCT, ("slots?", "slot_mapping", "(inv_)?perm(utation)?")),
@@ -86,7 +87,6 @@ _WORDS: tuple[tuple[Role, tuple[str, ...]], ...] = (
         Role.AROUND_ONE,
         ("gamma", "(ln|rms)_w", r"\w*norm\d*_(weights?|gamma|scales?|w)", "layer_?scale", "scale_weight"),
     ),
-    (Role.BIAS, (r"\w*bias\w*", "beta", r"shift\d*", "ln_b")),
     (Role.WEIGHT, (r"\w*weights?\d*", r"w\d*", "kernels?", "filters?", r"proj\w*", "embedding_table", "lm_head")),
 )
 """Whole words of a name, between its ends and underscores; the first line that has one decides."""

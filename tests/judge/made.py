@@ -1,0 +1,42 @@
+"""Problems made in memory, for tests of what the judge does with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from harness.model.problem import Definition, Problem, Workload
+
+
+def problem(
+    inputs: dict[str, dict[str, Any]],
+    outputs: dict[str, dict[str, Any]],
+    reference: str,
+    axes: dict[str, int],
+    *,
+    given: dict[str, dict[str, Any]] | None = None,
+    tolerance: dict[str, Any] | None = None,
+    directory: Path = Path("/nonexistent"),
+    entrypoint: str | None = None,
+) -> Problem:
+    """A problem of one workload whose axes are all constants; inputs are random unless `given` says otherwise."""
+    definition = Definition.model_validate(
+        {
+            "name": "made",
+            "axes": {name: {"type": "const", "value": value} for name, value in axes.items()},
+            "inputs": inputs,
+            "outputs": outputs,
+            "reference": reference,
+            "custom_inputs_entrypoint": entrypoint,
+        }
+    )
+    sources = {name: {"type": "random"} for name in inputs} | (given or {})
+    workload = Workload.model_validate({"uuid": "w", "axes": {}, "inputs": sources, "tolerance": tolerance or {}})
+    return Problem(
+        key="made/made", directory=directory, digest="sha256:" + "0" * 64, definition=definition, workloads=(workload,)
+    )
+
+
+def tensor(dtype: str, *shape: str, **more: Any) -> dict[str, Any]:
+    """One input or output."""
+    return {"dtype": dtype, "shape": list(shape), **more}

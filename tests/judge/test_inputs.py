@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.errors import FormatError
+from harness.judge.inputs import InputSource, read_safetensors
+from harness.judge.reference import InvalidReferenceError
+from harness.judge.roles import Role, purpose_of
+from harness.judge.stress import CASES, make, stress_cases, tolerance_for
+from harness.model.problem import Problem
+from tests.judge.made import problem, tensor
+
+_SIZES = {"B": 64, "H": 96, "V": 50, "E": 8, "P": 33, "T": 640}
+
+
+def _one(name: str, dtype: str = "float32", *shape: str, **more: Any) -> Problem:
+    return problem(
+        {name: tensor(dtype, *(shape or ("B", "H")), **more), "x": tensor("float32", "V", "H")},
+        {"y": tensor("float32", "B", "H")},
+        f"def run({name}, x):\n    return x\n",
+        _SIZES,
+    )
+
+
+def _drawn(made: Problem, name: str, seed: int = 1) -> torch.Tensor:
+    value = InputSource(made, seed=seed).draw(made.workloads[0])[name]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "role"),
+    [
+        ("hidden_states", "bfloat16", ("B", "H"), Role.NORMAL),
+        ("weight", "float32", ("H",), Role.AROUND_ONE),
+        ("input_layernorm_weight", "bfloat16", ("H",), Role.AROUND_ONE),
+        ("weight", "float32", ("B", "H"), Role.WEIGHT),
+        ("w1", "float32", ("B", "H"), Role.WEIGHT),
+        ("gate_proj_weight", "float32", ("B", "H"), Role.WEIGHT),
+        ("bias", "float32", ("H",), Role.BIAS),
+        ("dt_bias", "float32", ("H",), Role.BIAS),
+        ("shift_msa", "float32", ("H",), Role.BIAS),
+        ("attention_mask", "float32", ("B", "H"), Role.ADDITIVE_MASK),
+        ("attention_mask", "bool", ("B", "H"), Role.MASK),
+        ("loss_mask", "float32", ("B",), Role.MASK),
+        ("cos", "float32", ("B", "H"), Role.COSINE),
+        ("rope_sin", "float32", ("B", "H"), Role.SINE),
+        ("probs", "float32", ("B", "H"), Role.PROBABILITY),
+        ("topk_weights", "float32", ("B", "E"), Role.PROBABILITY),
+        ("decay", "float32", ("B", "H"), Role.DECAY),
+        ("rstd", "float32", ("B",), Role.POSITIVE),
+        ("x_scale", "float32", ("B",), Role.POSITIVE),
+        ("A_log", "float32", ("H",), Role.NEGATIVE),
+        ("topk_ids", "int32", ("B",), Role.INDEX),
+        ("slot_mapping", "int64", ("B",), Role.DISTINCT),
+        ("cu_seqlens_q", "int32", ("B",), Role.OFFSETS),
+        ("seq_lens", "int32", ("B",), Role.LENGTHS),
+        ("counts", "int32", ("B",), Role.INTEGER),
+        ("tokens", "float32", ("B", "H"), Role.NORMAL),
+        ("grad_output", "float32", ("B", "H"), Role.NORMAL),
+        ("cosine_distance", "int8", ("B",), Role.INTEGER),
+    ],
+)
+def test_roles_come_from_names_dtypes_and_ranks(name: str, dtype: str, shape: tuple[str, ...], role: Role) -> None:
+    assert purpose_of(name, _one(name, dtype, *shape).definition, _SIZES).role is role
+
+
+def test_a_normalisation_weight_is_never_one_so_that_ignoring_it_is_wrong() -> None:
+    for dtype in ("float32", "bfloat16", "float16"):
+        value = _drawn(_one("norm_weight", dtype, "T"), "norm_weight").float()
+        assert float((value - 1).abs().min()) > 0.05
+        assert float(value.min()) > 0.4
+        assert float(value.max()) < 1.6
+
+
+def test_weights_keep_the_scale_of_what_goes_in() -> None:
+    made = problem(
+        {"x": tensor("float32", "B", "T"), "w": tensor("float32", "H", "T")},
+        {"y": tensor("float32", "B", "H")},
+        "def run(x, w):\n    return x @ w.T\n",
+        _SIZES,
+    )
+    values = InputSource(made, seed=3).draw(made.workloads[0])
+    x, w = values["x"], values["w"]
+    assert isinstance(x, torch.Tensor)
+    assert isinstance(w, torch.Tensor)
+    assert 0.7 < float((x @ w.T).std()) < 1.4
+
+
+def test_rotary_tables_hold_the_same_angles_and_not_one_twice() -> None:
+    made = problem(
+        {"cos": tensor("float32", "B", "H"), "sin": tensor("float32", "B", "H")},
+        {"y": tensor("float32", "B", "H")},
+        "def run(cos, sin):\n    return cos\n",
+        _SIZES,
+    )
+    values = InputSource(made, seed=4).draw(made.workloads[0])
+    cos, sin = values["cos"], values["sin"]
+    assert isinstance(cos, torch.Tensor)
+    assert isinstance(sin, torch.Tensor)
+    torch.testing.assert_close(cos.square() + sin.square(), torch.ones_like(cos))
+    assert float(cos.std()) > 0.6
+
+
+def test_probabilities_decays_masks_and_indices_stay_in_their_ranges() -> None:
+    probs = _drawn(_one("probs"), "probs")
+    torch.testing.assert_close(probs.sum(-1), torch.ones(_SIZES["B"]))
+    assert len({float(row[0]) for row in probs}) == _SIZES["B"]
+    decay = _drawn(_one("decay"), "decay")
+    assert float(decay.min()) > 0
+    assert float(decay.max()) < 1
+    mask = _drawn(_one("attn_mask", "float32"), "attn_mask")
+    assert set(mask.flatten().tolist()) == {0.0, -10000.0}
+    assert not bool(mask[:, 0].any())
+    ids = _drawn(_one("row_ids", "int64", "T"), "row_ids")
+    assert int(ids.min()) >= 0
+    assert int(ids.max()) == _SIZES["V"] - 1
+    slots = _drawn(_one("slots", "int64", "E"), "slots")
+    assert len(set(slots.tolist())) == _SIZES["E"]
+    offsets = _drawn(_one("indptr", "int32", "B"), "indptr")
+    assert int(offsets[0]) == 0
+    assert bool((offsets.diff() >= 0).all())
+    lengths = _drawn(_one("seq_lens", "int32", "B"), "seq_lens")
+    assert int(lengths.min()) >= 1
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "float4_e2m1fn_x2",
+     "int64", "int32", "int16", "int8", "bool"],
+)  # fmt: skip
+def test_every_dtype_is_drawn_varied_and_finite(dtype: str) -> None:
+    value = _drawn(_one("q", dtype), "q")
+    assert value.shape == (64, 96)
+    if "float4" in dtype:
+        assert len(set(value.view(torch.uint8).flatten().tolist())) > 200
+        return
+    floats = value.float()
+    assert bool(floats.isfinite().all())
+    assert float(floats.std()) > 0.3
+
+
+def test_no_two_draws_and_no_two_sources_are_alike() -> None:
+    made = _one("q")
+    source = InputSource(made)
+    first, second = source.draw(made.workloads[0])["q"], source.draw(made.workloads[0])["q"]
+    assert isinstance(first, torch.Tensor)
+    assert isinstance(second, torch.Tensor)
+    both = torch.cat((first, second)).view(-1)
+    assert len(set(both.tolist())) > 0.99 * len(both)
+    other = InputSource(made).draw(made.workloads[0])["q"]
+    assert isinstance(other, torch.Tensor)
+    assert not torch.equal(first, other)
+
+
+def test_the_pool_cannot_be_recognised_by_its_values() -> None:
+    """A unary function of an input could be looked up if slices came back as they were."""
+    made = _one("q", "float32", "T")
+    source = InputSource(made, seed=7)
+    seen: set[float] = set()
+    for _ in range(400):  # 256,000 values of a pool of 65,536
+        value = source.draw(made.workloads[0])["q"]
+        assert isinstance(value, torch.Tensor)
+        assert len(seen.intersection(value.tolist())) < 40
+        seen.update(value.tolist())
+
+
+def test_refill_writes_in_place_at_the_speed_of_memory() -> None:
+    made = problem(
+        {"x": tensor("float32", "R", "C"), "eps": {"dtype": "float32", "shape": None}},
+        {"y": tensor("float32", "R", "C")},
+        "def run(x, eps):\n    return x\n",
+        {"R": 256, "C": 4096},
+        given={"eps": {"type": "scalar", "value": 1e-5}},
+    )
+    source = InputSource(made)
+    into = {"x": torch.empty(256, 4096), "eps": torch.empty((), dtype=torch.float64)}
+    source.refill(made.workloads[0], into)
+    address = into["x"].data_ptr()
+    fastest = math.inf
+    for _ in range(20):
+        begin = time.perf_counter()
+        source.refill(made.workloads[0], into)
+        fastest = min(fastest, time.perf_counter() - begin)
+    assert into["x"].data_ptr() == address
+    assert float(into["eps"]) == 1e-5
+    assert fastest < 0.004  # 4 MiB; a fresh torch.randn of it takes 8 ms or more
+
+
+def test_scalars_are_python_numbers_of_their_kind() -> None:
+    made = problem(
+        {
+            "x": tensor("float32", "B"),
+            "n": {"dtype": "int32", "shape": None},
+            "flag": {"dtype": "bool", "shape": None},
+            "alpha": {"dtype": "float32", "shape": None},
+        },
+        {"y": tensor("float32", "B")},
+        "def run(x, n, flag, alpha):\n    return x\n",
+        _SIZES,
+        given={"n": {"type": "scalar", "value": 7}, "flag": {"type": "scalar", "value": True}},
+    )
+    values = InputSource(made).draw(made.workloads[0])
+    assert values["n"] == 7
+    assert type(values["n"]) is int
+    assert values["flag"] is True
+    assert isinstance(values["alpha"], float)
+    assert 0.5 <= values["alpha"] <= 1.5
+
+
+def test_the_problem_may_say_what_an_input_is() -> None:
+    made = _one("q", "float32", "T", x_distribution={"role": "uniform", "low": 2, "high": 3})
+    value = _drawn(made, "q")
+    assert float(value.min()) >= 2
+    assert float(value.max()) <= 3
+    made = _one("ids", "int32", "T", x_distribution={"role": "index", "below": "E"})
+    assert int(_drawn(made, "ids").max()) == _SIZES["E"] - 1
+    with pytest.raises(
+        FormatError, match="input `q`: `x_distribution` is 'gaussian'; expected one of normal, around_one"
+    ):
+        _drawn(_one("q", x_distribution="gaussian"), "q")
+    with pytest.raises(
+        FormatError, match="`x_distribution` has the bound 'Q'; expected a number or the name of an axis"
+    ):
+        _drawn(_one("q", x_distribution={"role": "uniform", "high": "Q"}), "q")
+
+
+def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> None:
+    reference = (
+        "import torch\n"
+        "def run(x, n):\n    return x\n"
+        "def make(sizes, device):\n    return {'x': torch.rand(sizes['B'], device=device), 'n': 3}\n"
+        "def wrong(sizes, device):\n    return {'x': torch.rand(2), 'n': 3}\n"
+    )
+    inputs = {"x": tensor("float32", "B"), "n": {"dtype": "int32", "shape": None}}
+    given = {name: {"type": "custom"} for name in inputs}
+    outputs = {"y": tensor("float32", "B")}
+    made = problem(inputs, outputs, reference, _SIZES, given=given, entrypoint="make")
+    source = InputSource(made)
+    state = torch.get_rng_state()
+    first, second = (source.draw(made.workloads[0])["x"] for _ in range(2))
+    assert isinstance(first, torch.Tensor)
+    assert isinstance(second, torch.Tensor)
+    assert not torch.equal(first, second)
+    assert torch.equal(state, torch.get_rng_state())  # the judge's own generator is left alone
+    into = {"x": torch.empty(64), "n": torch.empty((), dtype=torch.int64)}
+    source.refill(made.workloads[0], into)
+    assert int(into["n"]) == 3
+    bad = problem(inputs, outputs, reference, _SIZES, given=given, entrypoint="wrong")
+    with pytest.raises(
+        InvalidReferenceError, match=r"input `x` is torch.float32 \(2,\); expected torch.float32 \(64,\)"
+    ):
+        InputSource(bad).draw(bad.workloads[0])
+
+
+def _write_safetensors(path: Path, name: str, value: torch.Tensor, dtype: str) -> None:
+    raw = bytes(value.view(torch.uint8).flatten().tolist())
+    header = json.dumps({name: {"dtype": dtype, "shape": list(value.shape), "data_offsets": [0, len(raw)]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + raw)
+
+
+def test_safetensors_are_read_from_the_problem_or_the_data_root_and_nowhere_else(tmp_path: Path) -> None:
+    root, data = tmp_path / "problem", tmp_path / "data"
+    root.mkdir()
+    data.mkdir()
+    value = torch.randn(64).bfloat16()
+    _write_safetensors(data / "t.safetensors", "key", value, "BF16")
+    made = problem(
+        {"x": tensor("bfloat16", "B")},
+        {"y": tensor("bfloat16", "B")},
+        "def run(x):\n    return x\n",
+        _SIZES,
+        given={"x": {"type": "safetensors", "path": "t.safetensors", "tensor_key": "key"}},
+        directory=root,
+    )
+    drawn = InputSource(made, data_root=data).draw(made.workloads[0])["x"]
+    assert isinstance(drawn, torch.Tensor)
+    assert torch.equal(drawn, value)
+    with pytest.raises(FormatError, match=r"`\.\./data/t.safetensors` is not a file below"):
+        read_safetensors("../data/t.safetensors", "key", [root])
+    with pytest.raises(FormatError, match="no tensor `other`; expected one of key"):
+        read_safetensors("t.safetensors", "other", [data])
+    (data / "bad.safetensors").write_bytes(b"\x05\0\0\0\0\0\0\0hello")
+    with pytest.raises(FormatError, match="not a safetensors file"):
+        read_safetensors("bad.safetensors", "key", [data])
+
+
+def test_stress_cases_are_what_they_say() -> None:
+    made = _one("q")
+    workload = made.workloads[0]
+    assert stress_cases(made, workload) == tuple(CASES)
+    source = InputSource(made, seed=9)
+    found = {}
+    for case in CASES:
+        value = make(case, made, workload, source.draw(workload))["q"]
+        assert isinstance(value, torch.Tensor)
+        found[case] = value
+    assert 200 < float(found["large"].std()) < 320
+    assert float(found["small"].abs().max()) < 0.01
+    assert 7 < float(found["offset"].mean()) < 9
+    assert not bool(found["zeros"].any())
+    assert 0 < float(found["denormals"].abs().max()) < torch.finfo(torch.float32).tiny
+    assert not bool(found["tail"][:-1, :-3].any())
+    assert bool(found["tail"][:, -3:].all())
+    assert bool(found["tail"][-1].all())
+    assert float(found["spike"].view(-1)[-1]) == 512.0
+    assert set(found["integers"].flatten().tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}
+
+
+def test_integers_and_masks_are_left_alone_by_stress() -> None:
+    made = problem(
+        {"mask": tensor("bool", "B"), "row_ids": tensor("int32", "B")},
+        {"y": tensor("float32", "B")},
+        "def run(mask, row_ids):\n    return mask.float()\n",
+        _SIZES,
+    )
+    assert stress_cases(made, made.workloads[0]) == ()
+
+
+def test_the_tolerance_of_a_stress_case_means_what_the_workloads_does() -> None:
+    tolerance = _one("q").workloads[0].tolerance
+    large = tolerance_for("large", tolerance, {"y": torch.full((8,), 256.0)}, {"y": 1.0})["y"]
+    assert large.max_atol == pytest.approx(2.56)
+    assert large.max_rtol == tolerance.max_rtol
+    exact = tolerance_for("integers", tolerance, {"y": torch.tensor([3.0, -7.0])}, {})["y"]
+    assert (exact.max_atol, exact.max_rtol, exact.required_matched_ratio) == (0.25, 0.0, 1.0)
+    assert tolerance_for("integers", tolerance, {"y": torch.tensor([3.5])}, {})["y"] == tolerance
+    assert tolerance_for("tail", tolerance, {"y": torch.tensor([300.0])}, {"y": 1.0})["y"] == tolerance
