@@ -96,13 +96,13 @@ class Index:
     def find(self, problem_digest: str, tree: str, target: str, judge: str) -> Row | None:
         """The evaluation with this key."""
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
-        return next(iter(self._rows(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
+        return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
 
     def find_baseline(self, problem: str, problem_digest: str, target: str, judge: str) -> Row | None:
         """The latest baseline entry of a problem as it stands, for a target and judge version."""
         where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'baseline'"
         query = f"WHERE {where} ORDER BY seq DESC LIMIT 1"
-        return next(iter(self._rows(query, (problem, problem_digest, target, judge))), None)
+        return next(iter(self.select(query, (problem, problem_digest, target, judge))), None)
 
     def rows(
         self,
@@ -120,11 +120,11 @@ class Index:
         where = f"WHERE {' AND '.join(f'{name} = ?' for name in given)}" if given else ""
         order = "seq DESC" if problem else "at DESC, problem DESC, seq DESC"
         query = f"{where} ORDER BY {order} LIMIT ?"
-        return self._rows(query, (*given.values(), -1 if limit is None else limit))[::-1]
+        return self.select(query, (*given.values(), -1 if limit is None else limit))[::-1]
 
     def row(self, problem: str, seq: int) -> Row | None:
         """One entry without its workloads."""
-        return next(iter(self._rows("WHERE problem = ? AND seq = ?", (problem, seq))), None)
+        return next(iter(self.select("WHERE problem = ? AND seq = ?", (problem, seq))), None)
 
     def entry(self, problem: str, seq: int) -> Entry | None:
         """One entry, whole."""
@@ -152,12 +152,13 @@ class Index:
                 return self._connection().execute(sql, values).fetchall()
             except (sqlite3.Error, OSError, _Stale) as error:
                 raise LedgerError(
-                    f"the ledger's index cannot be read: {error or 'it is not there'}",
+                    f"the ledger's index cannot be read: {str(error) or 'it is not there'}",
                     where=str(self._path),
                     remedy="`harness status` makes it anew from the ledger",
                 ) from error
 
-    def _rows(self, rest: str, values: Sequence[object]) -> list[Row]:
+    def select(self, rest: str, values: Sequence[object]) -> list[Row]:
+        """Rows by what stands after `SELECT … FROM entries` in SQL."""
         sql = f"SELECT {_NAMES} FROM entries {rest}"  # noqa: S608 - our own column names
         return [Row(*found) for found in self.query(sql, values)]
 

@@ -1,0 +1,208 @@
+"""What the ledger says about every problem right now, and the rules that make a champion. From the index alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from harness.model.verdict import EntryKind, Trust, Verdict
+from harness.store.index import Index
+from harness.store.rows import Row
+
+
+class Measured(Protocol):
+    """What the rules look at: a `Row` of the index."""
+
+    @property
+    def verdict(self) -> str | None: ...  # noqa: D102
+    @property
+    def trust(self) -> str | None: ...  # noqa: D102
+    @property
+    def low(self) -> float | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Gain:
+    """An evaluation whose whole interval lies above the last gain's speed-up."""
+
+    evaluation: int
+    """How many evaluations the problem had then, this one included."""
+    seq: int
+    speedup: float
+    worker: str | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One problem, for one target and run, as it stands. Numbers are of the problem as it is now (its digest)."""
+
+    problem: str
+    problem_digest: str | None = None
+    """Of the latest entry; entries of earlier forms of the problem are counted, but are no champions."""
+    baseline_us: float | None = None
+    """Geometric mean over the workloads of the fastest correct baseline, in microseconds."""
+    champion: Row | None = None
+    """The confirmation with the highest lower bound; it cites its evaluation."""
+    best: Row | None = None
+    """The PASSED evaluation with the highest speed-up, confirmed or not."""
+    evaluations: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, int] = field(default_factory=dict)
+    """Evaluations per worker."""
+    duplicates: int = 0
+    """Evaluations of a tree that had one already (under another judge version or digest)."""
+    gains: tuple[Gain, ...] = ()
+    since_gain: int = 0
+    """Evaluations since the last gain."""
+    cost_s: float = 0.0
+    """Seconds of building and judging, confirmations included."""
+    last_at: str | None = None
+    """Of the last evaluation."""
+    entries: int = 0
+    """Of every kind."""
+
+
+def rank(measured: Measured) -> tuple[bool, float]:
+    """The order of PASSED measurements: by the interval's lower bound, every launch-bound one below all others.
+
+    Bounded and sealed numbers compare as they are: each is a ratio of two measurements by the same clock. One rule of
+    order for all three is needed because "a launch-bound number never outranks a sealed one" alone would go in circles
+    (sealed 1.2 > launch-bound 3.0 > bounded 2.0 > sealed 1.2).
+    """
+    return measured.trust != Trust.LAUNCH_BOUND, measured.low if measured.low is not None else 0.0
+
+
+def needs_confirmation(evaluation: Measured, champion: Measured | None) -> bool:
+    """Is this evaluation worth a second, fresh one: PASSED, surely faster than the baseline and than the champion?"""
+    return is_new_champion(evaluation, champion)
+
+
+def is_new_champion(confirmation: Measured, champion: Measured | None) -> bool:
+    """Does this confirmation make a champion: PASSED, its lower bound above 1 and above the champion's?"""
+    if confirmation.verdict != Verdict.PASSED or confirmation.low is None or confirmation.low <= 1.0:
+        return False
+    return champion is None or rank(confirmation) > rank(champion)
+
+
+def champion_of(confirmations: Iterable[Row]) -> Row | None:
+    """The champion among a problem's confirmations (one target, one run, one digest); the earliest of equals."""
+    champion: Row | None = None
+    for confirmation in sorted(confirmations, key=lambda row: row.seq):
+        if is_new_champion(confirmation, champion):
+            champion = confirmation
+    return champion
+
+
+def awaiting_confirmation(index: Index, problem: str, target: str, run: str) -> Row | None:
+    """The best evaluation that should be confirmed and has not been, also not in vain; None when there is none.
+
+    What was asked and not answered before a crash is found again this way.
+    """
+    standing = standings(index, [problem], target, run)[0]
+    confirmed = {row.cites for row in index.rows(problem, target=target, run=run, kind=EntryKind.CONFIRMATION)}
+    waiting = [
+        row
+        for row in index.rows(problem, target=target, run=run, kind=EntryKind.EVALUATION)
+        if row.seq not in confirmed
+        and row.problem_digest == standing.problem_digest
+        and needs_confirmation(row, standing.champion)
+    ]
+    return max(waiting, key=rank, default=None)
+
+
+def unannounced_champion(index: Index, problem: str, target: str, run: str) -> Row | None:
+    """The champion's confirmation where no entry of kind champion cites it yet."""
+    champion = standings(index, [problem], target, run)[0].champion
+    announced = {row.cites for row in index.rows(problem, target=target, run=run, kind=EntryKind.CHAMPION)}
+    return champion if champion is not None and champion.seq not in announced else None
+
+
+def standings(
+    index: Index, problems: Sequence[str], target: str | None = None, run: str | None = None
+) -> tuple[Standing, ...]:
+    """Every problem's standing, in the order given; a problem without entries has an empty one.
+
+    Args:
+        index: refreshed by the caller.
+        problems: their keys.
+        target: null for all targets together.
+        run: null for all runs together; baselines are every run's.
+    """
+    values = (problems[0] if len(problems) == 1 else None, target, run)
+    others: dict[str, list[Row]] = {}
+    for row in index.select(f"WHERE kind <> 'evaluation' AND {_FILTER} ORDER BY problem, seq", values):
+        others.setdefault(row.problem, []).append(row)
+    evaluations: dict[str, list[_Evaluation]] = {}
+    columns = ", ".join(f'"{name}"' for name in _Evaluation._fields)
+    sql = f"SELECT problem, {columns} FROM entries WHERE kind = 'evaluation' AND {_FILTER} ORDER BY problem, seq"  # noqa: S608
+    for problem, *found in index.query(sql, values):
+        evaluations.setdefault(problem, []).append(_Evaluation(*found))
+    return tuple(
+        _standing(index, problem, others.get(problem, []), evaluations.get(problem, [])) for problem in problems
+    )
+
+
+def known_problems(index: Index) -> list[str]:
+    """Every problem that has entries."""
+    return [str(problem) for (problem,) in index.query("SELECT DISTINCT problem FROM entries ORDER BY problem")]
+
+
+_FILTER = (
+    "(?1 IS NULL OR problem = ?1) AND (?2 IS NULL OR target = ?2) AND (?3 IS NULL OR run = ?3 OR kind = 'baseline')"
+)
+
+
+class _Evaluation(NamedTuple):
+    """The few columns of an evaluation that a standing needs: 100,000 of them are read in 0.2 s."""
+
+    seq: int
+    verdict: str
+    worker: str | None
+    speedup: float | None
+    low: float | None
+    cost_s: float | None
+    tree: str | None
+    problem_digest: str
+    at: str
+
+
+def _standing(index: Index, problem: str, others: list[Row], evaluations: list[_Evaluation]) -> Standing:
+    newest: list[Row | _Evaluation] = [*others[-1:], *evaluations[-1:]]
+    digest = max(newest, key=lambda found: found.seq).problem_digest if newest else None
+    passed = [
+        (number, evaluation)
+        for number, evaluation in enumerate(evaluations, 1)
+        if evaluation.verdict == Verdict.PASSED and evaluation.problem_digest == digest
+    ]
+    gains = _gains(passed)
+    best = max((found for _, found in passed), key=lambda found: found.speedup or 0.0, default=None)
+    present = [row for row in others if row.problem_digest == digest]
+    baselines = [row.baseline_us for row in present if row.kind == EntryKind.BASELINE and row.baseline_us]
+    return Standing(
+        problem=problem,
+        problem_digest=digest,
+        baseline_us=baselines[-1] if baselines else None,
+        champion=champion_of(row for row in present if row.kind == EntryKind.CONFIRMATION),
+        best=index.row(problem, best.seq) if best else None,
+        evaluations=len(evaluations),
+        verdicts=dict(Counter(found.verdict for found in evaluations)),
+        workers=dict(Counter(found.worker or "" for found in evaluations)),
+        duplicates=len(evaluations) - len({found.tree for found in evaluations}),
+        gains=gains,
+        since_gain=len(evaluations) - (gains[-1].evaluation if gains else 0),
+        cost_s=sum(row.cost_s or 0.0 for row in others) + sum(found.cost_s or 0.0 for found in evaluations),
+        last_at=evaluations[-1].at if evaluations else None,
+        entries=len(others) + len(evaluations),
+    )
+
+
+def _gains(passed: Iterable[tuple[int, _Evaluation]]) -> tuple[Gain, ...]:
+    """Evaluations whose interval lies above the speed-up of the last gain: luck alone seldom makes one."""
+    gains: list[Gain] = []
+    for number, found in passed:
+        bound = found.low if found.low is not None else found.speedup
+        if found.speedup is not None and bound is not None and bound > (gains[-1].speedup if gains else 0.0):
+            gains.append(Gain(number, found.seq, found.speedup, found.worker))
+    return tuple(gains)
