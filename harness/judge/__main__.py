@@ -67,6 +67,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             failpoint("judge.answered")
             _say(answer)
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are ending already
         judge.close()
 
 

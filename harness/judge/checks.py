@@ -11,7 +11,7 @@ from harness.judge import stress
 from harness.judge.correctness import Comparison, all_finite, compare, compare_all
 from harness.judge.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
-from harness.judge.reference import Reference, Value
+from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
 from harness.judge.rounds import Outcome
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
@@ -30,16 +30,15 @@ class WorkloadSets:
     source: InputSource
     workload: Workload
 
-    def refill(self, into: Mapping[str, torch.Tensor]) -> None:
-        """Fresh random inputs."""
+    def refill(self, into: Mapping[str, torch.Tensor], kind: str = "") -> None:
+        """Overwrite a set with fresh inputs: ordinary ones, or those of a stress case."""
         self.source.refill(self.workload, into)
+        if kind:
+            stress.make(kind, self.problem, self.workload, into)
 
-    def stress(self) -> Sequence[tuple[str, Mapping[str, Value]]]:
-        """Fresh awkward inputs, one set of each case."""
-        return [
-            (case, stress.make(case, self.problem, self.workload, self.source.draw(self.workload)))
-            for case in stress.stress_cases(self.problem, self.workload)
-        ]
+    def stress(self) -> tuple[str, ...]:
+        """The stress cases that change something here."""
+        return stress.stress_cases(self.problem, self.workload)
 
 
 @dataclass
@@ -55,8 +54,21 @@ class WorkloadCheck:
     _usual_rms: dict[str, float] = field(default_factory=dict)
 
     def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
-        """The reference's outputs."""
-        return self.reference.outputs(inputs)
+        """The reference's outputs.
+
+        Raises:
+            InvalidReferenceError: they have another shape or dtype than declared.
+        """
+        found = self.reference.outputs(inputs)
+        problem, sizes = self.sets.problem, self.sets.problem.sizes(self.sets.workload)
+        for name, spec in problem.definition.outputs.items():
+            shape, dtype, value = problem.shape(spec, sizes), torch_dtype(spec.dtype), found[name]
+            if tuple(value.shape) != shape or value.dtype != dtype:
+                raise InvalidReferenceError(
+                    f"the reference gives `{name}` as {value.dtype} {tuple(value.shape)}; declared is {dtype} {shape}",
+                    where=problem.key,
+                )
+        return found
 
     def check(
         self,

@@ -40,6 +40,8 @@ from harness.model.judging import (
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
+from harness.sol.hardware import hardware
+from harness.sol.roofline import bounds
 from harness.store.problems import load_problem
 from harness.store.solutions import check_solution, load_solution
 
@@ -65,9 +67,9 @@ class Judge:
     def __init__(self, device: Device, *, cache_dir: Path, sandbox: SandboxKind) -> None:
         self.device = device
         self.environment = environment(sandbox)
-        self._cache_dir = cache_dir
-        self._sandbox: SandboxKind = sandbox
-        self._opponents = Opponents(device, cache_dir, sandbox)
+        self.cache_dir = cache_dir
+        self.sandbox: SandboxKind = sandbox
+        self.opponents = Opponents(device, cache_dir, sandbox)
         device.start_standby()
 
     def answer(self, request: JudgeRequest, progress: Progress) -> JudgeAnswer:
@@ -81,11 +83,11 @@ class Judge:
         self.device.reserve(problem, [layout_of(problem, workload) for workload in problem.workloads])
         try:
             if request.solution_dir is None:
-                answer = measure(request, problem, reference, self.device, self._opponents, progress)
+                answer = measure(request, problem, reference, self.device, self.opponents, progress)
                 return answer.model_copy(update={"environment": self.environment_with(answer.environment)})
             return _Evaluation(self, request, problem, reference, progress).run()
         except (InvalidReferenceError, BaselineFailed) as error:
-            self._opponents.drop(problem)
+            self.opponents.drop(problem)
             return self._refused(request, Verdict.INVALID_REFERENCE, _line(error), problem)
         finally:
             self.device.start_standby()
@@ -111,7 +113,7 @@ class Judge:
 
     def close(self) -> None:
         """End every runner and give the device back."""
-        self._opponents.close()
+        self.opponents.close()
         self.device.close()
 
 
@@ -127,7 +129,7 @@ class _Evaluation:
     ) -> None:
         self._judge = judge
         self._device = judge.device
-        self._opponents = judge._opponents  # noqa: SLF001 - the evaluation is the judge's own other half
+        self._opponents = judge.opponents
         self._request = request
         self._problem = problem
         self._reference = reference
@@ -152,8 +154,8 @@ class _Evaluation:
             self._stage = stage_solution(
                 self._problem,
                 solution,
-                cache_dir=self._judge._cache_dir,  # noqa: SLF001
-                sandbox=self._judge._sandbox,  # noqa: SLF001
+                cache_dir=self._judge.cache_dir,
+                sandbox=self._judge.sandbox,
             )
         except (FormatError, BuildFailed) as error:
             reason = error.reason if isinstance(error, BuildFailed) else _line(error)
@@ -253,8 +255,12 @@ class _Evaluation:
             return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
 
     def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
-        del workload
-        return result
+        """With bound, floor and score; a reference that the bound's analysis cannot follow has none."""
+        try:
+            found = bounds(self._problem, workload, hardware(self._device.target, cache_dir=self._judge.cache_dir))
+        except FormatError:
+            return result
+        return with_bounds(result, found.sol_us, found.floor_us)
 
     def _cap_s(self) -> float:
         return _TIMING_SHARE * self._request.max_judge_s / len(self._problem.workloads)
@@ -296,6 +302,3 @@ class _Evaluation:
             environment=self._judge.environment,
             cost=Cost(build_s=round(build_s, 3), judge_s=round(judge_s, 3)),
         )
-
-
-__all__ = ["Judge", "environment", "with_bounds"]

@@ -36,10 +36,6 @@ _CORRECTNESS_BATCH = 8
 _SECOND_STRESS_CHANCE = 3
 
 
-_Set = tuple[str, Mapping[str, Value] | None]
-"""Its name and values; no values: ordinary ones, drawn where they lie."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What checking one call's outputs found. `reason` is None when they are right."""
@@ -54,11 +50,11 @@ class Outcome:
 class Sets(Protocol):
     """Where a workload's inputs come from."""
 
-    def refill(self, into: Mapping[str, torch.Tensor]) -> None:
-        """Overwrite one set with fresh random inputs: never the same twice."""
+    def refill(self, into: Mapping[str, torch.Tensor], kind: str = "") -> None:
+        """Overwrite one set with fresh inputs, ordinary or of a stress case: never the same twice."""
 
-    def stress(self) -> Sequence[tuple[str, Mapping[str, Value]]]:
-        """Named awkward inputs of the same shapes."""
+    def stress(self) -> Sequence[str]:
+        """Names of the stress cases: awkward inputs of the same shapes."""
 
 
 class Checker(Protocol):
@@ -124,24 +120,22 @@ class Rounds:
         Raises:
             RunnerFailed: the candidate is wrong or broke.
         """
-        sets: list[_Set] = [("", None)] * ORDINARY_ROUNDS + list(self.sets.stress())
-        secrets.SystemRandom().shuffle(sets)
+        kinds = [""] * (ORDINARY_ROUNDS - 1) + list(self.sets.stress())
+        secrets.SystemRandom().shuffle(kinds)
+        kinds.insert(0, "")  # what is usual is seen first
         first = True
-        while sets:
-            size = 1 if first else min(len(sets), self.memory.capacity, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
-            now, sets = sets[:size], sets[size:]
+        while kinds:
+            size = 1 if first else min(len(kinds), self.memory.capacity, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
+            now, kinds = kinds[:size], kinds[size:]
             self._checked_batch(now, self.candidate.first_call_s if first else self._patience(size))
             first = False
 
-    def _checked_batch(self, sets: Sequence[_Set], within_s: float) -> None:
-        for slot, (_, values) in enumerate(sets):
-            if values is None:
-                self.sets.refill(self.memory.views(slot))
-            else:
-                self.memory.write(slot, values)
-        self.candidate.batch(self.memory, range(len(sets)), within_s)
-        for slot, (name, _) in enumerate(sets):
-            self._check_slot(slot, name)
+    def _checked_batch(self, kinds: Sequence[str], within_s: float) -> None:
+        for slot, kind in enumerate(kinds):
+            self.sets.refill(self.memory.views(slot), kind)
+        self.candidate.batch(self.memory, range(len(kinds)), within_s)
+        for slot, kind in enumerate(kinds):
+            self._check_slot(slot, kind)
 
     def _check_slot(self, slot: int, kind: str = "") -> None:
         inputs = self.memory.inputs(slot)
@@ -227,9 +221,9 @@ class Rounds:
         """Awkward inputs again, between timed batches or after them, among ordinary ones."""
         stress = list(self.sets.stress())
         chosen = secrets.SystemRandom().sample(stress, min(2, len(stress)))
-        sets: list[_Set] = [*chosen, ("", None)][: self.memory.capacity]
-        secrets.SystemRandom().shuffle(sets)
-        self._checked_batch(sets, self._patience(len(sets)))
+        kinds = [*chosen, ""][: self.memory.capacity]
+        secrets.SystemRandom().shuffle(kinds)
+        self._checked_batch(kinds, self._patience(len(kinds)))
 
     def _check_both(self, slots: range) -> None:
         """Every output of the candidate in full; of the baseline one, drawn now, in a trusted one, else every one."""

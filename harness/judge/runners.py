@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -37,6 +38,14 @@ _REASON_CHARACTERS = 300
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from runner.main import main; sys.path.pop(0); main(int(sys.argv[2]))"
 )
+
+
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)\b")
+"""The line of a traceback that says what was raised."""
+
+
+def _printable(line: str) -> str:
+    return "".join(letter for letter in line.strip() if letter.isprintable())[:_REASON_CHARACTERS]
 
 
 class RunnerFailed(Exception):  # noqa: N818 - an outcome
@@ -179,11 +188,12 @@ class Runner:
         return RunnerFailed(Verdict.RUNTIME_ERROR, f"exited with code {code} instead of answering")
 
     def said(self) -> str:
-        """The last line of what the process printed on stderr: untrusted text, cut and stripped of control characters."""
+        """What the process last printed on stderr, as one line: the exception if there is one. Untrusted text, cut."""
         size = os.fstat(self._said.fileno()).st_size
         text = os.pread(self._said.fileno(), _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return "".join(letter for letter in lines[-1] if letter.isprintable())[:_REASON_CHARACTERS] if lines else ""
+        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+        raised = [line for line in lines if _EXCEPTION.match(line)]
+        return _printable((raised or lines or [""])[-1])
 
     def kill(self) -> None:
         """End the process and everything it started, and remove its files."""

@@ -70,6 +70,7 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
         "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "USER": "judged",  # noqa: S108
         "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": "/tmp",  # noqa: S108
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TORCHINDUCTOR_COMPILE_THREADS": "1",  # noqa: S108
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
     }  # fmt: skip
     if "HARNESS_FAILPOINT" in os.environ:
         fixed["HARNESS_FAILPOINT"] = os.environ["HARNESS_FAILPOINT"]

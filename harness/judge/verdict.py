@@ -12,6 +12,7 @@ from harness.model.interval import workload_interval
 from harness.model.judging import Variant, WorkloadResult
 from harness.model.problem import Workload
 from harness.model.verdict import Trust, Verdict
+from harness.sol.score import score
 
 _GRAVEST = (Verdict.REWARD_HACK, Verdict.INVALID_REFERENCE)
 """Said first, whichever workload showed it; otherwise the first workload that failed speaks."""
@@ -22,21 +23,18 @@ CLOCK_ERROR = 0.02
 
 def failed(workload: Workload, verdict: Verdict, reason: str, tally: Tally | None = None) -> WorkloadResult:
     """A workload that did not pass."""
-    seen = {} if tally is None or not tally.checked else _errors(tally)
-    return WorkloadResult(uuid=workload.uuid, verdict=verdict, reason=reason, **seen)
+    result = WorkloadResult(uuid=workload.uuid, verdict=verdict, reason=reason)
+    return result if tally is None or not tally.checked else _with_errors(result, tally)
 
 
 def correct(workload: Workload, tally: Tally) -> WorkloadResult:
     """A workload that is right and was not timed, since another one is not."""
-    return WorkloadResult(uuid=workload.uuid, verdict=Verdict.PASSED, **_errors(tally))
+    return _with_errors(WorkloadResult(uuid=workload.uuid, verdict=Verdict.PASSED), tally)
 
 
-def _errors(tally: Tally) -> dict[str, float]:
-    return {
-        "max_abs_error": tally.max_abs_error,
-        "max_rel_error": tally.max_rel_error,
-        "matched": tally.matched,
-    }
+def _with_errors(result: WorkloadResult, tally: Tally) -> WorkloadResult:
+    seen = {"max_abs_error": tally.max_abs_error, "max_rel_error": tally.max_rel_error, "matched": tally.matched}
+    return result.model_copy(update=seen)
 
 
 def _mean_us(times_ns: Sequence[float]) -> float:
@@ -49,7 +47,7 @@ def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, devi
     ratios = tuple(block.log_ratio for block in found.blocks)
     speedup, interval = workload_interval(ratios)
     calls = 2 * found.calls * (len(found.blocks) + found.discarded)
-    return WorkloadResult(
+    result = WorkloadResult(
         uuid=workload.uuid,
         verdict=Verdict.PASSED,
         latency_us=_mean_us([block.candidate_ns for block in found.blocks]),
@@ -64,14 +62,12 @@ def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, devi
         blocks=len(found.blocks),
         discarded=found.discarded,
         variant=variant,
-        **_errors(tally),
     )
+    return _with_errors(result, tally)
 
 
 def with_bounds(result: WorkloadResult, sol_us: float | None, floor_us: float | None) -> WorkloadResult:
     """Add bound, floor and score. Below the floor by more than the clock's error: SUSPECT, with both numbers."""
-    from harness.sol.score import score  # noqa: PLC0415 - harness.sol imports torch's counters
-
     latency, baseline = result.latency_us, result.baseline_us
     if latency is None or baseline is None:
         return result.model_copy(update={"sol_us": sol_us, "floor_us": floor_us})
