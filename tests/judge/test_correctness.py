@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.judge.correctness import all_finite, compare, compare_all, unchanged
+from harness.judge.reference import Value
+from harness.model.problem import Tolerance
+from harness.model.verdict import Verdict
+
+STRICT = Tolerance(max_atol=1e-5, max_rtol=1e-5)
+
+
+def _wrong(expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance = STRICT, **more: Any) -> str:
+    found = compare(expected, actual, tolerance, **more)
+    assert found.verdict is Verdict.INCORRECT_NUMERICAL
+    assert found.reason is not None
+    return found.reason
+
+
+def test_equal_and_nearly_equal_outputs_pass_with_their_errors() -> None:
+    expected = torch.randn(300, 1000)
+    assert compare(expected, expected.clone(), STRICT).max_abs_error == 0.0
+    found = compare(expected, expected + 5e-6, STRICT)
+    assert found.passed
+    assert found.matched == 1.0
+    assert found.max_abs_error == pytest.approx(5e-6, rel=0.1)
+    assert found.max_rel_error == pytest.approx(float((5e-6 / expected.abs().clamp_min(1e-5)).max()), rel=0.2)
+    assert found.rms_error == pytest.approx(5e-6, rel=0.1)
+
+
+def test_the_bound_is_atol_plus_rtol_times_expected() -> None:
+    tolerance = Tolerance(max_atol=0.5, max_rtol=0.25, required_matched_ratio=1.0)
+    expected = torch.tensor([2.0, -2.0, 0.0])
+    assert compare(expected, torch.tensor([3.0, -3.0, 0.5]), tolerance).passed
+    reason = _wrong(expected, torch.tensor([3.0, -3.01, 0.5]), tolerance)
+    assert "66.6667% of elements are within 0.5 + 0.25 * |expected|, 100.0000% required" in reason
+    assert "at [1]: -3.00999999, expected -2" in reason
+
+
+def test_the_matched_ratio_lets_small_faults_go_and_reports_the_first_beyond_it() -> None:
+    expected = torch.randn(100, 100)
+    actual = expected.clone()
+    actual.view(-1)[:100] += 1e-4
+    tolerance = Tolerance(max_atol=1e-5, max_rtol=1e-5, required_matched_ratio=0.99)
+    found = compare(expected, actual, tolerance)
+    assert found.passed
+    assert found.matched == pytest.approx(0.99)
+    actual.view(-1)[5000] += 1e-4
+    assert compare(expected, actual, tolerance).verdict is Verdict.INCORRECT_NUMERICAL
+    assert compare(expected, actual, tolerance).first_mismatch == (0, 0)
+
+
+def test_one_percent_that_is_skipped_is_not_let_go() -> None:
+    """Theirs passes this: 99 % match. Ours says which rule it broke."""
+    expected = torch.randn(100, 1000)
+    actual = expected.clone()
+    actual[:, -9:] = 0.0
+    reason = _wrong(expected, actual)
+    assert "root mean square error" in reason
+    assert "our rule" in reason
+    assert compare(expected, actual, Tolerance(max_atol=1.0, max_rtol=1.0)).passed
+
+
+def test_what_is_not_finite_or_not_written_fails_however_little_it_is() -> None:
+    expected = torch.randn(1000, 100)
+    for value in (math.nan, math.inf, -math.inf):
+        actual = expected.clone()
+        actual[999, 99] = value
+        found = compare(expected, actual, Tolerance())
+        assert found.verdict is Verdict.INCORRECT_NUMERICAL
+        assert found.reason is not None
+        assert "1 values are not finite (or were not written); at [999, 99]" in found.reason
+        assert found.first_mismatch == (999, 99)
+        assert found.max_abs_error == math.inf
+
+
+def test_poison_shows_in_every_float_dtype() -> None:
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        expected = torch.randn(64).to(dtype)
+        actual = expected.clone()
+        actual.view(torch.uint8)[-dtype.itemsize :] = 0xFF
+        assert "not written" in _wrong(expected, actual, Tolerance(max_atol=100.0))
+
+
+def test_minus_infinity_only_where_it_is_allowed_and_expected() -> None:
+    expected = torch.tensor([0.0, -math.inf, 1.0])
+    allowed = Tolerance(allow_negative_inf=True, required_matched_ratio=1.0)
+    assert compare(expected, expected.clone(), allowed).passed
+    assert "not finite" in _wrong(expected, torch.tensor([-math.inf, -math.inf, 1.0]), allowed)
+    assert not compare(expected, torch.tensor([0.0, -5.0, 1.0]), allowed).passed
+    assert not compare(expected, torch.tensor([0.0, math.inf, 1.0]), allowed).passed
+    assert compare(expected, expected.clone(), Tolerance()).verdict is Verdict.INVALID_REFERENCE
+    assert all_finite({"y": expected}, allowed)
+    assert not all_finite({"y": expected}, Tolerance())
+    assert all_finite({"y": torch.tensor([1, 2])}, Tolerance())
+
+
+def test_all_zero_is_wrong_unless_zero_is_expected() -> None:
+    tiny = torch.full((10,), 1e-6)
+    reason = _wrong(tiny, torch.zeros(10))
+    assert "all zero; the expected output is not" in reason
+    assert compare(torch.zeros(10), torch.zeros(10), STRICT).passed
+    assert compare(tiny, torch.zeros(10), STRICT, zero_is_wrong=False).passed
+    expected = torch.zeros(1000)
+    expected[0] = 1.0
+    assert "all zero" in _wrong(expected, torch.zeros(1000), Tolerance(max_atol=0.1))
+
+
+def test_the_error_cap_holds_for_every_element() -> None:
+    expected = torch.zeros(1000) + 1
+    actual = expected.clone()
+    actual[3] += 0.015
+    tolerance = Tolerance(max_atol=1e-2, max_rtol=0.0, max_error_cap=0.014)
+    assert "error 0.015 is above the cap 0.014; at [3]: 1.01499999, expected 1" in _wrong(expected, actual, tolerance)
+    within = Tolerance(max_atol=1e-1, max_rtol=0.0, max_error_cap=0.014)
+    assert "above the cap" in _wrong(expected, actual, within)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.bool])
+def test_integers_and_booleans_are_exact(dtype: torch.dtype) -> None:
+    expected = torch.arange(1000).remainder(2).to(dtype).view(10, 100)
+    assert compare(expected, expected.clone(), Tolerance(max_atol=5.0)).passed
+    actual = expected.clone()
+    actual[9, 99] = 0
+    assert "must be exact (our rule" in _wrong(expected, actual, Tolerance(max_atol=5.0))
+    assert "1 of 1000 differ, first at [9, 99]" in _wrong(expected, actual)
+
+
+def test_a_bool_output_is_compared_as_it_lies_in_memory() -> None:
+    expected = torch.tensor([True, False])
+    assert compare(expected, torch.tensor([1, 0], dtype=torch.uint8), STRICT).passed
+    assert "must be exact" in _wrong(expected, torch.tensor([0xA5, 0], dtype=torch.uint8))
+
+
+def test_packed_four_bit_floats_are_compared_as_numbers() -> None:
+    expected = torch.tensor([0x21, 0x43], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert compare(expected, expected.clone(), STRICT).passed
+    negative_zero = torch.tensor([0x08], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    zero = torch.tensor([0x00], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert compare(zero, negative_zero, STRICT).passed
+    other = torch.tensor([0x21, 0x53], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert "at [3]: 3, expected 2" in _wrong(expected, other)
+
+
+def test_shape_and_dtype_have_verdicts_of_their_own() -> None:
+    expected = torch.zeros(2, 3)
+    assert compare(expected, torch.zeros(3, 2), STRICT).verdict is Verdict.INCORRECT_SHAPE
+    found = compare(expected, torch.zeros(2, 3, dtype=torch.float64), STRICT, name="out")
+    assert found.verdict is Verdict.INCORRECT_DTYPE
+    assert found.reason == "output `out` is torch.float64; expected torch.float32"
+    assert compare_all({"a": expected}, {}, STRICT).reason == "output `a` is missing"
+    assert compare(torch.zeros(0, 4), torch.zeros(0, 4), STRICT).passed
+
+
+def test_all_outputs_count_and_a_limit_on_precision_may_be_given() -> None:
+    a, b = torch.randn(100), torch.randn(100)
+    both = compare_all({"a": a, "b": b}, {"a": a + 1e-6, "b": b}, STRICT)
+    assert both.passed
+    assert both.max_abs_error > 0
+    found = compare_all({"a": a}, {"a": a + 1e-6}, STRICT, rms_limits={"a": 1e-7})
+    assert found.reason is not None
+    assert "less precise than an honest implementation (our rule)" in found.reason
+
+
+def test_unchanged_names_the_input_and_the_place() -> None:
+    before: dict[str, Value] = {"x": torch.randn(4, 5), "n": 3, "flag": True}
+    after = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in before.items()}
+    assert unchanged(before, after) is None
+    assert isinstance(after["x"], torch.Tensor)
+    after["x"][2, 3] += 1e-7
+    assert unchanged(before, after) == "input `x` was changed, first at [2, 3]"
+    nan = torch.tensor([math.nan])
+    assert unchanged({"x": nan}, {"x": nan.clone()}) is None
+    assert unchanged({"x": torch.zeros(1)}, {"x": -torch.zeros(1)}) == "input `x` was changed, first at [0]"
+    assert unchanged({"n": 3}, {"n": 4}) == "input `n` was changed from 3 to 4"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-1e4, 1e4, width=32), st.floats(-1e4, 1e4, width=32)), min_size=1, max_size=60),
+    st.sampled_from([0.0, 1e-5, 1e-2, 1.0]),
+    st.sampled_from([0.0, 1e-5, 1e-2]),
+    st.sampled_from([0.5, 0.9, 1.0]),
+)
+def test_never_passes_what_their_tool_fails(
+    pairs: list[tuple[float, float]], atol: float, rtol: float, ratio: float
+) -> None:
+    """Their rules in their words, evaluated plainly, against ours: an output we pass, they pass, with their figures."""
+    expected, actual = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    error = (actual - expected).abs()
+    exceeds = error > atol + rtol * expected.abs()
+    matched = 1.0 - float(exceeds.sum()) / len(pairs)
+    all_zero = not bool(actual.any()) and bool(expected.any())
+    found = compare(expected, actual, Tolerance(max_atol=atol, max_rtol=rtol, required_matched_ratio=ratio))
+    if found.passed:
+        assert matched >= ratio
+        assert not all_zero
+        assert found.matched == pytest.approx(matched)
+        assert found.max_abs_error == pytest.approx(float(error.max()))
+    elif matched == 1.0:
+        assert all_zero
+
+
+def test_four_megabytes_take_milliseconds() -> None:
+    expected = [torch.randn(255, 4096) for _ in range(4)]
+    actual = [value + 1e-7 for value in expected]
+    fastest = math.inf
+    for _ in range(5):
+        for right, found in zip(expected, actual, strict=True):
+            begin = time.perf_counter()
+            assert compare(right, found, STRICT).passed
+            fastest = min(fastest, time.perf_counter() - begin)
+    assert fastest < 0.008
