@@ -15,7 +15,6 @@ from harness.store.schema import shown, validated
 from harness.store.workspace import CONFIG_NAME, Workspace
 
 COMMAND_LINE = "the command line"
-_MERGED = "command line:0"  # the file alone is sound by then, so what is wrong was typed
 DEFAULT_YAML = """\
 # How this workspace runs. Every key is optional; `harness doctor` prints them all with where each value comes from.
 
@@ -110,8 +109,8 @@ def _resolve(document: Mapping[str, Any], overrides: Mapping[str, object]) -> Co
             section[parent] = dict(section.get(parent) or {})
             section = section[parent]
         section[leaf] = list(value) if isinstance(value, tuple) else value
-    config, errors = validated(Config, merged, where=_MERGED, lines=dict)
-    if config is None:
+    config, errors = validated(Config, merged, where=COMMAND_LINE, lines=dict)
+    if config is None:  # the file alone is sound by then, so what is wrong was typed
         raise ConfigurationError(errors[0].what, where=COMMAND_LINE)
     return config
 

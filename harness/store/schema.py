@@ -96,7 +96,13 @@ def validated(
         found = [
             located(what, path, where=where, lines=marks) for path, what in _complaints(error.errors(), value, model)
         ]
-        return None, sorted(found, key=lambda e: int((e.where or "").rpartition(":")[2] or 0))
+        return None, sorted(found, key=_line)
+
+
+def _line(error: FormatError) -> int:
+    """The line an error names; 0 where it names none."""
+    tail = (error.where or "").rpartition(":")[2]
+    return int(tail) if tail.isdigit() else 0
 
 
 def quoted(value: object) -> str:
