@@ -10,9 +10,9 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from harness.errors import FormatError
 from harness.model.problem import Definition, Problem, Workload
@@ -108,11 +108,25 @@ def problem_digest(directory: Path) -> str:
     Raises:
         FormatError: a symbolic link or special file, which a digest could not pin down.
     """
+    paths = {path.relative_to(directory).as_posix(): path for path in _files(Path(directory))}
+    return _digest((name, paths[name].read_bytes()) for name in sorted(paths))
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """What `problem_digest` says of a directory with these files: name relative to it -> content."""
+    return _digest((name, files[name]) for name in sorted(files) if takes_part(name))
+
+
+def takes_part(name: str) -> bool:
+    """Whether a file of a problem, named relative to its directory, takes part in judging and so in the digest."""
+    return not name.startswith(f"{SOLUTIONS_NAME}/") and PurePosixPath(name).suffix != ".md"
+
+
+def _digest(files: Iterable[tuple[str, bytes]]) -> str:
     digest = hashlib.sha256(b"kernel-harness problem 1\n")
-    for path in sorted(_files(Path(directory)), key=lambda path: path.relative_to(directory).as_posix()):
-        data = path.read_bytes()
-        name = path.relative_to(directory).as_posix().encode("utf-8", "surrogateescape")
-        digest.update(b"%d %s\n%d\n" % (len(name), name, len(data)))
+    for name, data in files:
+        encoded = name.encode("utf-8", "surrogateescape")
+        digest.update(b"%d %s\n%d\n" % (len(encoded), encoded, len(data)))
         digest.update(data)
     return f"sha256:{digest.hexdigest()}"
 
