@@ -118,7 +118,7 @@ def test_a_large_product_is_limited_by_the_matrix_units(tmp_path: Path) -> None:
     assert found.sol_us == pytest.approx(2 * 8192**3 / 989.5e12 * 1e6)
     assert found.attainable_us == pytest.approx(2 * 8192**3 / 800e12 * 1e6)
     # Operations prove nothing: only what must be read does, and what is written beyond what the L2 cache can hold.
-    assert found.floor_bytes == 3 * 2 * 8192**2 - 50 * 2**20
+    assert found.floor_bytes == 3 * 2 * 8192**2 - 60 * 2**20
 
 
 @pytest.mark.parametrize(
