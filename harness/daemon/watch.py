@@ -24,6 +24,7 @@ from watchdog.events import (
     FileSystemEventHandler,
 )
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
 
 QUIET_S = 0.04
 """Nothing has moved for so long: one commit makes a burst of events within a few milliseconds."""
@@ -78,7 +79,8 @@ class Debouncer:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join(timeout=5)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
 
     def _run(self) -> None:
         while self._due():
@@ -126,8 +128,7 @@ class RefWatcher:
     def __init__(self, git_dir: Path, changed: Callable[[], None]) -> None:
         self._git_dir = git_dir
         self._debouncer = Debouncer(changed)
-        self._observer = Observer()
-        self._observer.name = "refs-watcher"
+        self._observer: BaseObserver | None = None
 
     def start(self) -> None:
         """Watch.
@@ -137,13 +138,17 @@ class RefWatcher:
         """
         handler = _Refs(self._git_dir, self._debouncer.touch)
         self._debouncer.start()
-        self._observer.schedule(handler, str(self._git_dir / "refs"), recursive=True, event_filter=_CHANGES)
-        self._observer.schedule(handler, str(self._git_dir), recursive=False, event_filter=_CHANGES)
-        self._observer.start()
+        observer = self._observer = Observer()  # some of its threads begin here: `close` ends them in any case
+        observer.name = "refs-watcher"
+        observer.schedule(handler, str(self._git_dir / "refs"), recursive=True, event_filter=_CHANGES)
+        observer.schedule(handler, str(self._git_dir), recursive=False, event_filter=_CHANGES)
+        observer.start()
 
     def close(self) -> None:
         """Stop watching and join every thread."""
-        if self._observer.is_alive():
-            self._observer.stop()
-            self._observer.join(timeout=5)
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.stop()
+            if observer.ident is not None:
+                observer.join(timeout=5)
         self._debouncer.close()

@@ -1,0 +1,66 @@
+"""How often each measurement has cost a judge its life. Kept on disk: a restart must not grant a candidate new tries.
+
+Only losses that the daemon saw count. A daemon that is killed itself leaves no trace here, so that people who pull
+plugs do not condemn candidates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.failpoints import failpoint
+from harness.store.files import atomic_write
+
+MOST = 2
+"""So many lost judges are a verdict."""
+
+
+class Loss(BaseModel):
+    """One judge that was lost over a measurement."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    how: Literal["ended", "deadline"]
+    reason: str
+
+
+class Attempts:
+    """Losses per measurement, in `directory`, one small file each.
+
+    Args:
+        directory: in the workspace's state, not among what can be derived again.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def losses(self, identity: Sequence[str]) -> tuple[Loss, ...]:
+        """What is known of a measurement; a file that cannot be read is an attempt less, not an error."""
+        try:
+            rows = json.loads(self._file(identity).read_text())["losses"]
+            return tuple(Loss.model_validate(row) for row in rows)
+        except (OSError, ValueError, KeyError, TypeError, ValidationError):
+            return ()
+
+    def lost(self, identity: Sequence[str], loss: Loss) -> tuple[Loss, ...]:
+        """Add a loss and return all of them."""
+        losses = (*self.losses(identity), loss)
+        record = {"version": 1, "key": list(identity), "losses": [each.model_dump() for each in losses]}
+        failpoint("daemon.before_attempt_recorded")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        atomic_write(self._file(identity), json.dumps(record))
+        failpoint("daemon.after_attempt_recorded")
+        return losses
+
+    def forget(self, identity: Sequence[str]) -> None:
+        """The measurement has its entry."""
+        self._file(identity).unlink(missing_ok=True)
+
+    def _file(self, identity: Sequence[str]) -> Path:
+        return self._directory / f"{hashlib.sha256(json.dumps(list(identity)).encode()).hexdigest()[:32]}.json"

@@ -1,0 +1,424 @@
+"""The daemon: sees candidates, has them judged, enters the outcomes. One loop in one thread owns all of its state.
+
+Everything it holds in memory can be derived again from git and the ledger, so it may be killed at any instant. Other
+threads (the watcher of refs, one reader a judge) only put news into its inbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from harness.daemon.attempts import Attempts, Loss
+from harness.daemon.dispatch import Ask, Decided, Outdated, Planner, baseline_identity, job_identity
+from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
+from harness.daemon.judges import Answered, JudgeClient, Lost, News, expand_devices, judge_command
+from harness.daemon.live import Display
+from harness.daemon.queue import EvaluationQueue, Job
+from harness.daemon.recorder import Recorder
+from harness.daemon.scan import Scanner
+from harness.daemon.snapshots import Snapshots
+from harness.daemon.watch import RefWatcher
+from harness.errors import ConfigurationError, HarnessError, LedgerError
+from harness.failpoints import failpoint
+from harness.model.config import Config
+from harness.model.entry import Entry
+from harness.model.judging import JudgeReady
+from harness.store.files import file_lock
+from harness.store.index import Index
+from harness.store.ledger import Ledger
+from harness.store.repo import Repo
+from harness.store.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+RECONCILE_S = 30.0
+"""How often refs and ledger are compared without a reason."""
+_LOOK_AGAIN_S = 2.0
+"""After something refused (the disk, git, the index), and where the kernel gives no watches."""
+_LONGEST_WAIT_S = 0.25
+"""A stop is seen within so long."""
+_STARTS = 6
+"""A first judge that has failed so often to become ready will not."""
+_REFS_MOVED = "refs"
+
+_Inbox = queue.SimpleQueue[News | str]
+
+
+def run_daemon(
+    workspace: Workspace,
+    config: Config,
+    *,
+    devices: Sequence[str] = (),
+    max_evaluations: int | None = None,
+    once: bool = False,
+    stop: threading.Event,
+) -> None:
+    """Judge what the run's branches hold, until told to stop.
+
+    Args:
+        workspace: whose repository; one daemon serves it at a time.
+        config: names the run and the coordination branch.
+        devices: one judge each; by default the configuration's.
+        max_evaluations: entries of kind evaluation that this invocation may write; due confirmations come on top.
+        once: end when nothing is left to do.
+        stop: end soon: nothing is finished half, judges are ended, the ledger is committed.
+
+    Raises:
+        ConfigurationError: another daemon serves this repository (its process is named), or no judge starts.
+        LedgerError: answers could not be entered until the end.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(file_lock(workspace.state / "daemon.lock", owner="harness daemon"))
+        failpoint("daemon.after_lock")
+        repo = stack.enter_context(Repo(workspace))
+        branch = config.coordination_branch
+        ledger = Ledger(workspace, repo, writer="daemon", branch=branch)
+        stack.callback(ledger.close)
+        index = stack.enter_context(Index(workspace, branch=branch))
+        daemon = Daemon(
+            workspace,
+            config,
+            repo,
+            ledger,
+            index,
+            devices=expand_devices(devices or config.devices),
+            max_evaluations=max_evaluations,
+        )
+        try:
+            daemon.run(stop, once=once)
+        finally:
+            daemon.close()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a judge is at work on: a job, or a baseline for it."""
+
+    job: Job
+    ask: Ask
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.ask.request.kind == "baseline"
+
+
+class Daemon:
+    """The state of one invocation. All methods are for one thread."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        config: Config,
+        repo: Repo,
+        ledger: Ledger,
+        index: Index,
+        *,
+        devices: Sequence[str],
+        max_evaluations: int | None = None,
+    ) -> None:
+        self._workspace, self._config, self._repo, self._ledger = workspace, config, repo, ledger
+        self._max_evaluations = max_evaluations
+        self._evaluations_done = 0
+        self._inbox: _Inbox = queue.SimpleQueue()
+        self._queue = EvaluationQueue()
+        self._display = Display(workspace)
+        self._recorder = Recorder(workspace, ledger, self._display)
+        data_root = workspace.root / config.data_root if config.data_root else None
+        self._snapshots = Snapshots(workspace, repo, data_root)
+        self._attempts = Attempts(workspace.state / "attempts")
+        self._planner = Planner(config, self._snapshots, index, self._attempts)
+        self._scanner = Scanner(config, repo, index, self._snapshots, self._queue, self._display, self._crown)
+        self._watcher = RefWatcher(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
+        self._watching = False
+        self._judges = {
+            device: JudgeClient(
+                device,
+                judge_command(device, workspace, config),
+                workspace.logs / f"judge-{device.replace(':', '-')}.log",
+                self._inbox.put,
+            )
+            for device in devices
+        }
+        self._work: dict[str, _Work] = {}
+        self._scan_at = 0.0
+        self._dispatch_at = 0.0
+        self._recoveries_said = 0
+        self._known: dict[str, JudgeReady] = {}
+
+    # --- the loop ---
+
+    def run(self, stop: threading.Event, *, once: bool = False) -> None:
+        """Work until told to stop, or with `once` until nothing is left to do; then commit the ledger."""
+        self._start()
+        while not stop.is_set():
+            self._hear()
+            for judge in self._judges.values():
+                judge.tick()
+            self._recorder.retry()
+            if time.monotonic() >= self._scan_at:
+                self._attempt(self._scan, "comparing refs with the ledger")
+            if time.monotonic() >= self._dispatch_at:
+                self._attempt(self._dispatch, "handing out work")
+            self._recorder.flush()
+            self._report()
+            if once and self._is_idle() and self._is_idle_still():
+                break
+        self._finish()
+
+    def close(self) -> None:
+        """End the judges, at once and all together, and the watcher."""
+        for judge in self._judges.values():
+            judge.hang_up()
+        for judge in self._judges.values():
+            judge.close()
+        self._watcher.close()
+        failpoint("daemon.after_close")
+
+    def _start(self) -> None:
+        failpoint("daemon.before_watch")
+        try:
+            self._watcher.start()
+            self._watching = True
+        except OSError as error:
+            self._display.say(
+                f"the kernel gives no watches on refs ({error}): commits are looked for every {_LOOK_AGAIN_S:.0f} s. "
+                "More: `sysctl fs.inotify.max_user_watches fs.inotify.max_user_instances`"
+            )
+        for judge in self._judges.values():
+            judge.start()
+
+    def _finish(self) -> None:
+        """Nothing half: what is judged and not entered is entered now, or said to be judged again."""
+        self.close()
+        self._recorder.retry(force=True)
+        self._report(force=True)
+        failpoint("daemon.before_last_flush")
+        self._recorder.flush(force=True)
+        if self._recorder.held:
+            raise LedgerError(
+                f"{self._recorder.held} answers of the judge could not be entered and are given up; their candidates "
+                "will be judged again",
+                where=str(self._workspace.spool),
+                remedy="see the messages above for what kept the ledger from being written",
+            )
+
+    def _hear(self) -> None:
+        """Wait for news, not longer than until something is due, and act on all there is."""
+        try:
+            news: News | str | None = self._inbox.get(timeout=max(self._next_due() - time.monotonic(), 0.0))
+        except queue.Empty:
+            return
+        while news is not None:
+            if isinstance(news, str):
+                self._scan_at = 0.0
+            else:
+                self._hear_judge(news)
+            try:
+                news = self._inbox.get_nowait()
+            except queue.Empty:
+                news = None
+
+    def _next_due(self) -> float:
+        now = time.monotonic()
+        due = [self._scan_at, now + _LONGEST_WAIT_S]
+        due += [at for judge in self._judges.values() if (at := judge.next_tick()) is not None]
+        if (retry := self._recorder.next_retry()) is not None:
+            due.append(retry)
+        return max(min(due), now)
+
+    def _attempt(self, step: Callable[[], None], what: str) -> None:
+        """A step that the repository, the index or the disk may refuse: said, and tried again."""
+        beginning = f"{what} failed"
+        try:
+            step()
+        except (HarnessError, OSError) as error:
+            self._display.say(f"{beginning}: {error}")
+            self._scan_at = max(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
+            self._dispatch_at = time.monotonic() + _LOOK_AGAIN_S
+        else:
+            self._display.forget(beginning)
+
+    def _scan(self) -> None:
+        """Compare refs with the ledger, once it is known which targets and judge versions candidates are judged for."""
+        self._scan_at = time.monotonic() + (RECONCILE_S if self._watching else _LOOK_AGAIN_S)
+        if judges := self._ready():
+            self._scanner.scan(judges)
+
+    # --- handing out and taking in ---
+
+    def _dispatch(self) -> None:
+        """Give every free judge something to do."""
+        for judge in self._judges.values():
+            while judge.state == "idle" and not self._recorder.held and self._give(judge):
+                pass
+
+    def _give(self, judge: JudgeClient) -> bool:
+        """Take one job and do something about it; False when there is none for this judge."""
+        ready = judge.ready
+        job = self._queue.take(ready.target, self._allowed(ready)) if ready else None
+        if ready is None or job is None:
+            return False
+        failpoint("daemon.after_take")
+        try:
+            plan = self._planner.plan(job, self._repo.tip(self._config.coordination_branch), ready)
+        except (HarnessError, OSError):
+            self._queue.put_back(job)
+            raise
+        if isinstance(plan, Outdated):
+            self._queue.finish(job)
+            self._scanner.forget()
+            self._scan_at = 0.0
+        elif isinstance(plan, Decided) and plan.of_baseline:
+            self._queue.put_back(job)
+            self._recorder.enter(plan.draft, self._baseline_entered)
+        elif isinstance(plan, Decided):
+            self._recorder.enter(plan.draft, lambda entry: self._entered(job, entry))
+        else:
+            self._ask(judge, job, plan)
+        return True
+
+    def _ask(self, judge: JudgeClient, job: Job, ask: Ask) -> None:
+        work = _Work(job, ask)
+        self._work[judge.device] = work
+        if work.is_baseline:
+            self._queue.put_back(job)
+        failpoint("daemon.before_dispatch")
+        judge.ask(ask.request)
+        failpoint("daemon.after_dispatch")
+
+    def _allowed(self, ready: JudgeReady) -> Callable[[Job], bool]:
+        """Which jobs may be handed out now: within the limit, and not waiting for a baseline that is being measured."""
+        measuring = {work.ask.problem.key for work in self._work.values() if work.is_baseline}
+        within_limit = self._remaining() > 0
+
+        def allowed(job: Job) -> bool:
+            if job.key.judge != ready.environment.judge or job.key.problem in measuring:
+                return False
+            return job.kind == "confirmation" or within_limit
+
+        return allowed
+
+    def _hear_judge(self, news: News) -> None:
+        judge = self._judges[news.device]
+        heard = judge.hear(news)
+        if isinstance(heard, JudgeReady):
+            self._known[heard.target] = heard
+            self._display.forget(f"the judge of {judge.device}")
+            self._scan_at = 0.0
+        elif isinstance(heard, Answered):
+            self._answered(self._work.pop(judge.device), heard)
+        elif isinstance(heard, Lost):
+            self._lost(judge, self._work.pop(judge.device, None), heard)
+
+    def _answered(self, work: _Work, answered: Answered) -> None:
+        failpoint("daemon.after_answer")
+        answer, job, run = answered.answer, work.job, self._config.run
+        if work.is_baseline:
+            draft = baseline_draft(run, job.key.problem, answered.request.problem_digest, job.key.target, answer)
+            self._recorder.enter(draft, self._baseline_entered)
+        else:
+            draft = judged_draft(run, job, work.ask.language, answer, work.ask.baseline_seq)
+            self._recorder.enter(draft, lambda entry: self._entered(job, entry))
+
+    def _lost(self, judge: JudgeClient, work: _Work | None, lost: Lost) -> None:
+        """Count it against what was being judged; the job waits for the judge's next life, or for its verdict."""
+        self._display.say(f"{lost.reason}; see {judge.log_file}")
+        if not self._known and judge.failures >= _STARTS:
+            raise ConfigurationError(
+                f"{lost.reason}: it failed {judge.failures} times and never became ready",
+                where=str(judge.log_file),
+                remedy="see that file, and `harness doctor`",
+            )
+        if work is None:
+            return
+        key, loss = work.job.key, Loss(how=lost.how, reason=lost.reason)
+        if work.is_baseline:
+            identity = baseline_identity(key.problem, key.problem_digest, key.target, key.judge)
+        else:
+            identity = job_identity(work.job)
+            self._queue.put_back(work.job)
+        try:
+            self._attempts.lost(identity, loss)
+        except HarnessError as error:
+            self._display.say(f"this loss could not be recorded: {error}")
+
+    # --- after an entry ---
+
+    def _baseline_entered(self, entry: Entry) -> None:
+        failpoint("daemon.after_baseline")
+        judge = entry.environment.judge if entry.environment else ""
+        self._attempts.forget(baseline_identity(entry.problem, entry.problem_digest, entry.target, judge))
+        self._scanner.refresh()
+
+    def _entered(self, job: Job, entry: Entry) -> None:
+        """An evaluation or confirmation is on disk: tell the worker, and see what follows from it."""
+        if job.kind == "evaluation":
+            self._evaluations_done += 1
+            self._recorder.leave_outcome(entry)
+        self._queue.finish(job)
+        self._attempts.forget(job_identity(job))
+        self._settle(job.key.problem, job.key.target)
+
+    def _crown(self, confirmation: Entry) -> None:
+        failpoint("daemon.before_champion")
+        self._recorder.enter(champion_draft(confirmation), self._crowned)
+
+    def _crowned(self, entry: Entry) -> None:
+        failpoint("daemon.after_champion")
+        self._settle(entry.problem, entry.target)
+
+    def _settle(self, problem: str, target: str) -> None:
+        """See what is due after an entry; when that fails, the next scan sees it."""
+        try:
+            self._scanner.settle(problem, target, self._ready())
+        except (HarnessError, OSError) as error:
+            self._display.say(f"seeing what follows from an entry failed: {error}")
+            self._scan_at = min(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
+
+    # --- limits and reports ---
+
+    def _ready(self) -> dict[str, JudgeReady]:
+        """Target -> a judge of it that is ready, or has been in this invocation."""
+        return dict(self._known)
+
+    def _remaining(self) -> float:
+        """Evaluations that may still be handed out."""
+        if self._max_evaluations is None:
+            return float("inf")
+        return self._max_evaluations - self._evaluations_done - len(self._queue.in_flight("evaluation"))
+
+    def _limit_reached(self) -> bool:
+        """The limit's evaluations are entered, and so are the confirmations that they called for."""
+        if self._max_evaluations is None or self._evaluations_done < self._max_evaluations:
+            return False
+        return not (self._recorder.held or self._work or any(self._queue.waiting("confirmation")))
+
+    def _is_idle(self) -> bool:
+        """Nothing waits that may be handed out, and nothing is on its way."""
+        if self._work or self._recorder.held or not all(judge.state == "idle" for judge in self._judges.values()):
+            return False
+        return self._limit_reached() or not len(self._queue)
+
+    def _is_idle_still(self) -> bool:
+        """Look once more, at everything."""
+        self._attempt(self._scan, "comparing refs with the ledger")
+        return self._is_idle()
+
+    def _report(self, *, force: bool = False) -> None:
+        for sentence in self._ledger.recovered[self._recoveries_said :]:
+            self._display.say(sentence)
+        self._recoveries_said = len(self._ledger.recovered)
+        self._display.show(
+            self._queue,
+            list(self._judges.values()),
+            {device: work.job.worker for device, work in self._work.items()},
+            evaluations_done=self._evaluations_done,
+            limit_reached=self._limit_reached(),
+            force=force,
+        )

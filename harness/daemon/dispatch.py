@@ -1,0 +1,163 @@
+"""What a free judge does next: the request for a queued job, or the verdict on one that needs no judge."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.daemon.attempts import MOST, Attempts
+from harness.daemon.drafts import fastest, lost_baseline_draft, unjudged_draft, verdict_of_losses
+from harness.daemon.queue import Job
+from harness.daemon.snapshots import Snapshots
+from harness.errors import FormatError, HarnessError
+from harness.model.config import Config
+from harness.model.entry import Entry, EntryDraft
+from harness.model.judging import JudgeReady, JudgeRequest
+from harness.model.problem import Problem
+from harness.model.solution import Language
+from harness.model.verdict import Verdict
+from harness.store.index import Index
+from harness.store.repo import UnfitTreeError
+from harness.store.solutions import check_solution, load_solution
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request for a judge."""
+
+    request: JudgeRequest
+    problem: Problem
+    language: str = ""
+    baseline_seq: int | None = None
+    """The baseline entry that the candidate is compared with."""
+
+
+@dataclass(frozen=True)
+class Decided:
+    """An entry that needs no judge; it is the job's own unless `of_baseline`."""
+
+    draft: EntryDraft
+    of_baseline: bool = False
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """The problem is not any more what the job was queued for: forget the job and look at the refs again."""
+
+
+Plan = Ask | Decided | Outdated
+
+
+class _Refused(Exception):  # noqa: N818 - a verdict on its way out, never seen outside
+    def __init__(self, reason: str, language: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.language = language
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans jobs against the ledger, the coordination branch and what earlier attempts have shown."""
+
+    config: Config
+    snapshots: Snapshots
+    index: Index
+    attempts: Attempts
+
+    def plan(self, job: Job, commit: str, judge: JudgeReady) -> Plan:
+        """What to do with a job, for a judge that is ready; its problem as it stands at `commit`.
+
+        Raises:
+            HarnessError: nothing about the candidate: the repository, the index or the disk refuse.
+        """
+        problem = self.snapshots.problem(commit, job.key.problem)
+        if problem.digest != job.key.problem_digest or judge.environment.judge != job.key.judge:
+            return Outdated()
+        row = self.index.find_baseline(problem.key, problem.digest, job.key.target, job.key.judge)
+        baseline = self.index.entry(problem.key, row.seq) if row else None
+        if baseline is None:
+            return self._plan_baseline(job, problem, judge)
+        return self._plan_candidate(job, problem, baseline, judge)
+
+    def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Plan:
+        losses = self.attempts.losses(baseline_identity(problem.key, problem.digest, job.key.target, job.key.judge))
+        if len(losses) >= MOST:
+            draft = lost_baseline_draft(self.config.run, problem.key, problem.digest, job.key.target, judge, losses)
+            return Decided(draft, of_baseline=True)
+        return Ask(self._request(problem, "baseline", job.key.target), problem)
+
+    def _plan_candidate(self, job: Job, problem: Problem, baseline: Entry, judge: JudgeReady) -> Plan:
+        def decided(verdict: Verdict, reason: str, language: str = "") -> Decided:
+            of = len(problem.workloads)
+            cites = job.cites if job.kind == "confirmation" else baseline.seq
+            return Decided(unjudged_draft(self.config.run, job, language, judge, verdict, reason, of, cites))
+
+        variants = fastest(baseline.baselines)
+        if baseline.verdict is not Verdict.PASSED or len(variants) < len(problem.workloads):
+            reason = baseline.reason or "no correct baseline for every workload"
+            return decided(Verdict.INVALID_REFERENCE, f"see the baseline, entry {baseline.seq}: {reason}")
+        try:
+            directory, language = self._check(job, problem)
+        except _Refused as refused:
+            return decided(Verdict.COMPILE_ERROR, refused.reason, refused.language)
+        losses = self.attempts.losses(job_identity(job))
+        if len(losses) >= MOST:
+            return decided(*verdict_of_losses(losses), language)
+        request = self._request(problem, job.kind, job.key.target, directory).model_copy(update={"baseline": variants})
+        return Ask(request, problem, language, baseline.seq)
+
+    def _check(self, job: Job, problem: Problem) -> tuple[Path, Language]:
+        """The candidate's files and language.
+
+        Raises:
+            _Refused: it is no solution, or none that the run allows.
+        """
+        try:
+            directory = self.snapshots.candidate(job.commit, problem.key, job.key.target, job.key.tree)
+        except UnfitTreeError as error:
+            raise _Refused(error.what) from error
+        try:
+            solution = load_solution(directory)
+        except FormatError as error:
+            raise _Refused(_inside(error, directory)) from error
+        language = solution.spec.language
+        misfits = check_solution(solution, problem.definition)
+        if misfits:
+            raise _Refused(_inside(misfits[0], directory), language)
+        allowed = self.config.languages
+        if allowed and language not in allowed:
+            raise _Refused(f"`language` is {language}; this run allows {', '.join(allowed)}", language)
+        return directory, language
+
+    def _request(self, problem: Problem, kind: str, target: str, solution: Path | None = None) -> JudgeRequest:
+        limits = self.config.judge
+        return JudgeRequest.model_validate(
+            {
+                "id": uuid.uuid4().hex,
+                "kind": kind,
+                "problem": problem.key,
+                "problem_dir": str(problem.directory),
+                "problem_digest": problem.digest,
+                "solution_dir": str(solution) if solution else None,
+                "half_width": limits.half_width_cpu if target == "cpu" else limits.half_width_gpu,
+                "max_judge_s": limits.max_judge_s,
+            }
+        )
+
+
+def job_identity(job: Job) -> Sequence[str]:
+    """What a job's attempts are counted by."""
+    return job.kind, job.key.problem, job.key.problem_digest, job.key.tree, job.key.target, job.key.judge
+
+
+def baseline_identity(problem: str, digest: str, target: str, judge: str) -> Sequence[str]:
+    """What the attempts at a problem's baseline are counted by."""
+    return "baseline", problem, digest, target, judge
+
+
+def _inside(error: HarnessError, directory: Path) -> str:
+    """An error's words with places named from the solution's directory, not from the cache it lies in."""
+    where = (error.where or "").rpartition(directory.name)[2].lstrip("/")
+    return f"{where}: {error.what}" if where else error.what

@@ -1,0 +1,152 @@
+"""What a judge answered, as ledger entries. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.daemon.attempts import Loss
+from harness.daemon.queue import Job
+from harness.model.entry import Candidate, Entry, EntryDraft
+from harness.model.judging import JudgeAnswer, JudgeReady, Summary, Variant
+from harness.model.verdict import EntryKind, Verdict
+
+
+def baseline_draft(run: str, problem: str, digest: str, target: str, answer: JudgeAnswer) -> EntryDraft:
+    """The entry of a problem's measured baselines."""
+    return EntryDraft(
+        kind=EntryKind.BASELINE,
+        run=run,
+        problem=problem,
+        problem_digest=digest,
+        target=target,
+        device=answer.device,
+        environment=answer.environment,
+        verdict=answer.verdict,
+        reason=_reason(answer),
+        trust=answer.trust,
+        workloads=answer.workloads,
+        baselines=answer.baselines,
+        cost=answer.cost,
+    )
+
+
+def lost_baseline_draft(
+    run: str, problem: str, digest: str, target: str, judge: JudgeReady, losses: Sequence[Loss]
+) -> EntryDraft:
+    """The entry of a problem whose reference costs every judge its life."""
+    return EntryDraft(
+        kind=EntryKind.BASELINE,
+        run=run,
+        problem=problem,
+        problem_digest=digest,
+        target=target,
+        device=judge.device,
+        environment=judge.environment,
+        verdict=Verdict.INVALID_REFERENCE,
+        reason=f"measuring the baseline has {losses_in_words(losses)}",
+    )
+
+
+def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baseline_seq: int | None) -> EntryDraft:
+    """The entry of a candidate's evaluation or confirmation, from the judge's answer.
+
+    An evaluation cites the baseline entry that it was compared with, a confirmation its evaluation.
+    """
+    return EntryDraft(
+        kind=EntryKind(job.kind),
+        run=run,
+        problem=job.key.problem,
+        problem_digest=job.key.problem_digest,
+        target=job.key.target,
+        cites=job.cites if job.kind == "confirmation" else baseline_seq,
+        candidate=candidate(job, language),
+        device=answer.device,
+        environment=answer.environment,
+        verdict=answer.verdict,
+        reason=_reason(answer),
+        trust=answer.trust,
+        workloads=answer.workloads,
+        summary=answer.summary,
+        cost=answer.cost,
+    )
+
+
+def unjudged_draft(
+    run: str,
+    job: Job,
+    language: str,
+    judge: JudgeReady,
+    verdict: Verdict,
+    reason: str,
+    workloads: int,
+    cites: int | None,
+) -> EntryDraft:
+    """The entry of a candidate that has a verdict without a judge's answer: none of the `workloads` passed.
+
+    `cites` is the baseline entry, or a confirmation's evaluation.
+    """
+    return EntryDraft(
+        kind=EntryKind(job.kind),
+        run=run,
+        problem=job.key.problem,
+        problem_digest=job.key.problem_digest,
+        target=job.key.target,
+        cites=cites,
+        candidate=candidate(job, language),
+        device=judge.device,
+        environment=judge.environment,
+        verdict=verdict,
+        reason=reason,
+        summary=Summary(passed=0, of=workloads),
+    )
+
+
+def champion_draft(confirmation: Entry) -> EntryDraft:
+    """The entry that makes a confirmed candidate the champion."""
+    return EntryDraft(
+        kind=EntryKind.CHAMPION,
+        run=confirmation.run,
+        problem=confirmation.problem,
+        problem_digest=confirmation.problem_digest,
+        target=confirmation.target,
+        cites=confirmation.seq,
+        candidate=confirmation.candidate,
+        summary=confirmation.summary,
+    )
+
+
+def candidate(job: Job, language: str) -> Candidate:
+    """Which solution a job judges."""
+    return Candidate(
+        commit=job.commit, tree=job.key.tree, branch=job.branch, worker=job.worker, language=language or "unknown"
+    )
+
+
+def verdict_of_losses(losses: Sequence[Loss]) -> tuple[Verdict, str]:
+    """The verdict on a candidate that has cost the judge its life as often as it may."""
+    verdict = Verdict.TIMEOUT if all(loss.how == "deadline" for loss in losses) else Verdict.RUNTIME_ERROR
+    return verdict, f"judging this candidate has {losses_in_words(losses)}"
+
+
+def losses_in_words(losses: Sequence[Loss]) -> str:
+    """`ended the judge twice: ...`, with what was seen the last time."""
+    times = "twice" if len(losses) == 2 else f"{len(losses)} times"
+    return f"ended the judge {times}; the last time, {losses[-1].reason}"
+
+
+def fastest(baselines: dict[str, dict[Variant, float | None]]) -> dict[str, Variant]:
+    """Workload -> the fastest correct way to run the reference; workloads without one are left out."""
+    best: dict[str, Variant] = {}
+    for uuid, variants in baselines.items():
+        correct = {variant: latency for variant, latency in variants.items() if latency is not None}
+        if correct:
+            best[uuid] = min(correct, key=lambda variant: correct[variant])
+    return best
+
+
+def _reason(answer: JudgeAnswer) -> str | None:
+    if answer.reason or answer.verdict is Verdict.PASSED:
+        return answer.reason
+    rows = [f"workload {row.uuid}: {row.reason or row.verdict}" for row in answer.workloads]
+    failed = [row for row, result in zip(rows, answer.workloads, strict=True) if result.verdict is not Verdict.PASSED]
+    return failed[0] if failed else f"the judge said {answer.verdict} and no more"

@@ -1,0 +1,49 @@
+"""Compares refs with the ledger: which candidates there are on a run's branches. Git is the source of truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.store.repo import Repo
+
+_PREFIX = "agents"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A solution tree in a commit of a worker's branch."""
+
+    commit: str
+    tree: str
+    branch: str
+    worker: str
+    problem: str
+    at: int
+    """The commit's time, seconds since 1970."""
+
+
+def run_prefix(run: str) -> str:
+    """What the branches of a run begin with."""
+    return f"{_PREFIX}/{run}/"
+
+
+def place_of(branch: str) -> tuple[str, str] | None:
+    """Worker and problem of `agents/<run>/<worker>/<suite>/<name>`; None for a branch of another form."""
+    parts = branch.split("/")
+    if len(parts) != 5 or parts[0] != _PREFIX:
+        return None
+    return parts[2], f"{parts[3]}/{parts[4]}"
+
+
+def candidates(repo: Repo, branch: str, tip: str, base: str, target: str) -> list[Candidate]:
+    """Every solution tree for `target` in the commits of a branch that `base` has not, oldest first, each once."""
+    place = place_of(branch)
+    if place is None:
+        return []
+    worker, problem = place
+    found: dict[str, Candidate] = {}
+    for commit in repo.new_commits(tip, base):
+        tree = repo.tree_of(commit.id, f"problems/{problem}/solutions/{target}")
+        if tree is not None and tree not in found:
+            found[tree] = Candidate(commit.id, tree, branch, worker, problem, commit.at)
+    return list(found.values())

@@ -1,0 +1,258 @@
+"""A real workspace for tests of the daemon and of what surrounds it: git, problems, workers' commits, real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.model.entry import Entry
+from harness.store.index import Index
+from harness.store.repo import Repo
+from harness.store.workspace import Workspace
+from tests.waiting import wait_until
+
+STUB = Path(__file__).parent / "stub_judge.py"
+MARKER = "HARNESS_TEST_SITE"
+"""In the environment of every process that a site starts, and so of their children."""
+
+DEFINITION = {
+    "name": "increment",
+    "description": "adds one",
+    "axes": {"n": {"type": "var"}},
+    "inputs": {"x": {"shape": ["n"], "dtype": "float32"}},
+    "outputs": {"y": {"shape": ["n"], "dtype": "float32"}},
+    "reference": "import torch\n\n\ndef run(x):\n    return x + 1\n",
+}
+SOLUTION = "language: cpp\nentry: kernel.cpp::increment\nparams: {WIDTH: 1}\n"
+KERNEL = """#include <cstdint>
+
+extern "C" void increment(const float *x, float *y, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] + 1.0f;
+}
+"""
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The process' environment without a failpoint or git's variables, and with an identity for git."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "HARNESS_", "STUB_"))}
+    return {
+        **kept,
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "tester",
+        "GIT_AUTHOR_EMAIL": "tester@example.invalid",
+        "GIT_COMMITTER_NAME": "tester",
+        "GIT_COMMITTER_EMAIL": "tester@example.invalid",
+        **(extra or {}),
+    }
+
+
+def git(directory: Path, *arguments: str, stdin: str | None = None, extra: Mapping[str, str] | None = None) -> str:
+    """One git command; its output."""
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=directory,
+        env=clean_environment(extra),
+        input=stdin,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
+def write_problem(root: Path, key: str, *, workloads: int = 2, description: str = "adds one") -> None:
+    """A small problem; directives of the stub may stand in its description."""
+    directory = root / "problems" / key
+    directory.mkdir(parents=True, exist_ok=True)
+    definition = {**DEFINITION, "name": key.partition("/")[2], "description": description}
+    (directory / "definition.json").write_text(json.dumps(definition, indent=1))
+    lines = [
+        json.dumps({"uuid": f"{key}-{number}", "axes": {"n": 64 * (number + 1)}, "inputs": {"x": {"type": "random"}}})
+        for number in range(workloads)
+    ]
+    (directory / "workload.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def make_site(root: Path, problems: tuple[str, ...] = ("t/one", "t/two")) -> None:
+    """Make a workspace with small problems, committed on main."""
+    root.mkdir(parents=True)
+    git(root, "init", "--quiet", "--initial-branch=main")
+    (root / "harness.yaml").write_text("run: main\n")
+    (root / ".gitignore").write_text("/.harness/\n/workspaces/\n")
+    (root / "COORDINATION.md").write_text("# Coordination\n")
+    for key in problems:
+        write_problem(root, key)
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "Begin")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A worker's commit."""
+
+    id: str
+    tree: str
+    branch: str
+    worker: str
+    problem: str
+
+
+@dataclass
+class Site:
+    """A workspace and the processes that a test starts in it. `close` ends what is left of them."""
+
+    root: Path
+    scratch: Path
+    """For what must not lie in the workspace: locks, request notes."""
+    stub: bool = True
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+
+    @property
+    def workspace(self) -> Workspace:
+        return Workspace(self.root)
+
+    @property
+    def marker(self) -> str:
+        return str(self.scratch)
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What the site's processes get."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        ours = {
+            MARKER: self.marker,
+            "HARNESS_LOCK_DIR": str(self.scratch / "locks"),
+            "STUB_JUDGE_REQUESTS": str(self.scratch / "requests.jsonl"),
+        }
+        if self.stub:
+            ours["HARNESS_JUDGE_COMMAND"] = shlex.join([sys.executable, str(STUB)])
+        return clean_environment({**ours, **(extra or {})})
+
+    # --- workers ---
+
+    def submit(
+        self, worker: str, problem: str, text: str = "", *, solution: str = SOLUTION, run: str = "main"
+    ) -> Commit:
+        """Commit a solution on a worker's branch, with plumbing only; `text` is added to the kernel as a comment."""
+        branch = f"agents/{run}/{worker}/{problem}"
+        index = {"GIT_INDEX_FILE": str(self.scratch / f"index-{worker}")}
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        place = f"problems/{problem}/solutions/cpu"
+        try:
+            parent = git(self.root, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
+        except subprocess.CalledProcessError:
+            parent = git(self.root, "rev-parse", "main")
+        git(self.root, "read-tree", parent, extra=index)
+        for name, content in (("solution.yaml", solution), ("kernel.cpp", f"{KERNEL}// {text}\n")):
+            blob = git(self.root, "hash-object", "-w", "--stdin", stdin=content)
+            git(self.root, "update-index", "--add", "--cacheinfo", f"100644,{blob},{place}/{name}", extra=index)
+        tree = git(self.root, "write-tree", extra=index)
+        made = git(self.root, "commit-tree", tree, "-p", parent, "-m", f"Try {text}\n\nRun: {run}\nWorker: {worker}")
+        git(self.root, "update-ref", f"refs/heads/{branch}", made)
+        commit = Commit(made, git(self.root, "rev-parse", f"{made}:{place}"), branch, worker, problem)
+        self.commits.append(commit)
+        return commit
+
+    # --- processes ---
+
+    def start(self, *arguments: str, extra: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start `harness ARGUMENTS` in the workspace."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "harness", *arguments],
+            cwd=self.root,
+            env=self.environment(extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def run(
+        self, *arguments: str, extra: Mapping[str, str] | None = None, deadline_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `harness ARGUMENTS` to its end; stdout and stderr together."""
+        process = self.start(*arguments, extra=extra)
+        try:
+            output, _ = process.communicate(timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            output, _ = process.communicate()
+            raise TimeoutError(f"harness {' '.join(arguments)} did not end within {deadline_s} s:\n{output}") from None
+        return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+    def strays(self) -> dict[int, str]:
+        """Live processes that this site's processes have left: pid -> command line."""
+        wanted = f"{MARKER}={self.marker}".encode()
+        found = {}
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted in (directory / "environ").read_bytes().split(b"\0"):
+                    state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
+                    if state not in "ZX":
+                        found[int(directory.name)] = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def no_strays(self, deadline_s: float = 10.0) -> None:
+        """Wait until every process of the site has ended.
+
+        Raises:
+            AssertionError: some go on.
+        """
+        try:
+            wait_until(lambda: not self.strays(), what="the end of every process", deadline_s=deadline_s)
+        except TimeoutError:
+            raise AssertionError(f"stray processes: {self.strays()}") from None
+
+    def close(self) -> None:
+        """End what a failed test has left running."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for pid in self.strays():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # --- what is there ---
+
+    def entries(self, problem: str | None = None, **filters: Any) -> list[Entry]:
+        """The ledger's entries, committed or spooled."""
+        with Repo(self.workspace) as repo, Index(self.workspace, branch="main") as index:
+            index.refresh(repo)
+            return index.entries(problem, **filters)
+
+    def requests(self) -> list[dict[str, Any]]:
+        """What the stub was asked, by all of its processes."""
+        file = self.scratch / "requests.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def live(self) -> dict[str, Any]:
+        """What the daemon says of itself."""
+        with contextlib.suppress(OSError, ValueError):
+            state = json.loads((self.workspace.live / "daemon.json").read_text())
+            return dict(state)
+        return {}
+
+
+@contextlib.contextmanager
+def site_in(directory: Path, *, stub: bool = True, problems: tuple[str, ...] = ("t/one", "t/two")) -> Iterator[Site]:
+    """A fresh site below a directory, closed at the end."""
+    site = Site(directory / "work space", directory / "scratch", stub=stub)
+    make_site(site.root, problems)
+    try:
+        yield site
+    finally:
+        site.close()
