@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.store.problems import list_problems
 
 SUITE = "starter"
 
 
-def copy_starter(destination: Path) -> list[str]:
-    """Copy the shipped starter problems to `destination/starter/` and say their keys.
-
-    Args:
-        destination: the `problems` directory of a new workspace.
+def shipped_files() -> dict[str, bytes]:
+    """Every file of the shipped starter problems, by its path below `problems/starter/`.
 
     Raises:
-        ConfigurationError: they are there already, or this installation has none.
+        ConfigurationError: this installation has none.
     """
-    target = destination / SUITE
-    if target.exists():
-        raise ConfigurationError("starter problems are there already", where=str(target))
-    shutil.copytree(_shipped(), target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", ".*"))
-    return list_problems(destination, [f"{SUITE}/*"])
+    root = _shipped()
+    paths = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    kept = (path for path in paths if not any(part == "__pycache__" or part.startswith(".") for part in path.parts))
+    return {path.as_posix(): (root / path).read_bytes() for path in kept}
 
 
 def _shipped() -> Path:

@@ -9,7 +9,7 @@ import pytest
 from harness.errors import ConfigurationError, FormatError
 from harness.store.problems import list_problems, load_problem
 from harness.store.solutions import load_solution
-from harness.store.starter import copy_starter
+from harness.store.starter import SUITE, shipped_files
 from harness.store.their_solutions import solution_from_json
 from harness.store.theirs import import_problems, problem_named
 from tests.store.problem_files import (
@@ -305,12 +305,14 @@ def test_a_solution_that_is_there_is_kept_unless_asked(here: Path) -> None:
 
 
 def test_the_starter_problems_ship_and_are_right(here: Path) -> None:
-    keys = copy_starter(here / "problems")
+    for name, content in shipped_files().items():
+        path = here / "problems" / SUITE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    keys = list_problems(here / "problems")
     assert len(keys) == 6
     for key in keys:
         problem = load_problem(here / "problems" / key, key=key)
         assert problem.warnings == ()
         assert len(problem.workloads) == 6
         load_solution(here / "problems" / key / "solutions/cpu")
-    with pytest.raises(ConfigurationError, match="starter problems are there already"):
-        copy_starter(here / "problems")

@@ -1,0 +1,33 @@
+"""`harness init`: a new workspace, or the missing parts of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option(
+    "--problems",
+    type=click.Choice(["starter", "none"]),
+    default="starter",
+    show_default=True,
+    help="Which of the shipped problems to copy.",
+)
+def init(directory: Path, problems: str) -> None:
+    """Make a workspace in DIRECTORY: a git repository with COORDINATION.md, harness.yaml, problems/ and ledger/.
+
+    What is there already is left as it is; what is new is committed on the branch that is checked out.
+    """
+    from harness.store.creation import create_workspace
+
+    made = create_workspace(directory, starter=problems == "starter")
+    root = made.workspace.root
+    if not made.added:
+        click.echo(f"{root} is a workspace already; nothing was missing")
+        return
+    click.echo(f"workspace {root}, branch {made.branch}: added {', '.join(made.added)}")
+    shown = "" if root == Path.cwd() else f"cd {directory} && "
+    click.echo(f"next: {shown}harness doctor    then: harness start")
