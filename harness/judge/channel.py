@@ -94,9 +94,7 @@ class Channel:
                     self._poll.poll(left * 1e3)
             except ConnectionResetError:
                 raise ChannelClosed from None
-        if not data:
-            raise ChannelClosed
-        return _record(data)
+        return parse_record(data)
 
     def expect(self, code: wire.Code, deadline: float) -> Record:
         """Like `receive`, but anything but `code` or a failure is malformed."""
@@ -104,6 +102,11 @@ class Channel:
         if record.code not in (code, wire.Code.FAILED, wire.Code.SHAPE, wire.Code.DTYPE):
             raise MalformedRecord(f"answered {record.code.name} where {code.name} was due")
         return record
+
+    @property
+    def line(self) -> int:
+        """The judge's descriptor, for the native exchange."""
+        return self._socket.fileno()
 
     def must_be_silent(self) -> None:
         """Nothing may lie unread when a call is about to be made.
@@ -118,8 +121,7 @@ class Channel:
             return
         except ConnectionResetError:
             raise ChannelClosed from None
-        if not data:
-            raise ChannelClosed
+        parse_record(data)
         raise MalformedRecord("sent an answer that nobody asked for")
 
     def close(self) -> None:
@@ -128,7 +130,15 @@ class Channel:
         self._other.close()
 
 
-def _record(data: bytes) -> Record:
+def parse_record(data: bytes) -> Record:
+    """One datagram as a record.
+
+    Raises:
+        ChannelClosed: it is empty: the end of the line.
+        MalformedRecord: it is no record.
+    """
+    if not data:
+        raise ChannelClosed
     try:
         code, detail, call, claimed = wire.unpack_record(data)
         return Record(wire.Code(code), detail, call, claimed)

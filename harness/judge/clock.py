@@ -17,7 +17,7 @@ DISTURBED_SHARE = 0.01
 """Outside work that takes more than this share of a batch spoils its block."""
 LAUNCH_BOUND = 3.0
 """A call shorter than so many dispatches measures the dispatch."""
-_SINGLES, _MANY, _REPEATS = 60, 1000, 5
+_HANDSHAKES, _REPEATS = 41, 7
 
 
 def now_ns() -> int:
@@ -25,17 +25,21 @@ def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
-def calibrate(batch: Callable[[int], Batch]) -> Calibration:
-    """Measure handshake and dispatch with a runner whose calls are empty; `batch(n)` times n calls.
+def handshake_ns(batch: Callable[[], Batch]) -> float:
+    """What a batch costs beyond its calls, from batches of trusted calls whose own reading of the clock is taken off.
 
-    Medians: whatever disturbs a handshake makes it longer, and a mean would subtract too much.
+    A median: whatever disturbs a handshake makes it longer, and a mean would subtract too much.
     """
-    for _ in range(5):
-        batch(1)
-    handshake = statistics.median(batch(1).ns for _ in range(_SINGLES))
-    many = statistics.median(batch(_MANY).ns for _ in range(_REPEATS))
-    dispatch = max(0.0, (many - handshake) / (_MANY - 1))
-    return Calibration(handshake_ns=handshake - dispatch, dispatch_ns=dispatch)
+    for _ in range(3):
+        batch()
+    seen = [batch() for _ in range(_HANDSHAKES)]
+    return statistics.median(each.ns - each.claimed_ns for each in seen)
+
+
+def dispatch_ns(batch: Callable[[], Batch], calls: int) -> float:
+    """What a runner needs to make one call, from batches of calls that do nothing."""
+    batch()
+    return statistics.median(batch().claimed_ns for _ in range(_REPEATS)) / calls
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,13 @@ through descriptors kept open. Measured on a two-core VM: see docs/performance.m
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
 from dataclasses import dataclass, field
+
+from harness.judge.native import Process
 
 MAX_PROCESSES = 64
 """More are a fork bomb."""
@@ -109,6 +112,7 @@ class Herd:
     _listing: int = -1
     _listed: frozenset[str] = frozenset()
     _processes: dict[int, _Process] = field(default_factory=dict)
+    _first_in_line: bool = False
 
     @classmethod
     def of(cls, first: int, *, isolated: bool) -> Herd:
@@ -192,6 +196,23 @@ class Herd:
         """Let everything in the sandbox run."""
         for process in self._processes.values():
             process.send(signal.SIGCONT)
+
+    def descriptors(self) -> tuple[ctypes.Array[Process], int]:
+        """What the native exchange works on: the processes (pid 1 of the sandbox first), and the sandbox's /proc or -1."""
+        known = sorted(self._processes.values(), key=lambda process: process.pid)
+        return (Process * len(known))(*((each.pidfd, each.stat, each.schedstat) for each in known)), self._listing
+
+    def first_in_line(self, *, on: bool) -> None:
+        """Let the runner's main thread go before every ordinary process on its processor, where this process may.
+
+        For the length of a timed batch only: what it starts meanwhile does not inherit it.
+        """
+        if on == self._first_in_line:
+            return
+        policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK if on else os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(self.runner, policy, os.sched_param(1 if on else 0))
+            self._first_in_line = on
 
     def run_delay_ns(self) -> tuple[int, int, int]:
         """(runner's main thread on the processor, waiting for it; all known processes on it), nanoseconds so far.

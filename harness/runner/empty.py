@@ -1,4 +1,4 @@
-"""A call that does nothing, by the way of language cpp: what calibration measures."""
+"""Calls for calibration, by the way of language cpp: the C library's bcopy, of no bytes or of so many."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from .arena import Workload
 
 
 def load(message: dict[str, Any]) -> Callable[[Workload], cpp.Call]:
-    """The C library's labs: it ignores all arguments but one and touches no memory."""
+    """bcopy(first input, output, axis) for one input; for several a call that ignores them (labs)."""
     del message
-    function = ctypes.CDLL(None).labs
-    function.restype = None
-    return lambda workload: cpp.prepare(function, workload)
+    library = ctypes.CDLL(None)
+
+    def prepare(workload: Workload) -> cpp.Call:
+        function = library.bcopy if len(workload.inputs) == 1 else library.labs
+        function.restype = None
+        return cpp.prepare(function, workload)
+
+    return prepare
