@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -48,8 +49,8 @@ def read_heads(content: bytes | None) -> dict[str, Head]:
 
 def render_heads(heads: Mapping[str, Head]) -> bytes:
     """heads.yaml's bytes, one line a file, sorted, so that two writers' changes stay apart in a diff."""
-    body = render({file: heads[file].model_dump() for file in sorted(heads)})
-    return HEADER + body.removeprefix(b"---\n")
+    lines = [f"{json.dumps(file)}: {json.dumps(heads[file].model_dump())}\n" for file in sorted(heads)]
+    return HEADER + "".join(lines).encode()
 
 
 def head_of(raw: bytes, where: str) -> Head:

@@ -95,30 +95,6 @@ def champion_of(confirmations: Iterable[Row]) -> Row | None:
     return champion
 
 
-def awaiting_confirmation(index: Index, problem: str, target: str, run: str) -> Row | None:
-    """The best evaluation that should be confirmed and has not been, also not in vain; None when there is none.
-
-    What was asked and not answered before a crash is found again this way.
-    """
-    standing = standings(index, [problem], target, run)[0]
-    confirmed = {row.cites for row in index.rows(problem, target=target, run=run, kind=EntryKind.CONFIRMATION)}
-    waiting = [
-        row
-        for row in index.rows(problem, target=target, run=run, kind=EntryKind.EVALUATION)
-        if row.seq not in confirmed
-        and row.problem_digest == standing.problem_digest
-        and needs_confirmation(row, standing.champion)
-    ]
-    return max(waiting, key=rank, default=None)
-
-
-def unannounced_champion(index: Index, problem: str, target: str, run: str) -> Row | None:
-    """The champion's confirmation where no entry of kind champion cites it yet."""
-    champion = standings(index, [problem], target, run)[0].champion
-    announced = {row.cites for row in index.rows(problem, target=target, run=run, kind=EntryKind.CHAMPION)}
-    return champion if champion is not None and champion.seq not in announced else None
-
-
 def standings(
     index: Index, problems: Sequence[str], target: str | None = None, run: str | None = None
 ) -> tuple[Standing, ...]:
@@ -144,9 +120,19 @@ def standings(
     )
 
 
-def known_problems(index: Index) -> list[str]:
-    """Every problem that has entries."""
-    return [str(problem) for (problem,) in index.query("SELECT DISTINCT problem FROM entries ORDER BY problem")]
+def known_problems(index: Index, run: str | None = None) -> list[str]:
+    """Every problem that has entries, in a run or at all."""
+    return _distinct(index, "problem", run)
+
+
+def known_targets(index: Index, run: str | None = None) -> list[str]:
+    """Every target that entries were made for, in a run or at all."""
+    return _distinct(index, "target", run)
+
+
+def _distinct(index: Index, column: str, run: str | None) -> list[str]:
+    sql = f"SELECT DISTINCT {column} FROM entries WHERE ?1 IS NULL OR run = ?1 ORDER BY 1"  # noqa: S608
+    return [str(value) for (value,) in index.query(sql, (run,))]
 
 
 _FILTER = (

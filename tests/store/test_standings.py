@@ -17,14 +17,12 @@ from harness.store.ledger import Ledger
 from harness.store.repo import Repo
 from harness.store.rows import Row
 from harness.store.standings import (
-    awaiting_confirmation,
     champion_of,
     is_new_champion,
     known_problems,
     needs_confirmation,
     rank,
     standings,
-    unannounced_champion,
 )
 from tests.store.ledgers import PROBLEM, draft, make_workspace, ticking, workload
 
@@ -150,25 +148,6 @@ def test_a_changed_problem_starts_without_champion(enter: Enter) -> None:
     assert standing.champion is None
     assert standing.best is None
     assert standing.evaluations == 1
-
-
-def test_a_confirmation_that_was_never_made_is_found_again(enter: Enter) -> None:
-    def waiting(index: Index) -> int | None:
-        found = awaiting_confirmation(index, PROBLEM, "cpu", "main")
-        return found.seq if found else None
-
-    assert waiting(enter([evaluation(0.9, 1)])) is None
-    assert waiting(enter([evaluation(1.3, 2), evaluation(1.6, 3)])) == 3
-    index = enter([draft("confirmation", cites=3, speedup=1.45)])
-    assert waiting(index) is None  # 1.3 does not beat 1.45, and 1.6 had its confirmation
-    champion = unannounced_champion(index, PROBLEM, "cpu", "main")
-    assert champion is not None
-    assert champion.seq == 4
-    index = enter([draft("champion", cites=4), evaluation(2.0, 5)])
-    assert unannounced_champion(index, PROBLEM, "cpu", "main") is None
-    assert waiting(index) == 6
-    failed = draft("confirmation", cites=6, verdict=Verdict.INCORRECT_NUMERICAL)
-    assert waiting(enter([failed])) is None  # asked once, answered: no
 
 
 def test_the_standings_need_no_torch() -> None:

@@ -1,0 +1,190 @@
+"""Is the ledger whole and true? Everything is read again: files, chain, heads, spools, citations, numbers, objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from harness.errors import HarnessError, LedgerError
+from harness.model.entry import Entry
+from harness.store.audit_entries import entry_faults
+from harness.store.audit_origin import Origins
+from harness.store.entry_yaml import HEADER, Document, field_of, parse, split
+from harness.store.heads import HEADER as HEADS_HEADER
+from harness.store.heads import HEADS, LEDGER, Head, end_of, read_heads
+from harness.store.ledger import coordination_branch, problem_of
+from harness.store.repo import Repo
+from harness.store.spool import Record, read_all
+from harness.store.workspace import Workspace
+
+Progress = Callable[[int, int], None]
+"""Called with documents checked so far, and documents in all."""
+
+
+@dataclass(frozen=True)
+class Break:
+    """One thing that is not as it must be."""
+
+    file: str
+    seq: int | None
+    """The document; null where the break is the file's."""
+    what: str
+    expected: object = None
+    found: object = None
+
+
+@dataclass
+class Audit:
+    """What an audit looked at, and what it found."""
+
+    branch: str
+    commit: str
+    files: int = 0
+    entries: int = 0
+    records: int = 0
+    """Documents of the planner's."""
+    spooled: int = 0
+    """Documents that wait for their commit, counted above too."""
+    breaks: list[Break] = field(default_factory=list)
+
+
+def audit(workspace: Workspace, repo: Repo, *, branch: str | None = None, progress: Progress | None = None) -> Audit:
+    """Check the whole ledger: the coordination branch's tip and the spools.
+
+    Every break is named; none ends the audit. Nothing is written.
+
+    Raises:
+        RepositoryError: there is no coordination branch, or git refuses.
+    """
+    branch = branch or coordination_branch(workspace)
+    spooled = read_all(workspace.spool)  # before the tip: a flush meanwhile is then seen twice, never not at all
+    tip = repo.tip(branch)
+    result = Audit(branch, tip)
+    contents = {file: repo.read(tip, file) or b"" for file in repo.list(tip, LEDGER) if file.endswith(".yaml")}
+    heads_file = contents.pop(HEADS, None)
+    waiting: dict[str, list[Record]] = {}
+    for record in spooled:
+        waiting.setdefault(record.file, []).append(record)
+    result.breaks += _heads_breaks(contents, heads_file)
+    cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit puts them back"
+    result.breaks += [Break(file, None, cut) for file in repo.lost_appends(branch) if file != HEADS]
+    chains: dict[str, list[Document]] = {}
+    for file in sorted({*contents, *waiting}):
+        chains[file], breaks, fresh = _chain(file, contents.get(file, b""), waiting.get(file, []))
+        result.breaks += breaks
+        result.spooled += fresh
+    result.breaks += _former_heads_breaks(repo, tip, chains)
+    result.files = len(chains)
+    _documents(result, repo, tip, chains, progress or _no_progress)
+    result.breaks.sort(key=lambda found: (found.file, found.seq or 0))
+    return result
+
+
+def _documents(result: Audit, repo: Repo, tip: str, chains: Mapping[str, list[Document]], progress: Progress) -> None:
+    """Check every document's content."""
+    origins = Origins(repo, tip)
+    done, of = 0, sum(map(len, chains.values()))
+    for file, documents in chains.items():
+        problem = problem_of(file)
+        entries: list[Entry] = []
+        for document in documents:
+            try:
+                found = parse(document.raw, f"{file} seq {document.seq}")
+                if problem is not None:
+                    entries.append(Entry.model_validate(found))
+            except ValidationError as error:
+                for fault in error.errors():
+                    where = ".".join(map(str, fault["loc"])) or "entry"
+                    result.breaks.append(Break(file, document.seq, f"format: {where}: {fault['msg']}"))
+            except LedgerError as error:
+                result.breaks.append(Break(file, document.seq, f"format: {error.what}"))
+            done += 1
+            progress(done, of)
+        if problem is None:
+            result.records += len(documents)
+            continue
+        result.entries += len(documents)
+        faults = [*entry_faults(problem, entries), *origins.faults(problem, entries)]
+        result.breaks += [Break(file, *fault) for fault in faults]
+
+
+def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Document], list[Break], int]:
+    """A file's documents, committed and spooled, the breaks in their chain, and how many only the spool holds."""
+    breaks: list[Break] = []
+    committed: list[Document] = []
+    try:
+        committed = split(content, file)
+        start = committed[0].start if committed else len(content)
+        if content and start != len(HEADER):
+            breaks.append(Break(file, None, "bytes before the first document", "none", f"{start - len(HEADER)} bytes"))
+    except LedgerError as error:
+        breaks.append(Break(file, None, error.what, HEADER.decode().strip(), content[:60].decode(errors="replace")))
+    held = {document.hash for document in committed}
+    fresh = [Document(-1, record.raw) for record in spooled if record.hash not in held]
+    previous: Document | None = None
+    for number, document in enumerate([*committed, *fresh], 1):
+        breaks += [Break(file, document.seq or number, *fault) for fault in _link_faults(number, document, previous)]
+        previous = document
+    return [*committed, *fresh], breaks, len(fresh)
+
+
+def _link_faults(number: int, document: Document, previous: Document | None) -> Iterator[tuple[str, object, object]]:
+    where = "in the spool: " if document.start < 0 else ""
+    if document.seq != number:
+        yield f"{where}seq does not count on", number, document.seq
+    expected = previous.hash if previous else None
+    if field_of(document.raw, "prev") != expected:
+        yield (
+            f"{where}chain broken: prev is not the hash of the document before",
+            expected,
+            field_of(document.raw, "prev"),
+        )
+    before, at = field_of(previous.raw, "at") if previous else None, field_of(document.raw, "at")
+    if at is None or (before is not None and at < before):
+        yield f"{where}at goes backward", f"{before} or later", at
+
+
+def _heads_breaks(contents: Mapping[str, bytes], heads_file: bytes | None) -> Iterator[Break]:
+    """heads.yaml against the files' ends."""
+    try:
+        heads = read_heads(heads_file)
+    except LedgerError as error:
+        yield Break(HEADS, None, error.what)
+        return
+    for file in sorted({*contents, *heads}):
+        head = heads.get(file)
+        try:
+            end = end_of(contents.get(file), file)
+        except LedgerError as error:
+            yield Break(file, None, f"where it ends cannot be read: {error.what}")
+            continue
+        if head != end and (head is not None or contents.get(file)):
+            yield Break(file, end.seq if end else None, f"{HEADS} says the file ends elsewhere", _say(head), _say(end))
+
+
+def _former_heads_breaks(repo: Repo, tip: str, chains: Mapping[str, list[Document]]) -> Iterator[Break]:
+    """Every head that was ever committed must still be in its chain: what a rewriting of file and heads cannot hide."""
+    hashes = {file: {document.seq: document.hash for document in documents} for file, documents in chains.items()}
+    seen: set[bytes] = set()
+    for commit in repo.history(tip, HEADS):
+        lines = set((repo.read(commit, HEADS) or b"").splitlines(keepends=True)) - seen
+        seen |= lines
+        try:
+            heads = read_heads(HEADS_HEADER + b"".join(sorted(line for line in lines if line[:1] == b'"')))
+        except HarnessError:
+            continue  # a heads file that was broken once and has been mended
+        for file, head in heads.items():
+            found = hashes.get(file, {}).get(head.seq)
+            if found != head.hash:
+                what = f"rewritten since commit {commit[:12]}, which had another document here"
+                yield Break(file, head.seq, what, head.hash, found)
+
+
+def _say(head: Head | None) -> str:
+    return f"seq {head.seq} at {head.at}, {head.hash}" if head else "no such file"
+
+
+def _no_progress(done: int, of: int) -> None:
+    del done, of

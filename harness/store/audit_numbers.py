@@ -1,0 +1,97 @@
+"""Do an entry's numbers follow from their parts? Derived again here, from the parts the entry itself records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from harness.model.entry import Entry
+from harness.model.interval import FIRST_BLOCKS, summarise, workload_interval
+from harness.model.judging import Summary, WorkloadResult
+from harness.model.verdict import EntryKind, Verdict
+
+_RELATIVE = 1e-6
+"""Numbers agree when they do to a millionth: far below what is measured, far above rounding of the last digits."""
+
+Fault = tuple[str, object, object]
+"""What does not follow, what was expected, what was found."""
+
+
+def faults(entry: Entry) -> Iterator[Fault]:
+    """Everything in an entry that does not follow from its parts."""
+    seen: set[str] = set()
+    for workload in entry.workloads:
+        for what, expected, found in _workload_faults(workload):
+            yield f"workload {workload.uuid}: {what}", expected, found
+        if workload.uuid in seen:
+            yield f"workload {workload.uuid} stands twice", "once", "twice"
+        seen.add(workload.uuid)
+    if entry.kind in {EntryKind.EVALUATION, EntryKind.CONFIRMATION}:
+        yield from _summary_faults(entry)
+
+
+def _workload_faults(workload: WorkloadResult) -> Iterator[Fault]:
+    if workload.verdict is not Verdict.PASSED and not workload.reason:
+        yield f"the verdict {workload.verdict} needs a reason", "one line", workload.reason
+    if workload.log_ratios and workload.blocks != len(workload.log_ratios):
+        yield "blocks is not the number of log_ratios", len(workload.log_ratios), workload.blocks
+    if workload.verdict is Verdict.PASSED and workload.speedup is not None and workload.blocks < FIRST_BLOCKS:
+        yield "too few blocks for a speedup", f"at least {FIRST_BLOCKS}", workload.blocks
+    if workload.checked > workload.calls:
+        yield "more calls checked than made", f"at most {workload.calls}", workload.checked
+    yield from _speedup_faults(workload)
+    yield from _score_faults(workload)
+
+
+def _speedup_faults(workload: WorkloadResult) -> Iterator[Fault]:
+    if len(workload.log_ratios) > 1:
+        speedup, interval = workload_interval(workload.log_ratios)
+        if not _same(workload.speedup, speedup):
+            yield "speedup is not exp(mean of log_ratios)", speedup, workload.speedup
+        if not _same_interval(workload.speedup_ci95, interval):
+            yield "speedup_ci95 does not follow from log_ratios", interval, workload.speedup_ci95
+    elif workload.speedup is not None or workload.speedup_ci95 is not None:
+        yield "a speedup without the log_ratios that it follows from", None, workload.speedup
+    if workload.speedup is not None:
+        times = workload.baseline_us, workload.latency_us
+        ratio = times[0] / times[1] if times[0] and times[1] else None
+        if not _same(workload.speedup, ratio):
+            yield "speedup is not baseline_us / latency_us", ratio, workload.speedup
+
+
+def _score_faults(workload: WorkloadResult) -> Iterator[Fault]:
+    """S = 1 / (1 + (T_k - T_sol) / (T_b - T_sol)); none where the baseline is at the bound, or beyond the formula."""
+    latency, baseline, sol = workload.latency_us, workload.baseline_us, workload.sol_us
+    expected = None
+    if latency is not None and baseline is not None and sol is not None and baseline > sol > 0:
+        share = 1 + (latency - sol) / (baseline - sol)
+        expected = 1 / share if share > 0 else None
+    if not _same(workload.score, expected):
+        yield "score does not follow from latency_us, baseline_us and sol_us", expected, workload.score
+
+
+def _summary_faults(entry: Entry) -> Iterator[Fault]:
+    summary = entry.summary or Summary(passed=0, of=0)
+    expected = summarise(entry.workloads)
+    if entry.workloads and (summary.passed, summary.of) != (expected.passed, expected.of):
+        yield "summary counts", f"{expected.passed} of {expected.of}", f"{summary.passed} of {summary.of}"
+    if not _same(summary.speedup, expected.speedup):
+        yield "summary.speedup is not the geometric mean of the workloads'", expected.speedup, summary.speedup
+    if not _same_interval(summary.speedup_ci95, expected.speedup_ci95):
+        yield "summary.speedup_ci95 does not follow from log_ratios", expected.speedup_ci95, summary.speedup_ci95
+    if not _same(summary.score, expected.score):
+        yield "summary.score is not the mean of the workloads'", expected.score, summary.score
+    if entry.verdict is Verdict.PASSED and (summary.passed < summary.of or not entry.workloads):
+        yield "PASSED, but not every workload passed", f"{summary.of} of {summary.of}", f"{summary.passed}"
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=_RELATIVE)
+
+
+def _same_interval(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return _same(one[0], other[0]) and _same(one[1], other[1])

@@ -1,0 +1,75 @@
+"""`harness audit` as a person or a script calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.store.ledgers import git, make_workspace
+from tests.store.test_audit import FILE, Place
+
+
+def harness(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *arguments]
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path / "a workspace")
+    with place.repo:
+        place.enter(place.healthy())
+    return place
+
+
+def test_a_healthy_ledger_exits_0_soon(place: Place) -> None:
+    started = time.monotonic()
+    ran = harness(place.workspace.root, "audit")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("whole: 9 entries and 0 records in 1 files on main at ")
+    assert time.monotonic() - started < 15  # 3 s on a machine of its own: benchmarks/ledger.py measures it
+
+
+def test_each_break_is_named_and_exits_1(place: Place) -> None:
+    place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
+    ran = harness(place.workspace.root / "problems", "audit")
+    assert ran.returncode == 1
+    (row,) = [line for line in ran.stdout.splitlines() if line.startswith(FILE)]
+    assert "chain broken: prev is not the hash of the document before" in row
+    assert row.count("sha256:") == 2
+    assert (
+        "harness: the ledger on main has 1 break\n  `git log -p main -- ledger/` shows who changed what" in ran.stderr
+    )
+
+
+def test_scripts_get_json(place: Place) -> None:
+    assert json.loads(harness(place.workspace.root, "audit", "--json").stdout)["whole"] is True
+    place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
+    ran = harness(place.workspace.root, "audit", "--json")
+    assert ran.returncode == 1
+    found = json.loads(ran.stdout)
+    assert found["whole"] is False
+    assert [(one["file"], one["seq"]) for one in found["breaks"]] == [(FILE, 3)]
+
+
+def test_without_a_workspace_it_says_what_to_do(tmp_path: Path) -> None:
+    ran = harness(tmp_path, "audit")
+    assert ran.returncode == 2
+    assert "make one with `harness init DIR`" in ran.stderr
+
+
+def test_without_its_branch_it_says_so(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path / "w")
+    git(workspace.root, "branch", "-m", "main", "trunk")
+    ran = harness(workspace.root, "audit")
+    assert ran.returncode == 2
+    assert "there is no branch main" in ran.stderr

@@ -1,0 +1,136 @@
+"""`harness status` and `harness log` as a person or a script calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.model.verdict import Verdict
+from harness.store.ledger import Ledger
+from harness.store.live import write_live
+from harness.store.repo import Repo
+from harness.store.workspace import Workspace
+from tests.cli.test_audit import harness
+from tests.store.ledgers import PROBLEM, draft, git, make_workspace, ticking
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    files = {f"problems/{problem}/definition.json": "{}" for problem in (PROBLEM, "starter/swiglu", "starter/rope")}
+    workspace = make_workspace(tmp_path / "a workspace", files)
+    with Repo(workspace) as repo, Ledger(workspace, repo, branch="main", clock=ticking()) as ledger:
+        for one in (
+            draft("baseline"),
+            draft(speedup=1.5, cites=1),
+            draft("confirmation", speedup=1.4, cites=2),
+            draft("champion", cites=3),
+            draft(tree="e" * 40, verdict=Verdict.INCORRECT_NUMERICAL, worker="w02"),
+            draft(problem="starter/swiglu", speedup=0.7),
+            draft(problem="starter/swiglu", run="other", speedup=3.0),
+        ):
+            ledger.append(one)
+    return workspace
+
+
+def row_of(output: str, problem: str) -> str:
+    (row,) = [line for line in output.splitlines() if line.startswith(problem)]
+    return row
+
+
+def test_the_table_tells_how_every_problem_stands(workspace: Workspace) -> None:
+    ran = harness(workspace.root, "status")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "run main, target cpu" in ran.stdout
+    champion = row_of(ran.stdout, PROBLEM)
+    assert "12.0 us" in champion
+    assert "1.46" in champion  # 1.4 and 1.54: the confirmation's number, not the evaluation's
+    assert "1 INCORRECT_NUMERICAL, 1 PASSED" in champion
+    assert champion.endswith(" 5")
+    assert "unconfirmed" in row_of(ran.stdout, "starter/swiglu")
+    assert row_of(ran.stdout, "starter/rope").split()[1:] == ["-", "-", "-", "-", "-", "0"]
+    assert "1 of 3 problems have a confirmed speed-up; 3 evaluations" in ran.stdout
+    assert "nothing runs here now" in ran.stdout
+
+
+def test_scripts_get_the_numbers(workspace: Workspace) -> None:
+    found = json.loads(harness(workspace.root, "status", "--json").stdout)
+    problems = {problem["problem"]: problem for problem in found["problems"]}
+    champion = problems[PROBLEM]["champion"]
+    assert (champion["seq"], champion["evaluation"], champion["worker"]) == (3, 2, "w01")
+    assert champion["speedup_ci95"][0] < champion["speedup"] < champion["speedup_ci95"][1]
+    assert problems["starter/rope"]["champion"] is None
+    assert found["run"] == "main"
+
+
+def test_another_run_stands_apart(workspace: Workspace) -> None:
+    found = json.loads(harness(workspace.root, "status", "--run", "other", "--json").stdout)
+    problems = {problem["problem"]: problem["evaluations"] for problem in found["problems"]}
+    assert problems == {PROBLEM: 0, "starter/rope": 0, "starter/swiglu": 1}
+
+
+def test_what_runs_is_shown_and_what_died_is_not(workspace: Workspace) -> None:
+    current = {"kind": "evaluation", "problem": PROBLEM, "stage": "timing", "worker": "w01"}
+    write_live(workspace, "daemon", {"queued": 3, "current": current})
+    write_live(workspace, "worker-w01", {"worker": "w01", "state": "waiting", "problem": PROBLEM})
+    (workspace.live / "planner.json").write_text(json.dumps({"pid": 2**22 - 3, "state": "deciding"}))
+    output = harness(workspace.root, "status").stdout
+    assert f"daemon (pid {os.getpid()}): evaluation {PROBLEM} timing of w01 (3 queued)" in output
+    assert f"worker-w01 (pid {os.getpid()}): waiting {PROBLEM}" in output
+    assert "planner" not in output
+
+
+def test_a_checkout_that_lags_behind_is_said(workspace: Workspace) -> None:
+    path = workspace.root / "ledger" / f"{PROBLEM}.yaml"
+    path.write_text(path.read_text() + "# mine\n")
+    with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
+        ledger.append(draft("note"))
+    assert f"ledger/{PROBLEM}.yaml" in harness(workspace.root, "status").stdout
+
+
+def test_an_unreadable_index_is_made_anew_with_a_message(workspace: Workspace) -> None:
+    harness(workspace.root, "status")
+    workspace.index_file.write_bytes(b"garbage" * 100)
+    ran = harness(workspace.root, "status")
+    assert ran.returncode == 0
+    assert "harness: the ledger's index could not be used (file is not a database): made anew" in ran.stderr
+    assert "1.46" in row_of(ran.stdout, PROBLEM)
+
+
+def test_an_empty_workspace_has_nothing_to_show(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path / "w")
+    ran = harness(workspace.root, "status")
+    assert ran.returncode == 0
+    assert "no problems here" in ran.stdout
+
+
+def test_the_log_ends_with_the_newest(workspace: Workspace) -> None:
+    ran = harness(workspace.root, "log", PROBLEM)
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()[2:]
+    assert [line.split()[3] for line in lines] == ["baseline", "evaluation", "confirmation", "champion", "evaluation"]
+    assert "INCORRECT_NUMERICAL" in lines[-1]
+    assert "w02" in lines[-1]
+    assert "3 of 4096 elements are off" in lines[-1]
+    assert "cccccccccc" in lines[1]
+    assert "cites 3" in lines[3]
+
+
+def test_the_log_of_everything_names_the_problem_and_stops_at_n(workspace: Workspace) -> None:
+    lines = harness(workspace.root, "log", "-n", "2").stdout.splitlines()[2:]
+    assert [line.split()[2] for line in lines] == ["starter/swiglu", "starter/swiglu"]
+    rows = json.loads(harness(workspace.root, "log", "-n", "3", "--run", "main", "--json").stdout)
+    assert [(row["problem"], row["seq"]) for row in rows] == [(PROBLEM, 4), (PROBLEM, 5), ("starter/swiglu", 1)]
+
+
+def test_a_log_of_nothing_is_no(workspace: Workspace) -> None:
+    ran = harness(workspace.root, "log", "starter/rope")
+    assert ran.returncode == 1
+    assert "the ledger has no entries of starter/rope" in ran.stderr
+
+
+def test_the_index_keeps_out_of_git(workspace: Workspace) -> None:
+    harness(workspace.root, "status")
+    assert git(workspace.root, "status", "--porcelain") == ""
