@@ -142,9 +142,19 @@ class Site:
     # --- workers ---
 
     def submit(
-        self, worker: str, problem: str, text: str = "", *, solution: str = SOLUTION, run: str = "main"
+        self,
+        worker: str,
+        problem: str,
+        text: str = "",
+        *,
+        solution: str = SOLUTION,
+        run: str = "main",
+        publish: bool = True,
     ) -> Commit:
-        """Commit a solution on a worker's branch, with plumbing only; `text` is added to the kernel as a comment."""
+        """Commit a solution on a worker's branch, with plumbing only; `text` is added to the kernel as a comment.
+
+        With `publish` false the branch is not moved, so that nobody sees the commit yet.
+        """
         branch = f"agents/{run}/{worker}/{problem}"
         index = {"GIT_INDEX_FILE": str(self.scratch / f"index-{worker}")}
         self.scratch.mkdir(parents=True, exist_ok=True)
@@ -159,7 +169,8 @@ class Site:
             git(self.root, "update-index", "--add", "--cacheinfo", f"100644,{blob},{place}/{name}", extra=index)
         tree = git(self.root, "write-tree", extra=index)
         made = git(self.root, "commit-tree", tree, "-p", parent, "-m", f"Try {text}\n\nRun: {run}\nWorker: {worker}")
-        git(self.root, "update-ref", f"refs/heads/{branch}", made)
+        if publish:
+            git(self.root, "update-ref", f"refs/heads/{branch}", made)
         commit = Commit(made, git(self.root, "rev-parse", f"{made}:{place}"), branch, worker, problem)
         self.commits.append(commit)
         return commit

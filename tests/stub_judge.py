@@ -127,7 +127,7 @@ def content(directory: Path) -> bytes:
 
 class Stub:
     def __init__(self, device: str, cache: Path, sandbox: str) -> None:
-        self.target = "cpu" if device == "cpu" else "h200"
+        self.target = "cpu" if device.startswith("cpu") else "h200"
         self.device = {"name": f"stub {device}", "id": f"stub-{device}"}
         self.cache = cache
         version = hashlib.sha256(os.environ.get("STUB_JUDGE_VERSION", "1").encode()).hexdigest()

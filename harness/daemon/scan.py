@@ -77,7 +77,8 @@ class Scanner:
                 found += self._branch(branch, tip, base, target, judge.environment.judge)
                 problems.add((place[1] if place else "", target))
         for _, job in sorted(found, key=lambda one: one[0]):
-            self._queue.add(job)
+            if self._queue.add(job):
+                logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
         failpoint("daemon.after_scan")
         for problem, target in sorted(problems):
             self._settle(problem, target, base, judges[target].environment.judge)

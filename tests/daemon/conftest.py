@@ -1,14 +1,21 @@
-"""What the daemon's tests share."""
+"""What the daemon's tests share: a site, and the daemon running in a thread of the test."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-STUB = Path(__file__).parents[1] / "stub_judge.py"
+from harness.daemon.daemon import run_daemon
+from harness.model.config import Config
+from harness.model.entry import Entry
+from tests.site import STUB, Commit, Site, site_in
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -18,3 +25,88 @@ def stub_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, str(STUB)]))
     monkeypatch.setenv("STUB_JUDGE_REQUESTS", str(requests))
     return requests
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A workspace with two small problems and the stub judge, also for daemons in this process."""
+    with site_in(tmp_path) as made:
+        for name, value in made.environment().items():
+            if name.startswith(("HARNESS_", "STUB_")):
+                monkeypatch.setenv(name, value)
+        yield made
+        # This process carries no marker: what is left now, the daemon has left.
+        assert not made.strays()
+
+
+class Running:
+    """A daemon in a thread."""
+
+    def __init__(self, site: Site, config: Config, limit: int | None) -> None:
+        self.site = site
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(config, limit), name="daemon under test")
+
+    def _run(self, config: Config, limit: int | None) -> None:
+        try:
+            run_daemon(self.site.workspace, config, max_evaluations=limit, stop=self.stop)
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            self.error = error
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(timeout=30)
+        assert not self._thread.is_alive()
+
+    def entry_of(self, commit: Commit, deadline_s: float = 20.0) -> Entry:
+        """The outcome that a worker would wait for."""
+        file = self.site.workspace.outcome_file(commit.problem, "cpu", commit.tree)
+        wait_until(lambda: file.exists() or self.error, what=f"the outcome of {commit.tree}", deadline_s=deadline_s)
+        if self.error:
+            raise self.error
+        return Entry.model_validate_json(file.read_text())
+
+    def says(self, words: str, deadline_s: float = 20.0) -> str:
+        """The first message on the display that holds these words."""
+
+        def found() -> str | None:
+            return next((said for said in self.site.live().get("messages", []) if words in said), None)
+
+        return wait_until(found, what=f"a message with {words!r}", deadline_s=deadline_s)
+
+
+Daemon = Callable[..., contextlib.AbstractContextManager[Running]]
+
+
+@pytest.fixture
+def daemon(site: Site) -> Daemon:
+    """A context in which a daemon serves the site; it is stopped cleanly at its end."""
+
+    @contextlib.contextmanager
+    def running(config: Config | None = None, limit: int | None = None) -> Iterator[Running]:
+        threads = set(threading.enumerate())
+        made = Running(site, config or Config(), limit)
+        made.start()
+        try:
+            yield made
+        finally:
+            made.end()
+        if made.error:
+            raise made.error
+        assert set(threading.enumerate()) <= threads, "a thread outlived the daemon"
+
+    return running
+
+
+@pytest.fixture
+def once(site: Site) -> Callable[..., None]:
+    """Run a daemon in this thread until nothing is left to do."""
+
+    def run(config: Config | None = None, limit: int | None = None) -> None:
+        run_daemon(site.workspace, config or Config(), max_evaluations=limit, once=True, stop=threading.Event())
+
+    return run

@@ -171,7 +171,7 @@ def test_the_children_of_a_judge_that_dies_are_ended_with_it(client: Client) -> 
     assert len(group_of(pid)) == 2
     os.kill(pid, signal.SIGKILL)
     assert isinstance(client.told(), Lost)
-    assert not group_of(pid)
+    wait_until(lambda: not group_of(pid), what="the end of the judge's children")
 
 
 def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, problem: Path) -> None:
@@ -180,8 +180,8 @@ def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, probl
     assert pid is not None
     client.judge.ask(request(problem, "// stub: hang"))
     client.judge.close()
-    assert not group_of(pid)
     assert client.judge.pid is None
+    wait_until(lambda: not group_of(pid), what="the end of the judge's group")
 
 
 def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_judge_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert pid is not None
     wait_until(lambda: "deaf" in client.log.read_text(), what="the judge's handler")
     client.judge.close(grace_s=0.3)
-    assert not group_of(pid)
+    wait_until(lambda: not group_of(pid), what="the end of the judge")
 
 
 def test_one_client_serves_many_requests_in_one_process(client: Client, problem: Path, stub_command: Path) -> None:

@@ -1,0 +1,117 @@
+"""`harness daemon` as people and the supervisor run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import statistics
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness.model.verdict import EntryKind
+from harness.store.parentage import PARENT_VARIABLE
+from tests.site import Site, git
+from tests.waiting import wait_until
+
+EVENT_TO_QUEUED_S = 0.3
+DAEMON_MB = 120.0
+"""Daemon and planner together have 200."""
+
+
+def ready(site: Site) -> None:
+    """Wait until the daemon's judge is ready."""
+    wait_until(
+        lambda: any(judge["state"] == "idle" for judge in site.live().get("judges", [])), what="a judge that is ready"
+    )
+
+
+def outcome(site: Site, process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=30)
+    return process.returncode, output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(site: Site, number: signal.Signals) -> None:
+    done = site.submit("w01", "t/one", "stub: speedup=0.9")
+    process = site.start("daemon")
+    wait_until(site.workspace.outcome_file("t/one", "cpu", done.tree).exists, what="the outcome")
+    site.submit("w01", "t/two", f"stub: hold={site.scratch}/never")
+    wait_until(lambda: (site.live().get("current") or {}).get("problem") == "t/two", what="a judge at work")
+    process.send_signal(number)
+    code, output = outcome(site, process)
+    assert code == 0, output
+    site.no_strays()
+    assert git(site.root, "status", "--porcelain") == ""
+    assert 'kind: "evaluation"' in git(site.root, "show", "main:ledger/t/one.yaml")
+
+
+def test_it_counts_its_limit_and_ends_when_nothing_is_left(site: Site) -> None:
+    for number in range(3):
+        site.submit("w01", "t/one", f"{number} stub: speedup=0.9")
+    first = site.run("daemon", "--once", "--max-evaluations", "2", "--device", "cpu")
+    assert first.returncode == 0, first.stdout
+    assert Counter(entry.kind for entry in site.entries())[EntryKind.EVALUATION] == 2
+    second = site.run("daemon", "--once", "--run", "main")
+    assert second.returncode == 0, second.stdout
+    assert Counter(entry.kind for entry in site.entries())[EntryKind.EVALUATION] == 3
+
+
+def test_another_run_has_branches_of_its_own(site: Site) -> None:
+    site.submit("w01", "t/one", "elsewhere", run="night")
+    assert site.run("daemon", "--once", "--run", "night").returncode == 0
+    assert {entry.run for entry in site.entries()} == {"night"}
+
+
+def test_it_dies_with_its_supervisor_and_takes_the_judge_along(site: Site) -> None:
+    supervisor = subprocess.Popen(["sleep", "60"])
+    try:
+        # A supervisor that is not its parent any more: it has died before the daemon could ask to be told.
+        orphan = site.run("daemon", extra={PARENT_VARIABLE: str(supervisor.pid)})
+        assert orphan.returncode == 1
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    process = site.start("daemon", extra={PARENT_VARIABLE: str(os.getpid())})
+    ready(site)
+    process.kill()
+    process.wait()
+    site.no_strays()
+
+
+def test_its_log_has_what_it_did_and_its_judge_a_log_of_its_own(site: Site) -> None:
+    commit = site.submit("w01", "t/one", "stub: die-once")
+    assert site.run("daemon", "--once").returncode == 0
+    log = (site.workspace.logs / "daemon.log").read_text()
+    assert re.search(rf"INFO .*queued {commit.tree} of w01 for t/one", log)
+    assert "the judge of cpu was ended by SIGKILL" in log
+    assert (site.workspace.logs / "judge-cpu.log").exists()
+
+
+@pytest.mark.serial
+def test_a_commit_is_queued_soon_and_the_daemon_stays_small(site: Site) -> None:
+    process = site.start("daemon")
+    ready(site)
+    site.submit("w00", "t/one", f"stub: hold={site.scratch}/go")  # keeps the judge busy
+    wait_until(lambda: (site.live().get("current") or {}).get("kind") == "evaluation", what="a judge at work")
+    took = []
+    for number in range(5):
+        commit = site.submit(f"w{number}", "t/two", f"number {number}", publish=False)
+        started = time.monotonic()
+        git(site.root, "update-ref", f"refs/heads/{commit.branch}", commit.id)
+        wait_until(lambda: _queued(site, commit.tree), what="the candidate in the queue", poll_s=0.002)
+        took.append(time.monotonic() - started)
+    assert statistics.median(took) <= EVENT_TO_QUEUED_S, took
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    resident_mb = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+    assert resident_mb <= DAEMON_MB
+    process.terminate()
+    assert outcome(site, process)[0] == 0
+
+
+def _queued(site: Site, tree: str) -> bool:
+    return f"queued {tree}" in (site.workspace.logs / "daemon.log").read_text()

@@ -1,0 +1,364 @@
+"""The daemon on real git repositories with real processes; a stub answers in the judge's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.daemon import judges
+from harness.daemon.watch import RefWatcher
+from harness.errors import ConfigurationError
+from harness.model.config import Config, JudgeConfig
+from harness.model.entry import Entry
+from harness.model.verdict import EntryKind, Verdict
+from tests.daemon.conftest import Daemon
+from tests.site import Commit, Site, git, write_problem
+from tests.waiting import wait_until
+
+Once = Callable[..., None]
+
+
+def of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUATION) -> list[Entry]:
+    """The entries of one kind about a commit's candidate."""
+    return [
+        entry
+        for entry in entries
+        if entry.kind is kind
+        and entry.problem == commit.problem
+        and entry.candidate
+        and entry.candidate.tree == commit.tree
+    ]
+
+
+def kinds(site: Site) -> Counter[EntryKind]:
+    return Counter(entry.kind for entry in site.entries())
+
+
+def test_the_way_of_a_candidate_from_commit_to_champion(site: Site, once: Once) -> None:
+    slow = site.submit("w01", "t/one", "stub: speedup=0.8")
+    fast = site.submit("w02", "t/one", "stub: speedup=1.5")
+    once()
+    entries = site.entries("t/one")
+    baseline = entries[0]
+    assert baseline.kind is EntryKind.BASELINE
+    assert set(baseline.baselines) == {"t/one-0", "t/one-1"}
+    (evaluation,) = of(entries, fast)
+    assert evaluation.cites == baseline.seq
+    assert evaluation.candidate is not None
+    assert evaluation.candidate.model_dump() == {
+        "commit": fast.id,
+        "tree": fast.tree,
+        "branch": fast.branch,
+        "worker": "w02",
+        "language": "cpp",
+    }
+    (confirmation,) = of(entries, fast, EntryKind.CONFIRMATION)
+    assert confirmation.cites == evaluation.seq
+    (champion,) = of(entries, fast, EntryKind.CHAMPION)
+    assert champion.cites == confirmation.seq
+    assert champion.summary == confirmation.summary
+    assert [entry.verdict for entry in of(entries, slow)] == [Verdict.PASSED]
+    assert not of(entries, slow, EntryKind.CONFIRMATION)
+
+
+def test_the_judge_is_asked_about_snapshots_of_commits_and_the_fastest_baseline(site: Site, once: Once) -> None:
+    commit = site.submit("w01", "t/one", "as committed")
+    (site.root / "problems/t/one/definition.json").write_text("edited and not committed")
+    once()
+    baseline, evaluation = site.requests()[:2]
+    assert (baseline["kind"], baseline["solution_dir"]) == ("baseline", None)
+    assert evaluation["baseline"] == {"t/one-0": "compile", "t/one-1": "compile"}
+    assert Path(evaluation["solution_dir"]) == site.workspace.cache / "candidates" / commit.tree
+    assert "as committed" in (Path(evaluation["solution_dir"]) / "kernel.cpp").read_text()
+    problem = Path(evaluation["problem_dir"])
+    assert problem.is_relative_to(site.workspace.cache / "problems")
+    assert json.loads((problem / "definition.json").read_text())["name"] == "one"
+    assert not (problem / "solutions").exists()
+
+
+def test_a_commit_made_while_the_daemon_runs_is_judged_and_its_worker_told(site: Site, daemon: Daemon) -> None:
+    with daemon() as running:
+        first = running.entry_of(site.submit("w01", "t/one", "stub: speedup=1.2"))
+        second = running.entry_of(site.submit("w01", "t/two", "stub: verdict=INCORRECT_NUMERICAL"))
+    assert (first.verdict, second.verdict) == (Verdict.PASSED, Verdict.INCORRECT_NUMERICAL)
+    assert second.reason == "the stub was asked for this verdict"
+    assert kinds(site)[EntryKind.EVALUATION] == 2
+
+
+def test_the_same_tree_is_measured_once_whoever_commits_it_and_however_often(site: Site, once: Once) -> None:
+    first = site.submit("w01", "t/one", "same")
+    second = site.submit("w02", "t/one", "same")
+    site.submit("w01", "t/one", "other")
+    site.submit("w01", "t/one", "same")
+    assert first.tree == second.tree
+    once()
+    once()
+    assert len(of(site.entries(), first)) == 1
+    assert kinds(site)[EntryKind.EVALUATION] == 2
+    assert kinds(site)[EntryKind.BASELINE] == 1
+
+
+def test_every_commit_of_a_branch_is_judged_oldest_first(site: Site, once: Once) -> None:
+    commits = [site.submit("w01", "t/one", f"number {number} stub: speedup=0.9") for number in range(4)]
+    once()
+    judged = [Path(asked["solution_dir"]).name for asked in site.requests() if asked["kind"] == "evaluation"]
+    assert judged == [commit.tree for commit in commits]
+
+
+def test_packed_refs_are_seen_as_loose_ones_are(site: Site, once: Once) -> None:
+    commit = site.submit("w01", "t/one", "packed")
+    git(site.root, "pack-refs", "--all", "--prune")
+    once()
+    assert len(of(site.entries(), commit)) == 1
+
+
+def test_commits_that_the_coordination_branch_has_are_not_candidates_any_more(site: Site, once: Once) -> None:
+    commit = site.submit("w01", "t/one", "merged")
+    git(site.root, "update-ref", "refs/heads/main", commit.id)
+    git(site.root, "reset", "--quiet", "--hard")
+    once()
+    assert not site.entries()
+
+
+def test_other_runs_and_other_branches_are_left_alone(site: Site, once: Once) -> None:
+    site.submit("w01", "t/one", "elsewhere", run="other")
+    git(site.root, "branch", "agents/main/odd")
+    once()
+    assert not site.entries()
+
+
+def test_a_malformed_solution_gets_its_verdict_without_a_judge(site: Site, once: Once) -> None:
+    commit = site.submit("w01", "t/one", solution="language: cobol\nentry: kernel.cpp::increment\n")
+    once()
+    (entry,) = of(site.entries(), commit)
+    assert entry.verdict is Verdict.COMPILE_ERROR
+    assert entry.reason is not None
+    assert entry.reason.startswith("solution.yaml:1: ")
+    assert "cobol" in entry.reason
+    assert entry.summary is not None
+    assert (entry.summary.passed, entry.summary.of) == (0, 2)
+    assert [asked["kind"] for asked in site.requests()] == ["baseline"]
+
+
+def test_a_link_that_leads_out_is_a_verdict_too(site: Site, once: Once) -> None:
+    commit = site.submit("w01", "t/one", "fine")
+    blob = git(site.root, "hash-object", "-w", "--stdin", stdin="../../../../secret")
+    index = {"GIT_INDEX_FILE": str(site.scratch / "index")}
+    git(site.root, "read-tree", commit.id, extra=index)
+    place = "problems/t/one/solutions/cpu"
+    git(site.root, "update-index", "--add", "--cacheinfo", f"120000,{blob},{place}/link.h", extra=index)
+    tree = git(site.root, "write-tree", extra=index)
+    made = git(site.root, "commit-tree", tree, "-p", commit.id, "-m", "Lead out")
+    git(site.root, "update-ref", f"refs/heads/{commit.branch}", made)
+    once()
+    refused = [entry for entry in site.entries() if entry.verdict is Verdict.COMPILE_ERROR]
+    assert len(refused) == 1
+    assert "link.h is a link that leads out" in str(refused[0].reason)
+
+
+def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, once: Once) -> None:
+    commit = site.submit("w01", "t/one", "in cpp")
+    once(Config(languages=("pytorch",)))
+    (entry,) = of(site.entries(), commit)
+    assert entry.verdict is Verdict.COMPILE_ERROR
+    assert entry.reason == "`language` is cpp; this run allows pytorch"
+
+
+def test_a_candidate_that_kills_its_judge_twice_gets_a_verdict_and_the_others_go_on(site: Site, once: Once) -> None:
+    killer = site.submit("w01", "t/one", "stub: die")
+    honest = site.submit("w02", "t/one", "honest")
+    once()
+    entries = site.entries()
+    (entry,) = of(entries, killer)
+    assert entry.verdict is Verdict.RUNTIME_ERROR
+    assert entry.reason is not None
+    assert entry.reason.startswith("judging this candidate has ended the judge twice; the last time, ")
+    assert "SIGKILL" in entry.reason
+    assert [other.verdict for other in of(entries, honest)] == [Verdict.PASSED]
+    asked = Counter(asked["solution_dir"] for asked in site.requests())
+    assert asked[str(site.workspace.cache / "candidates" / killer.tree)] == 2
+
+
+def test_one_lost_judge_is_forgiven(site: Site, once: Once) -> None:
+    commit = site.submit("w01", "t/one", "stub: die-once")
+    once()
+    (entry,) = of(site.entries(), commit)
+    assert entry.verdict is Verdict.PASSED
+    assert not list((site.workspace.state / "attempts").iterdir())
+
+
+def test_attempts_are_remembered_over_a_restart(
+    site: Site, once: Once, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = site.submit("w01", "t/one", "stub: die")
+    monkeypatch.setattr(judges, "FIRST_PAUSE_S", 60.0)
+    monkeypatch.setattr(judges, "LONGEST_PAUSE_S", 60.0)
+    with daemon():
+        attempts = site.workspace.state / "attempts"
+        wait_until(lambda: attempts.is_dir() and list(attempts.glob("*.json")), what="the first loss")
+    monkeypatch.undo()
+    for name, value in site.environment().items():
+        if name.startswith(("HARNESS_", "STUB_")):
+            monkeypatch.setenv(name, value)
+    once()
+    (entry,) = of(site.entries(), commit)
+    assert entry.verdict is Verdict.RUNTIME_ERROR
+    assert len([asked for asked in site.requests() if asked["kind"] == "evaluation"]) == 2
+
+
+def test_a_candidate_that_hangs_its_judge_times_out(site: Site, once: Once, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "MARGIN_S", 0.2)
+    commit = site.submit("w01", "t/one", "stub: hang")
+    once(Config(judge=JudgeConfig(max_judge_s=0.1)))
+    (entry,) = of(site.entries(), commit)
+    assert entry.verdict is Verdict.TIMEOUT
+    assert "did not answer within 0 s" in str(entry.reason)
+
+
+def test_a_reference_that_kills_the_judge_is_invalid_and_its_candidates_are_told(site: Site, once: Once) -> None:
+    write_problem(site.root, "t/one", description="stub: die")
+    git(site.root, "commit", "--quiet", "-am", "A bad reference")
+    bad = site.submit("w01", "t/one", "honest")
+    good = site.submit("w01", "t/two", "honest")
+    once()
+    entries = site.entries()
+    (baseline,) = [entry for entry in entries if entry.kind is EntryKind.BASELINE and entry.problem == "t/one"]
+    assert baseline.verdict is Verdict.INVALID_REFERENCE
+    assert "ended the judge twice" in str(baseline.reason)
+    (entry,) = of(entries, bad)
+    assert entry.verdict is Verdict.INVALID_REFERENCE
+    assert entry.cites == baseline.seq
+    assert [other.verdict for other in of(entries, good)] == [Verdict.PASSED]
+
+
+def test_the_limit_counts_evaluations_of_this_invocation_and_lets_confirmations_come_on_top(
+    site: Site, daemon: Daemon, once: Once
+) -> None:
+    for number in range(5):
+        site.submit("w01", "t/one", f"number {number} stub: speedup={1.2 + number / 10}")
+    with daemon(limit=2):
+        wait_until(lambda: site.live().get("limit_reached"), what="the limit")
+        assert site.live()["evaluations_done"] == 2
+        assert site.live()["queued"] == 3
+    assert kinds(site)[EntryKind.EVALUATION] == 2
+    assert kinds(site)[EntryKind.CONFIRMATION] == 2
+    once(limit=2)
+    assert kinds(site)[EntryKind.EVALUATION] == 4
+
+
+def test_a_problem_that_changes_while_the_daemon_runs_is_another_problem(site: Site, daemon: Daemon) -> None:
+    commit = site.submit("w01", "t/one", "stub: speedup=1.3")
+    with daemon() as running:
+        before = running.entry_of(commit)
+        write_problem(site.root, "t/one", workloads=3)
+        git(site.root, "commit", "--quiet", "-am", "One more workload")
+        wait_until(lambda: len(of(site.entries(), commit)) == 2, what="a second evaluation")
+    after = of(site.entries(), commit)[1]
+    assert after.problem_digest != before.problem_digest
+    assert len(after.workloads) == 3
+    assert kinds(site)[EntryKind.BASELINE] == 2
+
+
+def test_a_change_of_documentation_is_no_change_of_a_problem(site: Site, once: Once) -> None:
+    commit = site.submit("w01", "t/one", "stub: speedup=1.3")
+    once()
+    (site.root / "problems/t/one/README.md").write_text("words")
+    git(site.root, "add", "--all")
+    git(site.root, "commit", "--quiet", "-m", "Say more")
+    once()
+    assert len(of(site.entries(), commit)) == 1
+
+
+def test_a_new_judge_version_measures_again(site: Site, once: Once, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = site.submit("w01", "t/one", "stub: speedup=1.3")
+    once()
+    monkeypatch.setenv("STUB_JUDGE_VERSION", "2")
+    once()
+    assert len({entry.environment.judge for entry in of(site.entries(), commit) if entry.environment}) == 2
+
+
+def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, daemon: Daemon) -> None:
+    (site.root / "problems/t/one/workload.jsonl").write_text("{")
+    git(site.root, "commit", "--quiet", "-am", "Break a problem")
+    waiting = site.submit("w01", "t/one", "honest")
+    with daemon() as running:
+        running.entry_of(site.submit("w01", "t/two", "honest"))
+        assert "workload.jsonl:1" in running.says("candidates of t/one wait")
+        write_problem(site.root, "t/one")
+        git(site.root, "commit", "--quiet", "-am", "Mend it")
+        assert running.entry_of(waiting).verdict is Verdict.PASSED
+        wait_until(lambda: not site.live().get("messages"), what="the end of the message")
+
+
+def test_stopping_commits_the_ledger_and_leaves_the_checkout_clean(site: Site, daemon: Daemon) -> None:
+    with daemon() as running:
+        running.entry_of(site.submit("w01", "t/one", "stub: speedup=0.9"))
+    assert git(site.root, "status", "--porcelain") == ""
+    assert git(site.root, "show", "main:ledger/t/one.yaml").count("\n---\n") == 2
+    assert (site.root / "ledger/heads.yaml").is_file()
+
+
+def test_a_stop_while_a_judge_works_leaves_no_judge_and_no_half_entry(site: Site, daemon: Daemon, once: Once) -> None:
+    go = site.scratch / "go"
+    commit = site.submit("w01", "t/one", f"stub: hold={go}")
+    with daemon():
+        wait_until(lambda: (site.live().get("current") or {}).get("kind") == "evaluation", what="a judge at work")
+        assert site.live()["current"]["worker"] == "w01"
+    site.no_strays()
+    assert not of(site.entries(), commit)
+    go.touch()
+    once()
+    assert len(of(site.entries(), commit)) == 1
+
+
+def test_without_watches_commits_are_found_by_looking(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(watcher: RefWatcher) -> None:
+        del watcher
+        raise OSError(28, "inotify watch limit reached")
+
+    monkeypatch.setattr(RefWatcher, "start", refuse)
+    with daemon() as running:
+        assert "max_user_watches" in running.says("the kernel gives no watches")
+        running.entry_of(site.submit("w01", "t/one", "found late"))
+
+
+def test_what_is_derived_may_be_deleted_at_any_time(site: Site, daemon: Daemon) -> None:
+    with daemon() as running:
+        running.entry_of(site.submit("w01", "t/one", "before"))
+        shutil.rmtree(site.workspace.derived)
+        running.entry_of(site.submit("w01", "t/one", "after"))
+    assert kinds(site)[EntryKind.EVALUATION] == 2
+
+
+def test_a_judge_that_never_becomes_ready_ends_the_daemon_with_the_reason(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judges, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", "sh -c 'echo bubblewrap is missing >&2; exit 2'")
+    site.submit("w01", "t/one")
+    with pytest.raises(ConfigurationError, match="bubblewrap is missing") as raised:
+        once()
+    assert raised.value.where == str(site.workspace.logs / "judge-cpu.log")
+
+
+def test_a_second_daemon_is_refused_and_told_who_is_there(site: Site, daemon: Daemon) -> None:
+    with daemon() as running:
+        running.entry_of(site.submit("w01", "t/one"))
+        second = site.run("daemon", "--once")
+    assert second.returncode == 2
+    assert f"pid {os.getpid()}" in second.stdout
+
+
+def test_two_devices_share_the_work_and_a_baseline_is_measured_once(site: Site, once: Once) -> None:
+    for number in range(6):
+        site.submit("w01", "t/one", f"number {number} stub: speedup=0.9")
+    once(Config(devices=("cpu", "cpu:1")))
+    assert kinds(site) == {EntryKind.BASELINE: 1, EntryKind.EVALUATION: 6}

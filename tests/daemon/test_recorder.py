@@ -1,0 +1,101 @@
+"""What the ledger cannot take now is held, in order, and entered when it can; nothing is entered twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.daemon import recorder as recorder_module
+from harness.daemon.live import Display
+from harness.daemon.recorder import Recorder
+from harness.errors import LedgerError, RepositoryError
+from harness.model.entry import Entry, EntryDraft
+from harness.model.verdict import EntryKind
+from harness.store.ledger import Ledger
+from harness.store.repo import Repo
+from tests.site import Site, git
+
+
+def draft(note: str) -> EntryDraft:
+    return EntryDraft(
+        kind=EntryKind.NOTE, run="main", problem="t/one", problem_digest="sha256:0", target="cpu", note=note
+    )
+
+
+class Refusing:
+    """A ledger's `append` that the disk refuses `times` times."""
+
+    def __init__(self, ledger: Ledger, times: int) -> None:
+        self._append = ledger.append
+        self._times = times
+
+    def __call__(self, given: EntryDraft) -> Entry:
+        if self._times:
+            self._times -= 1
+            raise LedgerError("no space left", where="spool", remedy="free some space")
+        return self._append(given)
+
+
+@pytest.fixture
+def ledger(site: Site) -> Iterator[Ledger]:
+    with Repo(site.workspace) as repo:
+        opened = Ledger(site.workspace, repo, branch="main")
+        yield opened
+        opened.close()
+
+
+def test_answers_are_held_in_order_and_entered_when_the_disk_has_space(
+    site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "FIRST_PAUSE_S", 0.0)
+    display = Display(site.workspace)
+    recorder = Recorder(site.workspace, ledger, display)
+    monkeypatch.setattr(ledger, "append", Refusing(ledger, times=3))
+    entered: list[str | None] = []
+    for note in ("first", "second", "third"):
+        recorder.enter(draft(note), lambda entry: entered.append(entry.note))
+    assert (recorder.held, entered) == (3, [])
+    assert recorder.next_retry() is not None
+    for _ in range(3):
+        recorder.retry(force=True)
+    assert (recorder.held, entered) == (0, ["first", "second", "third"])
+    assert recorder.next_retry() is None
+    assert [entry.note for entry in site.entries()] == ["first", "second", "third"]
+
+
+def test_a_retry_waits_for_its_time(site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(site.workspace, ledger, Display(site.workspace))
+    monkeypatch.setattr(ledger, "append", Refusing(ledger, times=1))
+    entered: list[Entry] = []
+    recorder.enter(draft("note"), entered.append)
+    recorder.retry()
+    assert not entered
+    recorder.retry(force=True)
+    assert len(entered) == 1
+
+
+def test_entering_again_from_what_follows_keeps_the_order(site: Site, ledger: Ledger) -> None:
+    recorder = Recorder(site.workspace, ledger, Display(site.workspace))
+    recorder.enter(draft("first"), lambda _: recorder.enter(draft("second"), lambda _: None))
+    assert [entry.note for entry in site.entries()] == ["first", "second"]
+
+
+def test_a_commit_that_git_refuses_is_said_and_tried_again(
+    site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    display = Display(site.workspace)
+    recorder = Recorder(site.workspace, ledger, display)
+    recorder.enter(draft("note"), lambda _: None)
+
+    def refuse(*, force: bool = False) -> str:
+        del force
+        raise RepositoryError("main is being rebased")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "flush", refuse)
+        recorder.flush()
+        with pytest.raises(RepositoryError):
+            recorder.flush(force=True)
+    recorder.flush(force=True)
+    assert "note" in git(site.root, "show", "main:ledger/t/one.yaml")
