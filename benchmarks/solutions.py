@@ -1,0 +1,322 @@
+"""Check the solutions that come with the problems, and time them against the reference and the problem's baseline.
+
+Run on a CUDA machine, with `suite/name` or `suite` of problems (all by default):
+
+    python -m benchmarks.solutions starter moe/topk_routing --json results.json
+
+Every workload gets fresh random inputs, drawn as the judge draws them; outputs are poisoned before the call and
+compared with the judge's own rules. Sealed CUDA is timed by the trusted launcher (device events around the plan, L2 displaced,
+the pair's overhead subtracted); everything else by events around the call, L2 displaced and the queue held back long
+enough that launches are not what is measured, unless the code itself waits for the device. Times are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.judge.correctness import Comparison, compare_all
+from harness.judge.inputs import InputSource
+from harness.judge.layout import layout_of
+from harness.judge.reference import Reference, by_name, load_reference, torch_dtype
+from harness.judge.toolkit import find_toolkit
+from harness.model.launches import resolve
+from harness.model.plan import Launch, WorkspaceSpec
+from harness.model.problem import ConstAxis, CustomInput, Problem, Workload
+from harness.model.solution import Solution
+from harness.runner import nvrtc
+from harness.runner.driver import Driver
+from harness.runner.launcher import SealedWorkload, Trusted, Veil
+from harness.store.problems import load_problem
+from harness.store.solutions import load_solution
+
+ROOT = Path(__file__).parents[1]
+POISON = 0xA5
+SLOTS_BYTES = 6 << 30
+"""Sets of inputs and outputs are kept beside each other up to so much memory, eight at most."""
+SPIN_CYCLES = 1_500_000
+"""Nearly a millisecond: the host enqueues a call's launches while the device spins."""
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found for one workload."""
+
+    problem: str
+    axes: dict[str, int]
+    language: str
+    verdict: str
+    matched: float
+    rms_error: float
+    latency_us: float
+    baseline_us: float | None
+    eager_us: float
+    compiled_us: float | None
+
+    @property
+    def speedup(self) -> float:
+        """Over the fastest of what the problem comes with."""
+        others = [t for t in (self.baseline_us, self.eager_us, self.compiled_us) if t is not None]
+        return min(others) / self.latency_us
+
+
+class Bench:
+    """The device, its trusted kernels, and what is subtracted from their readings."""
+
+    def __init__(self, calls: int) -> None:
+        torch.zeros(1, device="cuda")
+        self.calls = calls
+        self.driver = Driver()
+        cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), ["veil", "fill", "hold", "known"], [])
+        self.trusted = Trusted(self.driver, cubin)
+        self.overhead_us = self.trusted.pair_overhead_us()
+
+    def time(self, call: Callable[[], object]) -> float:
+        """Median microseconds of a call after two that warm it up; fewer calls where they take long."""
+        call()
+        call()
+        pairs = [self._once(call) for _ in range(3)]
+        if statistics.median(pairs) < 20_000:
+            pairs = [self._once(call) for _ in range(self.calls)]
+        return statistics.median(pairs) - self.overhead_us
+
+    def _once(self, call: Callable[[], object]) -> float:
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(SPIN_CYCLES)  # noqa: SLF001 - torch's own benchmarks use it
+        self.trusted.displace.run()
+        start.record()
+        call()
+        stop.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(stop) * 1e3
+
+
+def compile_cuda(source: Path, kernels: list[str], macros: list[str]) -> tuple[bytes, dict[str, str]]:
+    """Cubin for the device at hand, and the kernels' symbols."""
+    toolkit = find_toolkit()
+    major, minor = torch.cuda.get_device_capability()
+    request = {
+        "library": str(toolkit.library),
+        "includes": [str(path) for path in toolkit.includes],
+        "source": str(source),
+        "architecture": f"sm_{major}{minor}a",
+        "options": ["-std=c++17", "-default-device", *macros],
+        "kernels": kernels,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name)
+        (out / "request.json").write_text(json.dumps(request))
+        command = [sys.executable, nvrtc.__file__, str(out / "request.json"), name]
+        if subprocess.run(command, check=False).returncode:
+            raise SystemExit((out / "compile.log").read_text())
+        return (out / "kernel.cubin").read_bytes(), json.loads((out / "names.json").read_text())["symbols"]
+
+
+def draw(problem: Problem, reference: Reference, source: InputSource, workload: Workload) -> dict[str, Any]:
+    """Fresh inputs on the device. Custom ones are made there, which is much faster and from the same distribution."""
+    if any(isinstance(given, CustomInput) for given in workload.inputs.values()) and reference.custom_inputs:
+        made: dict[str, Any] = reference.custom_inputs(problem.sizes(workload), torch.device("cuda"))
+        return {name: made[name].contiguous() for name in problem.definition.inputs}
+    drawn = source.draw(workload).items()
+    return {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in drawn}
+
+
+def outputs_of(problem: Problem, workload: Workload) -> dict[str, torch.Tensor]:
+    """Poisoned outputs."""
+    made = {}
+    for name, spec in problem.definition.outputs.items():
+        shape = problem.shape(spec, problem.sizes(workload))
+        made[name] = torch.empty(shape, dtype=torch_dtype(spec.dtype), device="cuda")
+        made[name].view(torch.uint8).fill_(POISON)
+    return made
+
+
+def entry_point(solution: Solution) -> Run:
+    """The function of a Python solution, its params put in."""
+    spec = importlib.util.spec_from_file_location(
+        f"solution_{abs(hash(solution.directory))}", solution.directory / solution.spec.file
+    )
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{solution.directory}: cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    function, params = getattr(module, solution.spec.function), dict(solution.spec.params)
+    return lambda *arguments: function(*arguments, **params)
+
+
+def python_call(solution: Solution, run: Run, inputs: Mapping[str, Any], outputs: dict[str, torch.Tensor]) -> Run:
+    """One call as the solution wants it, with the outputs passed or returned."""
+    if solution.spec.destination_passing:
+        return lambda: run(*inputs.values(), *outputs.values())
+    return lambda: run(*inputs.values())
+
+
+class Sealed:
+    """One workload of a sealed solution with its sets of inputs and outputs."""
+
+    def __init__(self, bench: Bench, problem: Problem, solution: Solution, workload: Workload) -> None:
+        spec, definition = solution.spec, problem.definition
+        launches = tuple(Launch.model_validate(launch) for launch in spec.launch)
+        spaces = {name: WorkspaceSpec.model_validate(space) for name, space in spec.workspaces.items()}
+        constants = {name: a.value for name, a in definition.axes.items() if isinstance(a, ConstAxis)}
+        macros = [f"-DAXIS_{name}={value}" for name, value in constants.items()]
+        macros += [f"-D{name}={value}" for name, value in spec.params.items()]
+        self._file = solution.directory / spec.file
+        cubin, symbols = compile_cuda(self._file, sorted({launch.kernel for launch in launches}), macros)
+        module = bench.driver.load(cubin)
+        self._functions = {name: bench.driver.function(module, symbol) for name, symbol in symbols.items()}
+        self._bench, self._problem, self._workload = bench, problem, workload
+        self._layout = layout_of(problem, workload)
+        a_set = self._layout.input_stride + self._layout.output_stride
+        self.slots = max(2, min(8, SLOTS_BYTES // a_set))
+        self._veil = Veil(0x9E3779B97F4A7C15, 7)
+        self._inputs = torch.empty(self.slots * self._layout.input_stride, dtype=torch.uint8, device="cuda")
+        self._outputs = torch.full((self.slots * self._layout.output_stride,), POISON, dtype=torch.uint8, device="cuda")
+        self._plan = (launches, spaces, dict(spec.params))
+
+    def put(self, slot: int, inputs: Mapping[str, Any]) -> None:
+        """Lay a set of inputs into a slot, veiled."""
+        stride = self._layout.input_stride
+        plain = torch.zeros(stride, dtype=torch.uint8, device="cuda")
+        for field in self._layout.inputs:
+            value = inputs[field.name]
+            if not isinstance(value, torch.Tensor):
+                value = torch.tensor(value, dtype=field.torch_dtype, device="cuda")
+            plain[field.offset : field.offset + field.bytes] = value.reshape(-1).view(torch.uint8)
+        target = self._inputs.data_ptr() + slot * stride
+        self._bench.trusted.veil(plain.data_ptr(), target, stride, self._veil, slot).run()
+        torch.cuda.synchronize()
+
+    def run(self, inputs: Mapping[str, Any], rounds: int) -> float:
+        """Call every slot `rounds` times; the median, the events' overhead subtracted."""
+        launches, spaces, params = self._plan
+        scalars = {name: value for name, value in inputs.items() if not isinstance(value, torch.Tensor)}
+        sizes = self._problem.sizes(self._workload)
+        plan = resolve(launches, spaces, self._problem.definition, sizes, scalars, params)
+        arena = (self._inputs.data_ptr(), self._outputs.data_ptr())
+        message = self._layout.message(self.slots, "eager")
+        work = SealedWorkload(self._bench.trusted, self._functions, plan.as_json(), message, arena, self._veil)
+        readings: list[float] = []
+        for _ in range(rounds + 1):
+            readings = readings[: self.slots * rounds] + work.run(range(self.slots))
+        return statistics.median(readings[self.slots :]) - self._bench.overhead_us
+
+    def output(self, slot: int) -> dict[str, torch.Tensor]:
+        """A slot's outputs."""
+        stride, found = self._layout.output_stride, {}
+        for field in self._layout.outputs:
+            begin = slot * stride + field.offset
+            found[field.name] = self._outputs[begin : begin + field.bytes].view(field.torch_dtype).view(field.shape)
+        return found
+
+
+def worst(results: list[Comparison]) -> tuple[str, float, float]:
+    """Verdict with its reason, least matched ratio, largest error."""
+    failed = next((r for r in results if not r.passed), None)
+    verdict = f"{failed.verdict.value}: {failed.reason}" if failed else "PASSED"
+    return verdict, min(r.matched for r in results), max(r.rms_error for r in results)
+
+
+def check(reference: Reference, inputs: Mapping[str, Any], actual: Any, workload: Workload) -> Comparison:  # noqa: ANN401
+    """The judge's comparison of one call."""
+    expected = {name: value.cpu() for name, value in reference.outputs(list(inputs.values())).items()}
+    found = {name: value.cpu() for name, value in by_name(actual, reference.definition).items()}
+    return compare_all(expected, found, workload.tolerance)
+
+
+def measure(bench: Bench, problem: Problem, workload: Workload, target: str, *, compiled: bool) -> Row:
+    """Check and time one workload."""
+    reference = load_reference(problem)
+    source = InputSource(problem, reference=reference)
+    solution = load_solution(problem.directory / "solutions" / target)
+    inputs = draw(problem, reference, source, workload)
+    results = []
+    if solution.spec.language == "cuda":
+        sealed = Sealed(bench, problem, solution, workload)
+        sets = [inputs, draw(problem, reference, source, workload)]
+        for slot in range(sealed.slots):
+            sealed.put(slot, sets[slot % 2])
+        latency = sealed.run(inputs, max(2, bench.calls // sealed.slots))
+        results = [check(reference, sets[slot % 2], sealed.output(slot), workload) for slot in (0, sealed.slots - 1)]
+        del sealed, sets
+    else:
+        run = entry_point(solution)
+        for given in (draw(problem, reference, source, workload), inputs):
+            outputs = outputs_of(problem, workload)
+            returned = python_call(solution, run, given, outputs)()
+            actual = outputs if solution.spec.destination_passing else returned
+            results.append(check(reference, given, actual, workload))
+        latency = bench.time(python_call(solution, run, inputs, outputs))
+    verdict, matched, error = worst(results)
+    eager = bench.time(lambda: reference.run(*inputs.values()))
+    compiled_us = None
+    if compiled:
+        faster = torch.compile(reference.run)
+        compiled_us = bench.time(lambda: faster(*inputs.values()))
+    baseline = None
+    if (problem.directory / "baseline").is_dir():
+        theirs = load_solution(problem.directory / "baseline")
+        baseline = bench.time(python_call(theirs, entry_point(theirs), inputs, outputs_of(problem, workload)))
+    return Row(
+        problem.key, dict(workload.axes), solution.spec.language, verdict, matched, error,
+        round(latency, 2), baseline and round(baseline, 2), round(eager, 2), compiled_us and round(compiled_us, 2),
+    )  # fmt: skip
+
+
+def chosen(names: list[str], target: str) -> list[Path]:
+    """Directories of the problems named, those with a solution for the target."""
+    wanted = names or ["*"]
+    found = [path for name in wanted for path in sorted((ROOT / "problems").glob(name if "/" in name else f"{name}/*"))]
+    return [path for path in found if (path / "solutions" / target / "solution.yaml").is_file()]
+
+
+def main() -> None:
+    """Check and time what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", nargs="*", help="suite or suite/name; all by default")
+    parser.add_argument("--target", default="h200")
+    parser.add_argument("--calls", type=int, default=40)
+    parser.add_argument("--every", type=int, default=1, help="take every n-th workload, and the last")
+    parser.add_argument("--compile", action="store_true", help="time torch.compile of the reference too")
+    parser.add_argument("--json", type=Path, help="write the rows there")
+    options = parser.parse_args()
+    bench, rows = Bench(options.calls), []
+    print(torch.cuda.get_device_name(), torch.__version__, f"pair overhead {bench.overhead_us:.2f} us")
+    for directory in chosen(options.problems, options.target):
+        problem = load_problem(directory)
+        last = len(problem.workloads) - 1
+        for number, workload in enumerate(problem.workloads):
+            if number % options.every and number != last:
+                continue
+            try:
+                row = measure(bench, problem, workload, options.target, compiled=options.compile)
+            except (RuntimeError, ValueError, TypeError) as error:
+                print(f"{problem.key:34s} {workload.axes} {type(error).__name__}: {str(error)[:600]}", flush=True)
+                break
+            rows.append(row)
+            sizes = " ".join(f"{name}={size}" for name, size in row.axes.items())
+            print(
+                f"{row.problem:34s} {sizes:36s} {row.verdict:8s} {row.matched:.4f} {row.rms_error:.1e}"
+                f" {row.latency_us:9.2f}  base {row.baseline_us}  eager {row.eager_us}  compiled {row.compiled_us}  x{row.speedup:.2f}",
+                flush=True,
+            )
+            torch.cuda.empty_cache()
+    if options.json:
+        options.json.write_text(json.dumps([vars(row) | {"speedup": round(row.speedup, 3)} for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()
