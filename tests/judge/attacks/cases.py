@@ -1,0 +1,159 @@
+"""What the attacks attack: two small problems, honest solutions of them, and the shape of an attack."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from harness.model.verdict import Verdict
+
+N = K = 256
+LONG = 1 << 16
+_ATOL = {"linear": 1e-2, "linear_twice": 1e-2, "mean": 3e-2}
+_SUITE = "attacked"
+
+_LINEAR = {
+    "name": "linear",
+    "axes": {
+        "M": {"type": "var"},
+        "N": {"type": "const", "value": N},
+        "K": {"type": "const", "value": K},
+    },
+    "inputs": {
+        "x": {"shape": ["M", "K"], "dtype": "float32"},
+        "weight": {"shape": ["N", "K"], "dtype": "float32"},
+    },
+    "outputs": {"out": {"shape": ["M", "N"], "dtype": "float32"}},
+    "reference": "def run(x, weight):\n    return x @ weight.T\n",
+}
+_MEAN = {
+    "name": "mean",
+    "axes": {"M": {"type": "var"}, "K": {"type": "const", "value": LONG}},
+    "inputs": {"x": {"shape": ["M", "K"], "dtype": "float32"}},
+    "outputs": {"out": {"shape": ["M"], "dtype": "float32"}},
+    "reference": "def run(x):\n    return x.mean(-1)\n",
+}
+_ROWS = {"linear": (96,), "linear_twice": (96, 160), "mean": (8,)}
+PROBLEMS = ("linear", "linear_twice", "mean")
+"""`mean` has a tolerance so wide that a constant keeps it: its outputs have a standard deviation of 0.004."""
+
+
+def write_problem(directory: Path, name: str) -> Path:
+    """`directory/attacked/NAME` as a problem directory."""
+    root = directory / _SUITE / name
+    root.mkdir(parents=True)
+    definition = _MEAN if name == "mean" else _LINEAR
+    (root / "definition.json").write_text(json.dumps(definition))
+    inputs = {given: {"type": "random"} for given in definition["inputs"]}
+    lines = [
+        json.dumps(
+            {"uuid": f"{name}-{rows}", "axes": {"M": rows}, "inputs": inputs, "tolerance": {"max_atol": _ATOL[name]}}
+        )
+        for rows in _ROWS[name]
+    ]
+    (root / "workload.jsonl").write_text("\n".join(lines) + "\n")
+    return root
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One solution that cheats (or, with `caught` empty and `honest` set, does not).
+
+    `source` may hold `@SECRET@` and `@PLANT@`, paths of the test's own outside the solution: a file that is nobody's
+    business, and a file that nobody may make; and `@PORT@`, where something listens on 127.0.0.1.
+    """
+
+    name: str
+    source: str
+    caught: tuple[Verdict, ...] = ()
+    """The verdicts that catch it; none: it passes, and its number is honest."""
+    fools: Literal["speed", "wrong", "plant", "hang", "litter", "flood"] = "speed"
+    """How the naive judge is fooled: a speed-up that is none, a wrong answer passed, a file made, no answer at all,
+    processes left behind, a log of 50 MB and more."""
+    language: Literal["pytorch", "cpp"] = "pytorch"
+    problem: str = "linear"
+    destination_passing: bool = True
+    flags: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    prelude: str = ""
+    says: str = ""
+    """What the judge's reason contains."""
+
+    def write(self, directory: Path, words: Mapping[str, str]) -> Path:
+        """The solution as a directory."""
+        directory.mkdir(parents=True)
+        main = "kernel.cpp" if self.language == "cpp" else "kernel.py"
+        spec: dict[str, object] = {
+            "language": self.language,
+            "entry": f"{main}::run",
+            "destination_passing": self.destination_passing,
+        }
+        if self.flags:
+            spec["compile"] = {"flags": [_filled(flag, words) for flag in self.flags]}
+        (directory / "solution.yaml").write_text(yaml.safe_dump(spec))
+        source = self.prelude + textwrap.dedent(self.source)
+        for name, text in {main: source, **self.files}.items():
+            (directory / name).write_text(_filled(textwrap.dedent(text), words))
+        return directory
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
+
+
+EARLY = """
+import torch
+from collections import Counter
+
+seen = Counter()
+
+def early(x):
+    seen[x.shape[0]] += 1
+    return seen[x.shape[0]] <= 5
+
+def honest(x, weight, out):
+    torch.mm(x, weight.t(), out=out)
+"""
+"""Attacks that behave for the first calls of each shape start so: a naive judge looks no further."""
+HONEST = Attack(
+    "honest",
+    """
+    import torch
+
+    def run(x, weight, out):
+        torch.mm(x, weight.t(), out=out)
+    """,
+)
+CPP = """
+#include <cstdint>
+
+static void compute(const float* x, const float* weight, float* out, int64_t rows) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int n = 0; n < AXIS_N; n++) {
+            float sums[16] = {};
+            for (int k = 0; k < AXIS_K; k += 16)
+                for (int lane = 0; lane < 16; lane++)
+                    sums[lane] += x[i * AXIS_K + k + lane] * weight[n * AXIS_K + k + lane];
+            float sum = 0;
+            for (int lane = 0; lane < 16; lane++) sum += sums[lane];
+            out[i * AXIS_N + n] = sum;
+        }
+}
+"""
+"""An honest C++ computation; attacks in C++ start from it."""
+HONEST_CPP = Attack(
+    "honest_cpp",
+    CPP
+    + """
+extern "C" void run(const float* x, const float* weight, float* out, int64_t rows) { compute(x, weight, out, rows); }
+""",
+    language="cpp",
+)

@@ -1,0 +1,181 @@
+"""One naive judge and one real one per test process, and a place for attacks to be put."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.store.problems import load_problem
+from tests.judge.attacks.cases import PROBLEMS, Attack, write_problem
+
+_ROOT = Path(__file__).resolve().parents[3]
+_PATIENCE_S = 120.0
+
+
+@dataclass
+class Lines:
+    """A process that is asked and answers in lines."""
+
+    process: subprocess.Popen[bytes]
+    _text: bytes = b""
+
+    def ask(self, line: str) -> None:
+        """Send one line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        """The next line, by a deadline."""
+        assert self.process.stdout is not None
+        while b"\n" not in self._text:
+            ready, _, _ = select.select([self.process.stdout], [], [], _PATIENCE_S)
+            assert ready, "no answer"
+            chunk = os.read(self.process.stdout.fileno(), 65536)
+            assert chunk, f"ended with {self.process.wait(timeout=10)}"
+            self._text += chunk
+        line, _, self._text = self._text.partition(b"\n")
+        return line.decode()
+
+    def close(self) -> None:
+        """End of input, then the end."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(timeout=10)
+        self.process.stdout.close()
+
+
+@dataclass(frozen=True)
+class Naive:
+    """What the naive judge said."""
+
+    passed: bool
+    speedup: float
+    workloads: int
+    hung: bool
+    said_bytes: int
+    said: str
+    left_alive: bool
+
+
+@dataclass
+class Courts:
+    """Both judges, and what they said of honest solutions."""
+
+    directory: Path
+    naive_judge: Lines
+    real_judge: Lines
+    problems: dict[str, Path]
+    port: int
+    count: int = 0
+    _naive: dict[str, Naive] = field(default_factory=dict)
+    _real: dict[str, JudgeAnswer] = field(default_factory=dict)
+
+    @property
+    def secret(self) -> Path:
+        """A file outside every solution."""
+        return self.directory / "secret"
+
+    def plant(self, attack: Attack) -> Path:
+        """A file that an attack would like to make."""
+        return self.directory / f"planted-{attack.name}"
+
+    def put(self, attack: Attack) -> Path:
+        """The attack as a solution directory of its own."""
+        self.count += 1
+        words = {"SECRET": str(self.secret), "PLANT": str(self.plant(attack)), "PORT": str(self.port)}
+        return attack.write(self.directory / "solutions" / f"{attack.name}-{self.count}", words)
+
+    def naive(self, attack: Attack) -> Naive:
+        """Judge naively."""
+        solution = self.put(attack)
+        request = {"problem": str(self.problems[attack.problem]), "solution": str(solution)}
+        self.naive_judge.ask(json.dumps(request))
+        return Naive(**json.loads(self.naive_judge.answer()))
+
+    def real(self, attack: Attack, **settings: Any) -> JudgeAnswer:
+        """Judge for real."""
+        directory = self.problems[attack.problem]
+        solution = self.put(attack)
+        request = JudgeRequest(
+            id=solution.name,
+            kind="evaluation",
+            problem=f"attacked/{attack.problem}",
+            problem_dir=str(directory),
+            problem_digest=load_problem(directory).digest,
+            solution_dir=str(solution),
+            **{"half_width": 0.5, "max_judge_s": 40.0, **settings},
+        )
+        self.real_judge.ask(request.model_dump_json())
+        while True:
+            event = json.loads(self.real_judge.answer())
+            if event["event"] == "answer":
+                return JudgeAnswer.model_validate(event)
+
+    def naive_once(self, attack: Attack) -> Naive:
+        """Of an honest solution, judged once."""
+        if attack.name not in self._naive:
+            self._naive[attack.name] = self.naive(attack)
+        return self._naive[attack.name]
+
+    def real_once(self, attack: Attack) -> JudgeAnswer:
+        """Of an honest solution, judged once."""
+        if attack.name not in self._real:
+            self._real[attack.name] = self.real(attack)
+        return self._real[attack.name]
+
+
+def _start(arguments: list[str], environment: dict[str, str], said: Path) -> Lines:
+    with said.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=_ROOT,
+            env={**os.environ, **environment},
+        )
+    return Lines(process)
+
+
+@pytest.fixture(scope="session")
+def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courts]:
+    directory = tmp_path_factory.mktemp("courts")
+    locks, cache, home = (directory / name for name in ("locks", "cache", "home"))
+    for made in (locks, cache, home):
+        made.mkdir()
+    environment = {"HARNESS_LOCK_DIR": str(locks), "HOME": str(home), "COURT_SECRET": "nobody's business"}
+    real = _start(
+        ["harness.judge", "--device", "cpu", "--cache", str(cache), "--sandbox", "bubblewrap"],
+        environment,
+        directory / "real.log",
+    )
+    naive = _start(["tests.judge.attacks.naive"], environment, directory / "naive.log")
+    problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    courts = Courts(directory, naive, real, problems, listener.getsockname()[1])
+    courts.secret.write_text("nobody's business")
+    try:
+        assert naive.answer() == "ready"
+        assert json.loads(real.answer())["event"] == "ready"
+        yield courts
+    finally:
+        real.close()
+        naive.close()
+        listener.close()

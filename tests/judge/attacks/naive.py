@@ -1,0 +1,206 @@
+"""A naive judge, as public ones are: candidate, reference and clock in one Python process.
+
+It is careful in the usual way: seeded inputs, three rounds against the reference, the matched ratio of SOL-ExecBench,
+several input sets, the median of many timed calls, both sides timed alike. Served from a process that forks one child
+per judging, because what it runs can do anything to it: `python -m tests.judge.attacks.naive`, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_SETS, _ROUNDS, _CALLS = 3, 3, 40
+_GIVES_UP_S = 5.0
+
+
+def is_close(out: torch.Tensor, expected: torch.Tensor, atol: float) -> bool:
+    """SOL-ExecBench's rule: 99 % of the elements within atol + 1e-2 * |expected|."""
+    matched = torch.isclose(out.float(), expected, atol=atol, rtol=1e-2).float().mean()
+    return bool(matched >= 0.99)
+
+
+def judge(problem: Path, solution: Path, answers: int) -> None:
+    """Judge every workload and write a line for each."""
+    definition = json.loads((problem / "definition.json").read_text())
+    namespace: dict[str, Any] = {}
+    exec(definition["reference"], namespace)
+    reference = namespace["run"]
+    candidate = load(definition, solution)
+    for number, line in enumerate((problem / "workload.jsonl").read_text().splitlines()):
+        workload = json.loads(line)
+        sizes = {name: axis.get("value") for name, axis in definition["axes"].items()} | workload["axes"]
+        torch.manual_seed(number)
+        sets = [make_inputs(definition, sizes) for _ in range(_SETS)]
+        correct = check(candidate, reference, sets[0], workload["tolerance"]["max_atol"])
+        latency = measure(candidate, sets)
+        baseline = measure(reference, sets)
+        answer = {"correct": correct, "speedup": baseline / latency}
+        os.write(answers, (json.dumps(answer) + "\n").encode())
+
+
+def check(
+    candidate: Callable[..., Any], reference: Callable[..., Any], inputs: list[torch.Tensor], atol: float
+) -> bool:
+    """Three rounds against the reference."""
+    for _ in range(_ROUNDS):
+        expected = reference(*inputs)
+        out = candidate(*inputs)
+        if not is_close(out, expected, atol):
+            return False
+    return True
+
+
+def measure(run: Callable[..., Any], sets: list[list[torch.Tensor]]) -> float:
+    """Median seconds a call."""
+    statistics = importlib.import_module("statistics")
+    times = []
+    for call in range(_CALLS):
+        inputs = sets[call % len(sets)]
+        begin = time.perf_counter()
+        run(*inputs)
+        times.append(time.perf_counter() - begin)
+    return max(1e-9, float(statistics.median(times)))
+
+
+def make_inputs(definition: dict[str, Any], sizes: dict[str, int]) -> list[torch.Tensor]:
+    """Standard normal inputs; weights scaled by their fan-in."""
+    made = []
+    for name, spec in definition["inputs"].items():
+        value = torch.randn([sizes[axis] for axis in spec["shape"]])
+        made.append(value / sizes["K"] ** 0.5 if name == "weight" else value)
+    return made
+
+
+def load(definition: dict[str, Any], solution: Path) -> Callable[..., Any]:
+    """The candidate as a function that returns its output."""
+    import yaml
+
+    spec = yaml.safe_load((solution / "solution.yaml").read_text())
+    width = [definition["axes"][axis].get("value") for axis in next(iter(definition["outputs"].values()))["shape"][1:]]
+    if spec["language"] == "cpp":
+        call = load_cpp(definition, solution, spec)
+    else:
+        sys.path.insert(0, str(solution))
+        call = importlib.import_module("kernel").run
+        if not spec["destination_passing"]:
+            return call  # type: ignore[no-any-return]
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        out = torch.empty([inputs[0].shape[0], *width])
+        call(*inputs, out)
+        return out
+
+    return run
+
+
+def load_cpp(definition: dict[str, Any], solution: Path, spec: dict[str, Any]) -> Callable[..., Any]:
+    """Compile here and now, and call through ctypes."""
+    made = solution / "kernel.so"
+    constants = [f"-DAXIS_{name}={axis['value']}" for name, axis in definition["axes"].items() if "value" in axis]
+    flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-shared", *spec.get("compile", {}).get("flags", [])]
+    command = ["c++", *flags, *constants, "-I", str(solution), "-o", str(made), str(solution / "kernel.cpp")]
+    subprocess.run(command, check=True, timeout=60, cwd=solution)
+    function = ctypes.CDLL(str(made)).run
+
+    def call(*tensors: torch.Tensor) -> None:
+        function(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.c_int64(tensors[0].shape[0]))
+
+    return call
+
+
+def serve_one(request: dict[str, str]) -> dict[str, Any]:
+    """Fork, judge, and say what came out."""
+    read, write = os.pipe()
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            _judge_in_child(request, write, said.fileno())
+        os.close(write)
+        lines, hung = _collect(read)
+        alive = _end(child)
+        os.close(read)
+        size = os.fstat(said.fileno()).st_size
+        said.seek(max(0, size - 2000))
+        tail = said.read().decode(errors="replace")
+    answers = [json.loads(line) for line in lines]
+    return {
+        "passed": bool(answers) and all(answer["correct"] for answer in answers) and not hung,
+        "speedup": min((answer["speedup"] for answer in answers), default=0.0),
+        "workloads": len(answers),
+        "hung": hung,
+        "said_bytes": size,
+        "said": tail,
+        "left_alive": alive,
+    }
+
+
+def _judge_in_child(request: dict[str, str], answers: int, said: int) -> None:
+    os.setpgid(0, 0)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    code = 1
+    try:
+        judge(Path(request["problem"]), Path(request["solution"]), answers)
+        code = 0
+    except BaseException:  # noqa: BLE001 - what is judged may raise anything
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _collect(read: int) -> tuple[list[str], bool]:
+    text, end = b"", time.monotonic() + _GIVES_UP_S
+    while True:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([read], [], [], left)[0]:
+            return text.decode().splitlines(), True
+        chunk = os.read(read, 65536)
+        if not chunk:
+            return text.decode().splitlines(), False
+        text += chunk
+
+
+def _end(child: int) -> bool:
+    """End the child and everything it left; whether it left anything."""
+    left = False
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        os.killpg(child, signal.SIGKILL)
+        left = True
+    except ProcessLookupError:
+        pass
+    return left
+
+
+def main() -> None:
+    """Serve requests until stdin ends."""
+    torch.set_num_threads(1)
+    torch.randn(8, 8) @ torch.randn(8, 8)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(serve_one(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
