@@ -1,4 +1,4 @@
-"""A real workspace for tests of the daemon and of what surrounds it: git, problems, workers' commits, real processes."""
+"""A real workspace for tests: git, problems, workers' commits, and the harness in real processes."""
 
 from __future__ import annotations
 

@@ -67,9 +67,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
             judge = Stub(given.device, given.cache, given.sandbox)
-            failpoint("judge.before_ready")
+            failpoint("judge.before_device")
             say(judge.ready())
-            failpoint("judge.after_ready")
             for request in lines:
                 judge.serve(request)
         finally:
@@ -143,17 +142,28 @@ class Stub:
         return {"event": "ready", "target": self.target, "device": self.device, "environment": self.environment}
 
     def serve(self, request: Json) -> None:
-        failpoint("judge.after_request")
+        """Pass the places where the real judge and its runner can be killed, in their order, and answer."""
+        failpoint("judge.request")
         note(request)
         judged = Path(request["solution_dir"] or request["problem_dir"])
         asked = directives(judged)
         self.obey(asked, judged)
+        for place in ("judge.built", "judge.artefact_kept", "judge.standby_taken", "judge.runner_started"):
+            failpoint(place)
+        failpoint("judge.before_rounds")
         say({"event": "progress", "id": request["id"], "stage": "timing", "done": 1, "of": 2})
-        failpoint("judge.while_timing")
-        answer = self.baseline(request) if request["kind"] == "baseline" else self.evaluation(request, asked)
+        failpoint("judge.before_timing")
+        if not runner_lives():
+            answer = self.refused(request, "RUNTIME_ERROR", "the runner was ended by SIGKILL")
+        elif request["kind"] == "baseline":
+            answer = self.baseline(request)
+        elif "verdict" in asked:
+            answer = self.refused(request, asked["verdict"], "the stub was asked for this verdict")
+        else:
+            answer = self.evaluation(request, asked)
         failpoint("judge.before_answer")
+        failpoint("judge.answered")
         say(answer)
-        failpoint("judge.after_answer")
 
     def obey(self, asked: dict[str, str], judged: Path) -> None:
         mark = self.cache / f"stub-died-{content(judged).hex()}"
@@ -192,23 +202,32 @@ class Stub:
             baselines={uuid: {"eager": EAGER_US, "compile": COMPILE_US, "baseline": None} for uuid in uuids},
         )
 
-    def evaluation(self, request: Json, asked: dict[str, str]) -> Json:
+    def refused(self, request: Json, verdict: str, reason: str) -> Json:
         uuids = workloads(request)
-        if "verdict" in asked:
+        if request["kind"] == "baseline":
             return self.answer(
-                request,
-                verdict=asked["verdict"],
-                reason="the stub was asked for this verdict",
-                workloads=[
-                    {"uuid": uuid, "verdict": asked["verdict"], "reason": "the stub was asked for it"} for uuid in uuids
-                ],
-                summary={"passed": 0, "of": len(uuids)},
+                request, verdict="INVALID_REFERENCE", reason=reason, summary={"passed": 0, "of": len(uuids)}
             )
+        rows = [{"uuid": uuid, "verdict": verdict, "reason": reason} for uuid in uuids]
+        summed = {"passed": 0, "of": len(uuids)}
+        return self.answer(request, verdict=verdict, reason=reason, workloads=rows, summary=summed)
+
+    def evaluation(self, request: Json, asked: dict[str, str]) -> Json:
         seed = content(Path(request["solution_dir"]))
         speedup = float(asked.get("speedup") or 0.9 + (seed[0] % 50) / 100)
         seed += request["kind"].encode()
-        rows = [workload(uuid, speedup, seed, request["baseline"][uuid]) for uuid in uuids]
+        rows = [workload(uuid, speedup, seed, request["baseline"][uuid]) for uuid in workloads(request)]
         return self.answer(request, verdict="PASSED", workloads=rows, summary=summary(rows))
+
+
+def runner_lives() -> bool:
+    """Whether a process in the runner's place passes the places where the real one can be killed."""
+    runner = os.fork()
+    if runner == 0:
+        for place in ("start", "before_load", "loaded", "ready", "before_call", "after_done"):
+            failpoint(f"runner.{place}")
+        os._exit(0)
+    return os.waitpid(runner, 0)[1] == 0
 
 
 def note(request: Json) -> None:

@@ -39,9 +39,13 @@ class Attempts:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._here: dict[Path, tuple[Loss, ...]] = {}
+        """What this process has seen: a disk that takes no record must not make a candidate immortal."""
 
     def losses(self, identity: Sequence[str]) -> tuple[Loss, ...]:
         """What is known of a measurement; a file that cannot be read is an attempt less, not an error."""
+        if self._file(identity) in self._here:
+            return self._here[self._file(identity)]
         try:
             rows = json.loads(self._file(identity).read_text())["losses"]
             return tuple(Loss.model_validate(row) for row in rows)
@@ -49,17 +53,21 @@ class Attempts:
             return ()
 
     def lost(self, identity: Sequence[str], loss: Loss) -> tuple[Loss, ...]:
-        """Add a loss and return all of them."""
-        losses = (*self.losses(identity), loss)
+        """Add a loss and return all of them.
+
+        Raises:
+            ConfigurationError: they cannot be written; this object counts them all the same.
+        """
+        losses = self._here[self._file(identity)] = (*self.losses(identity), loss)
         record = {"version": 1, "key": list(identity), "losses": [each.model_dump() for each in losses]}
         failpoint("daemon.before_attempt_recorded")
-        self._directory.mkdir(parents=True, exist_ok=True)
         atomic_write(self._file(identity), json.dumps(record))
         failpoint("daemon.after_attempt_recorded")
         return losses
 
     def forget(self, identity: Sequence[str]) -> None:
         """The measurement has its entry."""
+        self._here.pop(self._file(identity), None)
         self._file(identity).unlink(missing_ok=True)
 
     def _file(self, identity: Sequence[str]) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from harness.daemon.attempts import Attempts, Loss
+from harness.daemon.attempts import MOST, Attempts, Loss
 from harness.daemon.dispatch import Ask, Decided, Outdated, Planner, baseline_identity, job_identity
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
 from harness.daemon.judges import Answered, JudgeClient, Lost, News, expand_devices, judge_command
@@ -28,7 +28,8 @@ from harness.errors import ConfigurationError, HarnessError, LedgerError
 from harness.failpoints import failpoint
 from harness.model.config import Config
 from harness.model.entry import Entry
-from harness.model.judging import JudgeReady
+from harness.model.judging import JudgeAnswer, JudgeReady
+from harness.model.verdict import Verdict
 from harness.store.files import file_lock
 from harness.store.index import Index
 from harness.store.ledger import Ledger
@@ -106,6 +107,14 @@ class _Work:
     @property
     def is_baseline(self) -> bool:
         return self.ask.request.kind == "baseline"
+
+    @property
+    def identity(self) -> Sequence[str]:
+        """What its attempts are counted by."""
+        key = self.job.key
+        if self.is_baseline:
+            return baseline_identity(key.problem, key.problem_digest, key.target, key.judge)
+        return job_identity(self.job)
 
 
 class Daemon:
@@ -320,6 +329,8 @@ class Daemon:
         failpoint("daemon.after_answer")
         answer, job, run = answered.answer, work.job, self._config.run
         if work.is_baseline:
+            if answer.verdict is not Verdict.PASSED and self._try_again(work, answer):
+                return
             draft = baseline_draft(run, job.key.problem, answered.request.problem_digest, job.key.target, answer)
             self._recorder.enter(draft, self._baseline_entered)
         else:
@@ -337,16 +348,21 @@ class Daemon:
             )
         if work is None:
             return
-        key, loss = work.job.key, Loss(how=lost.how, reason=lost.reason)
-        if work.is_baseline:
-            identity = baseline_identity(key.problem, key.problem_digest, key.target, key.judge)
-        else:
-            identity = job_identity(work.job)
+        if not work.is_baseline:
             self._queue.put_back(work.job)
+        self._count_loss(work, Loss(how=lost.how, reason=lost.reason))
+
+    def _try_again(self, work: _Work, answer: JudgeAnswer) -> bool:
+        """Whether a baseline that failed is measured once more: its entry would condemn every candidate."""
+        self._count_loss(work, Loss(how="ended", reason=answer.reason or answer.verdict))
+        return len(self._attempts.losses(work.identity)) < MOST
+
+    def _count_loss(self, work: _Work, loss: Loss) -> None:
+        """An attempt at a measurement came to nothing."""
         try:
-            self._attempts.lost(identity, loss)
+            self._attempts.lost(work.identity, loss)
         except HarnessError as error:
-            self._display.say(f"this loss could not be recorded: {error}")
+            self._display.say(f"a lost judge could not be recorded: {error}")
 
     # --- after an entry ---
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +137,8 @@ class RefWatcher:
         Raises:
             OSError: the kernel gives no more watches (`fs.inotify.max_user_watches`, `max_user_instances`).
         """
+        # watchdog 7 says this of a directory that appears while its parent is being read; it does no harm.
+        warnings.filterwarnings("ignore", message="Callback with id", category=RuntimeWarning)
         handler = _Refs(self._git_dir, self._debouncer.touch)
         self._debouncer.start()
         observer = self._observer = Observer()  # some of its threads begin here: `close` ends them in any case

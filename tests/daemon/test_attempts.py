@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from harness.daemon.attempts import Attempts, Loss
 from harness.daemon.drafts import verdict_of_losses
+from harness.errors import ConfigurationError
 from harness.model.verdict import Verdict
 
 DIED = Loss(how="ended", reason="the judge of cpu was ended by SIGKILL")
@@ -27,12 +30,21 @@ def test_a_measurement_with_its_entry_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_read_is_no_attempt(tmp_path: Path) -> None:
-    attempts = Attempts(tmp_path)
-    attempts.lost(ONE, DIED)
+    Attempts(tmp_path).lost(ONE, DIED)
     (file,) = tmp_path.iterdir()
     for torn in (b"", b"{", b'{"losses": 3}', b'{"losses": [{"how": "?"}]}'):
         file.write_bytes(torn)
-        assert attempts.losses(ONE) == ()
+        assert Attempts(tmp_path).losses(ONE) == ()
+
+
+def test_a_disk_that_takes_no_record_makes_no_candidate_immortal(tmp_path: Path) -> None:
+    blocked = tmp_path / "attempts"
+    blocked.write_text("a file where the directory should be")
+    attempts = Attempts(blocked)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError):
+            attempts.lost(ONE, DIED)
+    assert attempts.losses(ONE) == (DIED, DIED)
 
 
 def test_only_deadlines_are_a_timeout() -> None:

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def ready(site: Site) -> None:
     )
 
 
-def outcome(site: Site, process: subprocess.Popen[str]) -> tuple[int, str]:
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
     output, _ = process.communicate(timeout=30)
     return process.returncode, output
 
@@ -43,7 +44,7 @@ def test_a_signal_ends_it_cleanly(site: Site, number: signal.Signals) -> None:
     site.submit("w01", "t/two", f"stub: hold={site.scratch}/never")
     wait_until(lambda: (site.live().get("current") or {}).get("problem") == "t/two", what="a judge at work")
     process.send_signal(number)
-    code, output = outcome(site, process)
+    code, output = outcome(process)
     assert code == 0, output
     site.no_strays()
     assert git(site.root, "status", "--porcelain") == ""
@@ -103,14 +104,14 @@ def test_a_commit_is_queued_soon_and_the_daemon_stays_small(site: Site) -> None:
         commit = site.submit(f"w{number}", "t/two", f"number {number}", publish=False)
         started = time.monotonic()
         git(site.root, "update-ref", f"refs/heads/{commit.branch}", commit.id)
-        wait_until(lambda: _queued(site, commit.tree), what="the candidate in the queue", poll_s=0.002)
+        wait_until(partial(_queued, site, commit.tree), what="the candidate in the queue", poll_s=0.002)
         took.append(time.monotonic() - started)
     assert statistics.median(took) <= EVENT_TO_QUEUED_S, took
     status = Path(f"/proc/{process.pid}/status").read_text()
     resident_mb = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
     assert resident_mb <= DAEMON_MB
     process.terminate()
-    assert outcome(site, process)[0] == 0
+    assert outcome(process)[0] == 0
 
 
 def _queued(site: Site, tree: str) -> bool:
