@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from harness.judge.checks import WorkloadCheck, WorkloadSets
-from harness.judge.clock import Pace, per_call_ns
+from harness.judge.clock import calls_for, per_call_ns
 from harness.judge.devices import Device, Memory
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
@@ -141,7 +141,7 @@ def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadChec
     side.batch(memory, range(1), side.first_call_s)
     _check(memory, side, check, 0)
     single = min(per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration) for _ in range(3))
-    calls = Pace(single, single).calls(memory.capacity)
+    calls = calls_for(single, memory.capacity)
     logs = []
     for _ in range(_BATCHES):
         for slot in range(calls):

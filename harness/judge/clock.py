@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from harness.judge.devices import Batch, Calibration
 
 BATCH_NS = 6_000_000
-"""A batch of the faster side lasts about so long: the handshake (about 0.15 ms) is then 2 to 3 % of it."""
-LONGEST_BATCH_NS = 40_000_000
-"""A batch of the slower side lasts no longer: its length costs judging time and buys no certainty."""
+"""A batch lasts about so long: the handshake (about 0.13 ms) is then 2 % of it."""
+MOST_CALLS = 32
+"""Calls of one batch at most: filling and checking more sets would cost judging time and buy little."""
 DISTURBED_SHARE = 0.01
 """Outside work that takes more than this share of a batch spoils its block."""
 LAUNCH_BOUND = 3.0
@@ -42,19 +41,9 @@ def dispatch_ns(batch: Callable[[], Batch], calls: int) -> float:
     return statistics.median(batch().claimed_ns for _ in range(_REPEATS)) / calls
 
 
-@dataclass(frozen=True)
-class Pace:
-    """What a first look found: nanoseconds a call of either side, handshake taken off."""
-
-    baseline_ns: float
-    candidate_ns: float
-
-    def calls(self, capacity: int) -> int:
-        """Calls of one batch: the faster side long enough for the clock, the slower not too long, in memory's bounds."""
-        fast = max(1.0, min(self.baseline_ns, self.candidate_ns))
-        slow = max(1.0, self.baseline_ns, self.candidate_ns)
-        wanted = min(BATCH_NS / fast, LONGEST_BATCH_NS / slow)
-        return max(1, min(capacity, round(wanted)))
+def calls_for(call_ns: float, capacity: int) -> int:
+    """Calls of one batch for a side whose calls take so long, in memory's bounds."""
+    return max(1, min(capacity, MOST_CALLS, round(BATCH_NS / max(1.0, call_ns))))
 
 
 def per_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float:

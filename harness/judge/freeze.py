@@ -203,15 +203,17 @@ class Herd:
         return (Process * len(known))(*((each.pidfd, each.stat, each.schedstat) for each in known)), self._listing
 
     def first_in_line(self, *, on: bool) -> None:
-        """Let the runner's main thread go before every ordinary process on its processor, where this process may.
+        """Let the runner go before every ordinary process on its processor, where this process may.
 
-        For the length of a timed batch only: what it starts meanwhile does not inherit it.
+        For the length of a timed batch only; what it starts meanwhile does not inherit it. The sandbox's pid 1 goes
+        with it: a stop waits until pid 1, too, has been given the processor and has stopped.
         """
         if on == self._first_in_line:
             return
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK if on else os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(self.runner, policy, os.sched_param(1 if on else 0))
+            for pid in {self.first, self.runner}:
+                os.sched_setscheduler(pid, policy, os.sched_param(1 if on else 0))
             self._first_in_line = on
 
     def run_delay_ns(self) -> tuple[int, int, int]:

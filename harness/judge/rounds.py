@@ -6,6 +6,7 @@ correctness round from a timed one, nor a stress set from an ordinary one until 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 import statistics
@@ -16,12 +17,12 @@ from typing import Protocol
 
 import torch
 
-from harness.judge.clock import Pace, per_call_ns
+from harness.judge.clock import calls_for, per_call_ns
 from harness.judge.devices import Memory
 from harness.judge.reference import Value
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
-from harness.judge.timing import Block, Match, block, kept
+from harness.judge.timing import Block, Entrant, Match, block, kept
 from harness.model.interval import FIRST_BLOCKS, blocks_needed
 from harness.model.verdict import Verdict
 
@@ -29,11 +30,15 @@ ORDINARY_ROUNDS = 10
 LEAST_BATCH_S = 2.0
 SLOWER_THAN_BASELINE = 50.0
 """A candidate so many times slower than the baseline is stopped."""
+_LONG_REFERENCE_S = 0.02
 _SINGLES = 5
+_CHECKED = 11
+"""Of a batch; twelve blocks have 24 batches, so that at least 256 calls are checked."""
 _BATCHED_GAIN = 1.5
 """A call in a batch so many times cheaper than a call alone was not made alone."""
 _CORRECTNESS_BATCH = 8
-_SECOND_STRESS_CHANCE = 3
+_STRESS_CHANCE = 6
+"""After one block in so many, awkward inputs come again."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +101,12 @@ class Timed:
 
     blocks: tuple[Block, ...]
     discarded: int
+    batch_calls: int
+    """Of one batch of the candidate."""
     calls: int
-    """Of one batch."""
-    pace: Pace
+    """Of the candidate, in all timed batches."""
+    checked: int
+    """Of these, checked in full."""
 
 
 @dataclass
@@ -113,6 +121,10 @@ class Rounds:
     deadline: float
     """time.monotonic at which judging gives up."""
     tally: Tally = field(default_factory=Tally)
+    timed_checks: int = 0
+    _baseline_ns: float = 0.0
+    _alone_ns: float = math.inf
+    _long: bool = False
 
     def correctness(self) -> None:
         """Ordinary and stress sets, shuffled, in batches of several sizes.
@@ -139,8 +151,16 @@ class Rounds:
 
     def _check_slot(self, slot: int, kind: str = "") -> None:
         inputs = self.memory.inputs(slot)
-        expected = self.checker.expected(inputs)
+        expected = self._expected(inputs)
         self._judge(inputs, expected, slot, kind)
+
+    def _expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
+        """The reference's outputs; a reference that takes long gets every processor."""
+        begin = time.monotonic()
+        with self.candidate.device.all_processors() if self._long else contextlib.nullcontext():
+            expected = self.checker.expected(inputs)
+        self._long = self._long or time.monotonic() - begin > _LONG_REFERENCE_S
+        return expected
 
     def _judge(self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], slot: int, kind: str) -> None:
         outcome = self.checker.check(inputs, expected, self.memory.outputs(self.candidate.runner, slot), kind)
@@ -157,8 +177,6 @@ class Rounds:
             raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
         return min(estimate, left)
 
-    _baseline_ns: float = 0.0
-
     def _fill(self, calls: int) -> None:
         for slot in range(calls):
             self.sets.refill(self.memory.views(slot))
@@ -171,23 +189,30 @@ class Rounds:
         times = [self.baseline.batch(self.memory, range(1), LEAST_BATCH_S * 10) for _ in range(3)]
         self._baseline_ns = min(per_call_ns(batch, 1, calibration) for batch in times)
 
-    def pace(self) -> tuple[Pace, float]:
-        """Both sides' nanoseconds a call in a batch of several, and the candidate's alone, all checked."""
+    def _alone(self) -> None:
+        """Calls of the candidate in batches of one, checked like any other; the quickest is remembered."""
         calibration = self.candidate.device.calibration
-        alone = []
         for _ in range(_SINGLES):
             self._fill(1)
-            alone.append(per_call_ns(self.candidate.batch(self.memory, range(1), self._patience(1)), 1, calibration))
+            batch = self.candidate.batch(self.memory, range(1), self._patience(1))
+            self._alone_ns = min(self._alone_ns, per_call_ns(batch, 1, calibration))
             self._check_slot(0)
-        single = statistics.median(alone)
-        first = Pace(self._baseline_ns, single)
-        calls = max(1, min(first.calls(self.memory.capacity), 64))
+
+    def _match(self) -> Match:
+        """How many calls the batches of both sides have."""
+        self._alone()
+        calls = calls_for(self._alone_ns, self.memory.capacity)
         self._fill(calls)
         batch = self.candidate.batch(self.memory, range(calls), self._patience(calls))
-        for slot in range(calls):
+        for slot in self._sample(calls):
             self._check_slot(slot)
-        many = self.baseline.batch(self.memory, range(calls), self._patience(calls) * SLOWER_THAN_BASELINE)
-        return Pace(per_call_ns(many, calls, calibration), per_call_ns(batch, calls, calibration)), single
+        calls = calls_for(per_call_ns(batch, calls, self.candidate.device.calibration), self.memory.capacity)
+        theirs = calls_for(self._baseline_ns, self.memory.capacity)
+        return Match(
+            Entrant(self.baseline, theirs, self._patience(theirs) * SLOWER_THAN_BASELINE),
+            Entrant(self.candidate, calls, self._patience(calls)),
+            self.memory,
+        )
 
     def time(self, half_width: float, cap_s: float) -> Timed:
         """Blocks until the interval is narrow enough, the cap is reached, or the deadline.
@@ -195,27 +220,25 @@ class Rounds:
         Raises:
             RunnerFailed: the candidate was wrong or broke, in or between timed batches.
         """
-        pace, single = self.pace()
-        calls = pace.calls(self.memory.capacity)
-        patience = self._patience(calls)
-        match = Match(self.baseline, self.candidate, self.memory, calls, patience * SLOWER_THAN_BASELINE, patience)
+        match = self._match()
         end = time.monotonic() + cap_s
         blocks: list[Block] = []
+        self.timed_checks = 0
         while True:
             blocks.append(block(match, self._fill, self._check_both))
-            self._patience(calls)
-            if len(blocks) % _SECOND_STRESS_CHANCE == 0 and not secrets.randbelow(_SECOND_STRESS_CHANCE):
+            self._patience(1)
+            if not secrets.randbelow(_STRESS_CHANCE):
                 self._some_stress()
-            clean = [each for each in blocks if not each.spoiled]
-            ratios = [each.log_ratio for each in clean]
-            if len(clean) >= blocks_needed(ratios, half_width):
+            clean = [each.log_ratio for each in blocks if not each.spoiled]
+            if len(clean) >= blocks_needed(clean, half_width):
                 break
             if time.monotonic() > end and len(blocks) >= FIRST_BLOCKS:
                 break
         self._some_stress()
         counted = kept(blocks, FIRST_BLOCKS)
-        self._alone_and_together(single, counted)
-        return Timed(tuple(counted), len(blocks) - len(counted), calls, pace)
+        self._compare_alone(counted)
+        calls = match.candidate.calls
+        return Timed(tuple(counted), len(blocks) - len(counted), calls, 2 * calls * len(blocks), self.timed_checks)
 
     def _some_stress(self) -> None:
         """Awkward inputs again, between timed batches or after them, among ordinary ones."""
@@ -225,26 +248,41 @@ class Rounds:
         secrets.SystemRandom().shuffle(kinds)
         self._checked_batch(kinds, self._patience(len(kinds)))
 
-    def _check_both(self, slots: range) -> None:
-        """Every output of the candidate in full; of the baseline one, drawn now, in a trusted one, else every one."""
-        audited = {secrets.choice(slots)} if self.baseline.trusted else set(slots)
-        for slot in slots:
+    def _sample(self, calls: int) -> list[int]:
+        """Which calls of a batch are checked: all, or where these are many so many that at least 256 are in all.
+
+        Drawn when the clock has stopped: nobody can know which while there is something to gain.
+        """
+        if calls <= _CHECKED:
+            return list(range(calls))
+        return secrets.SystemRandom().sample(range(calls), _CHECKED)
+
+    def _check_both(self, match: Match) -> None:
+        """The candidate's outputs, and the baseline's: one of a trusted one, else as many as the candidate's."""
+        theirs = match.baseline.calls
+        audited = {secrets.randbelow(theirs)} if self.baseline.trusted else set(self._sample(theirs))
+        own = set(self._sample(match.candidate.calls))
+        for slot in sorted(own | audited):
             inputs = self.memory.inputs(slot)
-            expected = self.checker.expected(inputs)
-            self._judge(inputs, expected, slot, "")
+            expected = self._expected(inputs)
+            if slot in own:
+                self._judge(inputs, expected, slot, "")
+                self.timed_checks += 1
             if slot in audited:
                 outcome = self.checker.check(inputs, expected, self.memory.outputs(self.baseline.runner, slot))
                 if outcome.reason is not None:
                     raise BaselineFailed(outcome.reason)
 
-    def _alone_and_together(self, single_ns: float, blocks: Sequence[Block]) -> None:
-        """A call alone and a call among many must cost the same, to within what the handshake's noise explains."""
-        calibration = self.candidate.device.calibration
+    def _compare_alone(self, blocks: Sequence[Block]) -> None:
+        """A call alone and a call among many must cost the same, to within what waking a runner explains."""
         together = math.exp(statistics.fmean(math.log(each.candidate_ns) for each in blocks))
-        if single_ns > _BATCHED_GAIN * together + calibration.handshake_ns:
+        most = _BATCHED_GAIN * together + self.candidate.device.calibration.handshake_ns
+        if self._alone_ns > most:
+            self._alone()  # the machine may have been slow just then
+        if self._alone_ns > most:
             raise RunnerFailed(
                 Verdict.SUSPECT,
-                f"a call alone takes {single_ns / 1e3:.1f} us, a call in a batch {together / 1e3:.1f} us: "
+                f"a call alone takes {self._alone_ns / 1e3:.1f} us, a call in a batch {together / 1e3:.1f} us: "
                 "calls are not made one by one",
             )
 

@@ -35,50 +35,59 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Entrant:
+    """One side of a block: how many calls its batches have, and how long one may take."""
+
+    side: Side
+    calls: int
+    within_s: float
+
+
+@dataclass(frozen=True)
 class Match:
     """Baseline and candidate, prepared for the same workload."""
 
-    baseline: Side
-    candidate: Side
+    baseline: Entrant
+    candidate: Entrant
     memory: Memory
-    calls: int
-    baseline_s: float
-    """How long a batch of either side may take."""
-    candidate_s: float
+
+    @property
+    def sets(self) -> int:
+        """Sets that a half of a block needs; a side with fewer calls uses the first of them."""
+        return max(self.baseline.calls, self.candidate.calls)
 
 
-def block(match: Match, fill: Callable[[int], None], check: Callable[[range], None]) -> Block:
+def block(match: Match, fill: Callable[[int], None], check: Callable[[Match], None]) -> Block:
     """Run one block.
 
     Args:
         match: both sides.
         fill: writes fresh inputs into slots 0 to n - 1.
-        check: checks both sides' outputs in these slots; raises when the candidate is wrong.
+        check: checks what both sides left; raises when the candidate is wrong.
 
     Raises:
         RunnerFailed: a side failed.
     """
-    slots = range(match.calls)
     order = secrets.choice(((0, 1, 1, 0), (1, 0, 0, 1)))
+    entrants = (match.baseline, match.candidate)
     seen: tuple[list[Batch], list[Batch]] = ([], [])
-    sides = ((match.baseline, match.baseline_s), (match.candidate, match.candidate_s))
     for half in (order[:2], order[2:]):
-        fill(match.calls)
+        fill(match.sets)
         with timing():
             for which in half:
-                side, within_s = sides[which]
-                seen[which].append(side.batch(match.memory, slots, within_s))
-        check(slots)
-    calibration = match.candidate.device.calibration
+                one = entrants[which]
+                seen[which].append(one.side.batch(match.memory, range(one.calls), one.within_s))
+        check(match)
+    calibration = match.candidate.side.device.calibration
     baseline, candidate = (
-        math.exp(math.fsum(math.log(per_call_ns(batch, match.calls, calibration)) for batch in batches) / 2)
-        for batches in seen
+        math.exp(math.fsum(math.log(per_call_ns(batch, one.calls, calibration)) for batch in batches) / 2)
+        for one, batches in zip(entrants, seen, strict=True)
     )
     both = [*seen[0], *seen[1]]
     return Block(
         baseline_ns=baseline,
         candidate_ns=candidate,
-        claimed_ns=sum(batch.claimed_ns for batch in seen[1]) / (2 * match.calls),
+        claimed_ns=sum(batch.claimed_ns for batch in seen[1]) / (2 * match.candidate.calls),
         disturbed_share=max(batch.disturbed_ns / batch.ns for batch in both),
         spoiled=any(disturbed(batch) for batch in both),
     )

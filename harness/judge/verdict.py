@@ -18,7 +18,7 @@ _GRAVEST = (Verdict.REWARD_HACK, Verdict.INVALID_REFERENCE)
 """Said first, whichever workload showed it; otherwise the first workload that failed speaks."""
 _WEAKEST = (Trust.LAUNCH_BOUND, Trust.BOUNDED, Trust.SEALED)
 CLOCK_ERROR = 0.02
-"""Share by which a latency may lie below the floor before it is held to be impossible: what is left of the handshake."""
+"""Share by which a latency may lie below the floor before it is held to be impossible."""
 
 
 def failed(workload: Workload, verdict: Verdict, reason: str, tally: Tally | None = None) -> WorkloadResult:
@@ -46,7 +46,6 @@ def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, devi
     """A workload that passed, with its numbers; bound and score are added by `with_bounds`."""
     ratios = tuple(block.log_ratio for block in found.blocks)
     speedup, interval = workload_interval(ratios)
-    calls = 2 * found.calls * (len(found.blocks) + found.discarded)
     result = WorkloadResult(
         uuid=workload.uuid,
         verdict=Verdict.PASSED,
@@ -56,9 +55,9 @@ def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, devi
         speedup_ci95=interval,
         log_ratios=ratios,
         claimed_us=statistics.fmean(block.claimed_ns for block in found.blocks) / 1e3,
-        subtracted_us=device.calibration.handshake_ns / found.calls / 1e3,
-        checked=calls,
-        calls=calls,
+        subtracted_us=device.calibration.handshake_ns / found.batch_calls / 1e3,
+        checked=found.checked,
+        calls=found.calls,
         blocks=len(found.blocks),
         discarded=found.discarded,
         variant=variant,

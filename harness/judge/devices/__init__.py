@@ -7,6 +7,7 @@ is opened once by a judge, which holds its lock for as long as it lives.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -73,6 +74,9 @@ class Device(Protocol):
 
     def runner(self, *, trusted: bool = False) -> Runner:
         """A fresh runner. A trusted one (the reference's) may keep a compiler cache that no candidate can write."""
+
+    def all_processors(self) -> AbstractContextManager[None]:
+        """For work of the judge that is long: every processor. Nothing is timed meanwhile."""
 
     def start_standby(self) -> None:
         """Start the next runner ahead, now that nothing is being timed."""

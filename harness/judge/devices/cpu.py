@@ -92,7 +92,9 @@ class CpuDevice:
         allowed = sorted(os.sched_getaffinity(0))
         self._cpu = allowed[-1]
         self._spin = len(allowed) > 1
-        torch.zeros(1 << 16).add_(1)  # the worker threads start while every processor is allowed
+        self._threads = torch.get_num_threads()
+        torch.zeros(1 << 20).add_(1)  # the worker threads start while every processor is allowed
+        torch.set_num_threads(1)  # what the judge does is short: waking workers costs more than they do
         if self._spin:
             os.sched_setaffinity(0, set(allowed[:-1]))
         with contextlib.suppress(PermissionError):
@@ -151,6 +153,15 @@ class CpuDevice:
             return Runner(_with_env(self._plan, str(self._inductor)))
         return Runner(_with_env(self._plan, _INDUCTOR), writable={self._inductor: _INDUCTOR})
 
+    @contextlib.contextmanager
+    def all_processors(self) -> Iterator[None]:
+        """For work of the judge that is long: every worker thread. Runners are stopped meanwhile."""
+        torch.set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(1)
+
     def start_standby(self) -> None:
         """Start the next runner ahead."""
         self._standby.start()
@@ -203,9 +214,10 @@ class CpuDevice:
         try:
             runner.channel.must_be_silent()
             runner.channel.send_call(call, slots)
-            before, mine = herd.run_delay_ns(), _waited_ns()
             with _first_in_line(herd):
+                before, mine = herd.run_delay_ns(), _waited_ns()
                 record, begin, end = self._exchange(runner, min(within_s, _URGENT_S))
+                mine = _waited_ns() - mine
             if record is None:
                 record, begin, end = self._exchange(runner, within_s, begin)
         except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
@@ -217,7 +229,7 @@ class CpuDevice:
         if record.code is not wire.Code.DONE or record.call != call:
             raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
         on, waited, total = (late - early for late, early in zip(after, before, strict=True))
-        outside = max(0, waited - max(0, total - on)) + _waited_ns() - mine
+        outside = max(0, waited - max(0, total - on)) + mine
         return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=outside)
 
     def _exchange(self, runner: Runner, within_s: float, since_ns: int | None = None) -> tuple[Record | None, int, int]:
