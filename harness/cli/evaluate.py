@@ -31,7 +31,9 @@ _sandbox = click.option(
 @click.command()
 @click.argument("what", metavar="PATH|COMMIT")
 @click.option("--problem", "named", metavar="P", help="The problem: its key, or its directory.")
-@click.option("--solution", "theirs", type=click.Path(exists=True, dir_okay=False), help="A SOL-ExecBench solution.json.")
+@click.option(
+    "--solution", "theirs", type=click.Path(exists=True, dir_okay=False), help="A SOL-ExecBench solution.json."
+)
 @click.option("--max-seconds", type=float, default=60.0, show_default=True, help="Give up after so long.")
 @click.option("--half-width", type=float, default=0.02, show_default=True, help="Time until intervals are this narrow.")
 @_device

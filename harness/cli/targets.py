@@ -85,7 +85,7 @@ def _from_commit(
         raise ConfigurationError(f"{commit}: no such directory, and no workspace here to look a commit up in")
     if named is None:
         raise ConfigurationError(f"which problem of the commit {commit}?", remedy="name it: --problem suite/name")
-    from harness.store.repo import Repo  # noqa: PLC0415 - only commits need git
+    from harness.store.repo import Repo
 
     directory = Repo(workspace).export(commit, f"problems/{named}", scratch / named)
     problem = load_problem(directory, key=named)

@@ -10,22 +10,22 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported: idle workers do not spin
 
-import argparse  # noqa: E402
-import ctypes  # noqa: E402
-import signal  # noqa: E402
-import sys  # noqa: E402
-import traceback  # noqa: E402
-from pathlib import Path  # noqa: E402
-from types import FrameType  # noqa: E402
+import argparse
+import ctypes
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
 
-from pydantic import BaseModel, ValidationError  # noqa: E402
+from pydantic import BaseModel, ValidationError
 
-from harness.errors import HarnessError  # noqa: E402
-from harness.failpoints import failpoint  # noqa: E402
-from harness.judge import sandbox  # noqa: E402
-from harness.judge.devices import open_device  # noqa: E402
-from harness.judge.judge import Judge  # noqa: E402
-from harness.model.judging import JudgeReady, JudgeRequest  # noqa: E402
+from harness.errors import HarnessError
+from harness.failpoints import failpoint
+from harness.judge import sandbox
+from harness.judge.devices import open_device
+from harness.judge.judge import Judge
+from harness.model.judging import JudgeReady, JudgeRequest
 
 _PR_SET_PDEATHSIG = 1
 

@@ -9,6 +9,7 @@ Fast path: the sandbox's own /proc, opened once before any untrusted code ran, l
 through descriptors kept open. Measured on a two-core VM: see docs/performance.md.
 """
 
+# ruff: noqa: PTH115, PTH123, PTH208 - descriptors and plain strings: this runs inside the timed section
 from __future__ import annotations
 
 import contextlib
@@ -109,6 +110,8 @@ class Herd:
 
     first: int
     namespace: str | None
+    runner: int
+    """The runner's process id on this host; without bubblewrap `first` itself."""
     _listing: int = -1
     _listed: frozenset[str] = frozenset()
     _processes: dict[int, _Process] = field(default_factory=dict)
@@ -117,18 +120,13 @@ class Herd:
     @classmethod
     def of(cls, first: int, *, isolated: bool) -> Herd:
         """The herd of a sandbox that has started its command and has run nothing untrusted yet."""
-        herd = cls(first, os.readlink(f"/proc/{first}/ns/pid") if isolated else None)
+        herd = cls(first, os.readlink(f"/proc/{first}/ns/pid") if isolated else None, first)
         herd._gather()
         if isolated:
-            inner = next(pid for pid in herd._processes if pid != first)
-            herd._listing = os.open(f"/proc/{inner}/root/proc", os.O_RDONLY | os.O_DIRECTORY)
+            herd.runner = next(pid for pid in herd._processes if pid != first)
+            herd._listing = os.open(f"/proc/{herd.runner}/root/proc", os.O_RDONLY | os.O_DIRECTORY)
             herd._listed = herd._names()
         return herd
-
-    @property
-    def runner(self) -> int:
-        """The runner's process id on this host."""
-        return min((pid for pid in self._processes if pid != self.first), default=self.first)
 
     def _names(self) -> frozenset[str]:
         return frozenset(name for name in os.listdir(self._listing) if name.isdigit())
@@ -198,9 +196,10 @@ class Herd:
             process.send(signal.SIGCONT)
 
     def descriptors(self) -> tuple[ctypes.Array[Process], int]:
-        """What the native exchange works on: the processes (pid 1 of the sandbox first), and the sandbox's /proc or -1."""
-        known = sorted(self._processes.values(), key=lambda process: process.pid)
-        return (Process * len(known))(*((each.pidfd, each.stat, each.schedstat) for each in known)), self._listing
+        """What the native exchange works on: the processes (pid 1 of the sandbox first), its /proc or -1."""
+        known = sorted(self._processes.values(), key=lambda process: process.pid != self.first)
+        array = (Process * len(known))(*[Process(each.pidfd, each.stat, each.schedstat) for each in known])
+        return array, self._listing
 
     def first_in_line(self, *, on: bool) -> None:
         """Let the runner go before every ordinary process on its processor, where this process may.

@@ -80,7 +80,8 @@ class Judge:
             reference = load_reference(problem)
         except FormatError as error:
             return self._refused(request, Verdict.INVALID_REFERENCE, _line(error))
-        self.device.reserve(problem, [layout_of(problem, workload) for workload in problem.workloads])
+        if self.device.reserve(problem, [layout_of(problem, workload) for workload in problem.workloads]):
+            self.opponents.close()
         try:
             if request.solution_dir is None:
                 answer = measure(request, problem, reference, self.device, self.opponents, progress)

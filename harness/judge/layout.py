@@ -74,9 +74,7 @@ def layout_of(problem: Problem, workload: Workload) -> Layout:
     return Layout(inputs, outputs, _up(input_end, _SLOT_ALIGN), _up(output_end, _SLOT_ALIGN), axes)
 
 
-def _place(
-    specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, int]
-) -> tuple[tuple[Field, ...], int]:
+def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, int]) -> tuple[tuple[Field, ...], int]:
     fields, end = [], 0
     for name, spec in specs.items():
         shape = problem.shape(spec, sizes)

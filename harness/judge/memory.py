@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Mapping
 
 import torch
 
@@ -59,18 +58,6 @@ def view(region: Region, field: Field, slot: int, stride: int) -> torch.Tensor:
 def input_views(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:
     """A slot's inputs by name, to be written; a Python scalar is a 0-d tensor of 64 bits."""
     return {field.name: view(region, field, slot, layout.input_stride) for field in layout.inputs}
-
-
-def write_inputs(region: Region, layout: Layout, slot: int, values: Mapping[str, Value]) -> None:
-    """Fill a slot; values by input name, in the declared shape and dtype."""
-    for name, target in input_views(region, layout, slot).items():
-        value = values[name]
-        if isinstance(value, torch.Tensor):
-            if target.dtype == torch.float4_e2m1fn_x2:  # torch has no copy for packed four-bit floats
-                target, value = target.view(torch.uint8), value.view(torch.uint8)
-            target.copy_(value)
-        else:
-            target.fill_(value)
 
 
 def read_inputs(region: Region, layout: Layout, slot: int) -> list[Value]:

@@ -117,7 +117,7 @@ def _bwrap() -> str:
 
 
 def command_line(binds: Binds, env: Mapping[str, str], seccomp: int, info: int, block: int) -> list[str]:
-    """bwrap and its options up to the command. The three descriptors are inherited."""
+    """Bwrap and its options up to the command. The three descriptors are inherited."""
     arguments = [
         _bwrap(), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
         "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
@@ -130,7 +130,7 @@ def command_line(binds: Binds, env: Mapping[str, str], seccomp: int, info: int, 
 
 @dataclass
 class Sandboxed:
-    """A running sandbox. `first` is pid 1 of its pid namespace (for `none`: the process itself), as this host sees it."""
+    """A running sandbox. `first` is its pid 1 as this host sees it; for `none` the process itself."""
 
     popen: subprocess.Popen[bytes]
     first: int

@@ -6,7 +6,7 @@ is opened once by a judge, which holds its lock for as long as it lives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +50,6 @@ class Memory(Protocol):
     layout: Layout
     capacity: int
 
-    def write(self, slot: int, values: Mapping[str, Value]) -> None:
-        """Fill a slot's inputs."""
-
     def views(self, slot: int) -> dict[str, torch.Tensor]:
         """A slot's inputs by name, to be written in place; a Python scalar is a 0-d tensor of 64 bits."""
 
@@ -84,8 +81,8 @@ class Device(Protocol):
     def settle(self) -> None:
         """Wait until nothing of ours is starting up any more."""
 
-    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> None:
-        """Memory for sets of these workloads; what was reserved before is void for new runners."""
+    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
+        """Memory for sets of these workloads; true when it is other memory than before: who was granted that is lost."""
 
     def grant(self, runner: Runner) -> tuple[dict[str, int], tuple[int, ...]]:
         """Let a runner reach the reserved memory: words and descriptors for its load message."""

@@ -26,8 +26,8 @@ from harness.judge.freeze import Herd
 from harness.judge.layout import Field, Layout
 from harness.judge.limits import GIB, Limits
 from harness.judge.memory import Region
-from harness.judge.reference import Value
 from harness.judge.native import load_native
+from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
@@ -46,6 +46,7 @@ _URGENT_S = 0.25
 """So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
 _INDUCTOR = "/inductor"
 _LOAD_S = 60.0
+_OWN_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 @dataclass
@@ -56,10 +57,6 @@ class CpuMemory:
     capacity: int
     region: Region
     outputs_of: Mapping[int, Region]
-
-    def write(self, slot: int, values: Mapping[str, Value]) -> None:
-        """Fill a slot's inputs."""
-        shared.write_inputs(self.region, self.layout, slot, values)
 
     def views(self, slot: int) -> dict[str, torch.Tensor]:
         """A slot's inputs, to be written in place."""
@@ -170,15 +167,17 @@ class CpuDevice:
         """Wait for the standby's start-up."""
         self._standby.settle()
 
-    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> None:
+    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """See to it that one set of every workload fits."""
         del problem
         inputs = max((layout.input_stride for layout in layouts), default=0)
         outputs = max((layout.output_stride for layout in layouts), default=0)
-        if inputs > self._inputs.bytes:
-            self._inputs.close()
-            self._inputs = Region(inputs, sealed=True)
         self._output_bytes = max(_ARENA_BYTES, outputs)
+        if inputs <= self._inputs.bytes:
+            return False
+        self._inputs.close()
+        self._inputs = Region(inputs, sealed=True)
+        return True
 
     def grant(self, runner: Runner) -> tuple[dict[str, int], tuple[int, ...]]:
         """The inputs, shared by all, and outputs of the runner's own."""
@@ -314,5 +313,4 @@ def _first_in_line(herd: Herd) -> Iterator[None]:
 
 def _waited_ns() -> int:
     """How long this thread has waited for a processor so far."""
-    with open("/proc/thread-self/schedstat", "rb") as file:
-        return int(file.read().split()[1])
+    return int(_OWN_SCHEDSTAT.read_bytes().split()[1])
