@@ -62,7 +62,7 @@ def audit(workspace: Workspace, repo: Repo, *, branch: str | None = None, progre
     spooled = read_all(workspace.spool)  # before the tip: a flush meanwhile is then seen twice, never not at all
     tip = repo.tip(branch)
     result = Audit(branch, tip)
-    contents = {file: repo.read(tip, file) or b"" for file in repo.list(tip, LEDGER) if file.endswith(".yaml")}
+    contents = {file: repo.read(tip, file) or b"" for file in repo.files(tip, LEDGER) if file.endswith(".yaml")}
     heads_file = contents.pop(HEADS, None)
     waiting: dict[str, list[Record]] = {}
     for record in spooled:

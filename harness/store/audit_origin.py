@@ -51,7 +51,7 @@ class Origins:
             tree = self._repo.tree_of(commit, directory)
             if tree is None or tree in found:
                 continue
-            names = [name for name in self._repo.list(commit, directory) if takes_part(name[len(directory) + 1 :])]
+            names = [name for name in self._repo.files(commit, directory) if takes_part(name[len(directory) + 1 :])]
             files = self._repo.read_many(commit, names)
             found[tree] = digest_of({name[len(directory) + 1 :]: data for name, data in files.items()})
         return set(found.values())

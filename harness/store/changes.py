@@ -24,6 +24,8 @@ QUIET_S = 0.05
 """Nothing has changed for so long: one commit or one append is a burst of events within a few milliseconds."""
 LONGEST_S = 0.25
 """Files that keep changing wake the owner all the same after so long."""
+_STOP_WITHIN_S = 0.2
+"""How late a waiting owner sees that it is to stop: a signal handler can set a flag and nothing else."""
 
 # Reading is not a change: opening and closing without writing are left out.
 _CHANGES: list[type[FileSystemEvent]] = [
@@ -66,10 +68,15 @@ class Changes(FileSystemEventHandler):
         del event
         self._changed.set()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until something has changed and a moment has passed without more; False when nothing did in time."""
-        if not self._changed.wait(timeout_s):
-            return False
+    def wait(self, timeout_s: float, *, stop: threading.Event | None = None) -> bool:
+        """Wait until something has changed and a moment has passed without more.
+
+        False when nothing did within `timeout_s`, or when `stop` was set meanwhile.
+        """
+        until = time.monotonic() + timeout_s
+        while not self._changed.wait(min(max(until - time.monotonic(), 0.0), _STOP_WITHIN_S if stop else timeout_s)):
+            if time.monotonic() >= until or (stop and stop.is_set()):
+                return False
         until = time.monotonic() + LONGEST_S
         self._changed.clear()
         while time.monotonic() < until and self._changed.wait(QUIET_S):

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,6 +33,10 @@ from harness.store.workspace import Workspace
 _BUSY_S = 5.0
 """Another process' refresh is over long before; who holds the index longer is not one of ours."""
 _NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)
+
+
+Values = Sequence[object] | Mapping[str, object]
+"""What stands for an SQL text's `?` or `:name`."""
 
 
 class _Stale(Exception):  # noqa: N818 - a signal between two functions here, never seen outside
@@ -141,7 +145,7 @@ class Index:
         where = "(?1 IS NULL OR run = ?1) AND (?2 IS NULL OR kind = ?2)"
         return int(self.query(f"SELECT count(*) FROM entries WHERE {where}", (run, kind))[0][0])  # noqa: S608
 
-    def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Read with SQL of one's own: tables `entries` (columns: `Row`'s fields) and `documents`.
 
         Raises:
@@ -157,7 +161,7 @@ class Index:
                     remedy="`harness status` makes it anew from the ledger",
                 ) from error
 
-    def select(self, rest: str, values: Sequence[object]) -> list[Row]:
+    def select(self, rest: str, values: Values) -> list[Row]:
         """Rows by what stands after `SELECT … FROM entries` in SQL."""
         sql = f"SELECT {_NAMES} FROM entries {rest}"  # noqa: S608 - our own column names
         return [Row(*found) for found in self.query(sql, values)]

@@ -16,26 +16,36 @@ from harness.store.rows import ROW_FIELDS, Row, row_of, row_values
 from harness.store.spool import read_all, signature
 from harness.store.workspace import Workspace
 
-SCHEMA = "kernel-harness index 1"
+SCHEMA = "kernel-harness index 2"
 Progress = Callable[[int, int], None]
 """Called with the bytes of ledger read so far, and the bytes to read in all."""
 
 _BATCH = 500
+_NOTHING = hashlib.sha256().hexdigest()
 _TYPES = dict.fromkeys(("seq", "cites", "passed", "of"), "INTEGER") | dict.fromkeys(
     ("speedup", "low", "high", "score", "baseline_us", "latency_us", "cost_s"), "REAL"
 )
 _COLUMNS = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in ROW_FIELDS)
-_MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 2))
+_MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 4))
 TABLES = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE files (file TEXT PRIMARY KEY, blob TEXT, bytes INTEGER, digest TEXT) WITHOUT ROWID;
-CREATE TABLE entries ({_COLUMNS}, hash TEXT, committed INTEGER, PRIMARY KEY (problem, seq)) WITHOUT ROWID;
+CREATE TABLE entries (
+  {_COLUMNS}, form INTEGER, candidate INTEGER, hash TEXT, committed INTEGER, PRIMARY KEY (problem, seq)
+) WITHOUT ROWID;
 CREATE TABLE documents (problem TEXT, seq INTEGER, body BLOB, PRIMARY KEY (problem, seq));
-CREATE INDEX by_key ON entries (tree, problem_digest, target, judge, kind);
+CREATE INDEX by_tree ON entries (tree);
 CREATE INDEX by_time ON entries (at);
-CREATE INDEX by_kind ON entries (kind, problem) WHERE kind <> 'evaluation';
+CREATE INDEX standing ON entries (
+  kind, problem, seq, target, run, verdict, worker, speedup, low, cost_s, form, candidate
+);
 CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
 """
+
+
+def short_id(text: str | None) -> int | None:
+    """A digest or object id as 60 bits: columns `form` and `candidate`, so that standings read little."""
+    return None if text is None else int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
 
 
 def update(
@@ -90,19 +100,19 @@ class _Filling:
         done, total = 0, sum(blob.bytes - int(known.get(file, (0, 0))[1]) for file, blob in changed.items())
         for file, blob in changed.items():
             content = repo.read(tip, file) or b""
-            start = 0
-            if file in known:
-                _, start, digest = known[file]
-                if len(content) < start or hashlib.sha256(content[:start]).hexdigest() != digest:
-                    self._forget(file, f"{file} was rewritten, not appended to: `harness audit` says where")
-                    start = 0
+            _, start, digest = known.get(file, (None, 0, _NOTHING))
+            read = hashlib.sha256(content[:start])
+            if len(content) < start or read.hexdigest() != digest:
+                self._forget(file, f"{file} was rewritten, not appended to: `harness audit` says where")
+                start, read = 0, hashlib.sha256()
             for document in split(content, file, start=start):
                 self._add(problem_of(file) or "", file, document, committed=True)
                 done += len(document.raw)
                 if len(self._rows) >= _BATCH:
                     self.write()
                     progress(done, total)
-            values = (file, blob.id, len(content), hashlib.sha256(content).hexdigest())
+            read.update(content[start:])
+            values = (file, blob.id, len(content), read.hexdigest())
             self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", values)
         self.write()
         progress(max(done, total), max(done, total))
@@ -139,7 +149,8 @@ class _Filling:
         if row.problem != problem:
             self.messages.append(f"{where}: an entry of {row.problem} in another problem's file: not in the standings")
             return
-        self._rows.append((*row_values(row), document.hash, int(committed)))
+        short = short_id(row.problem_digest), short_id(row.tree)
+        self._rows.append((*row_values(row), *short, document.hash, int(committed)))
         self._bodies.append((problem, row.seq, zlib.compress(document.raw, 1)))
 
     def _forget(self, file: str, message: str) -> None:

@@ -287,7 +287,7 @@ def branch_heads(repo: Repo, tip: str) -> dict[str, Head]:
     content = repo.read(tip, HEADS)
     if content is not None:
         return read_heads(content)
-    files = [file for file in repo.list(tip, LEDGER) if file.endswith(".yaml")]
+    files = [file for file in repo.files(tip, LEDGER) if file.endswith(".yaml")]
     return heads_of((file, repo.read(tip, file) or b"") for file in files)
 
 

@@ -1,0 +1,122 @@
+"""Writing files that others read: whole or not at all, one writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from harness.errors import ConfigurationError
+
+T = TypeVar("T")
+
+_LOCK_POLL_S = 0.01
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Write `path` so that a reader, or a crash at any instant, sees the old content or the new, never a mixture.
+
+    Directories are made as needed. A file that is there keeps its permissions.
+
+    Raises:
+        ConfigurationError: the file cannot be written (disk full, read-only ...); the old content is in place.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            with os.fdopen(descriptor, "wb") as file:
+                with suppress(FileNotFoundError):
+                    os.fchmod(descriptor, path.stat().st_mode & 0o7777)
+                file.write(raw)
+                file.flush()
+                os.fsync(descriptor)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and new names in a directory survive a loss of power."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unwritable(path: Path, error: OSError) -> ConfigurationError:
+    """What to tell a person when the system refused a write to `path`."""
+    remedy = "free some space on that disk" if error.errno in _NO_SPACE else "make it writable, then try again"
+    return ConfigurationError(f"cannot be written: {error.strerror or error}", where=str(path), remedy=remedy)
+
+
+@contextmanager
+def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Iterator[None]:
+    """Hold an exclusive lock on `path`, which then says who holds it. The kernel lets go when the process dies.
+
+    Args:
+        path: the lock file; made as needed and never removed.
+        wait_s: how long to wait for another holder, in seconds; None waits for ever.
+        owner: what the holder is, for the message that another gets.
+
+    Raises:
+        ConfigurationError: another process (or another part of this one) holds it; the message names the holder.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    try:
+        deadline = None if wait_s is None else time.monotonic() + wait_s
+        while not _try_lock(descriptor):
+            if deadline is not None and time.monotonic() >= deadline:
+                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+                raise ConfigurationError(
+                    f"held by {holder}", where=str(path), remedy="wait until that has ended, or end it"
+                )
+            time.sleep(_LOCK_POLL_S)
+        # Only information: a full disk must not keep anybody from a lock that the kernel has given.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()}{f' ({owner})' if owner else ''}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wait_for(predicate: Callable[[], T | None], *, deadline_s: float, poll_s: float = 0.02, what: str) -> T:
+    """Ask `predicate` until it answers something true, and return that.
+
+    Raises:
+        TimeoutError: it did not within `deadline_s` seconds; the message names `what` was waited for.
+    """
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = predicate()
+        if answer:
+            return answer
+        if time.monotonic() >= end:
+            raise TimeoutError(f"waited {deadline_s:g} s in vain for {what}")
+        time.sleep(poll_s)

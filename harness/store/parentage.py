@@ -1,0 +1,29 @@
+"""Parts of a running harness die with the process that started them, also when that is killed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from harness.errors import ConfigurationError
+
+PARENT_VARIABLE = "HARNESS_PARENT"
+"""The process id of the supervisor, in the environment of its parts."""
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when our supervisor dies; do nothing when we were started by hand.
+
+    The supervisor may have died before we asked: then our parent is another process already, and we end here.
+    """
+    supervisor = os.environ.pop(PARENT_VARIABLE, None)
+    if supervisor is None:
+        return
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        error = os.strerror(ctypes.get_errno())
+        raise ConfigurationError(f"the kernel does not let this process die with its supervisor: {error}")
+    if os.getppid() != int(supervisor):
+        sys.exit(1)
