@@ -5,9 +5,9 @@ Run on a CUDA machine, with `suite/name` or `suite` of problems (all by default)
     python -m benchmarks.solutions starter moe/topk_routing --json results.json
 
 Every workload gets fresh random inputs, drawn as the judge draws them; outputs are poisoned before the call and
-compared with the judge's own rules. Sealed CUDA is timed by the trusted launcher (device events around the plan, L2 displaced,
-the pair's overhead subtracted); everything else by events around the call, L2 displaced and the queue held back long
-enough that launches are not what is measured, unless the code itself waits for the device. Times are medians.
+compared with the judge's own rules. Sealed CUDA is timed by the trusted launcher (device events around the plan, L2
+displaced, the pair's overhead subtracted); everything else by events around the call, L2 displaced and the queue held
+back long enough that launches are not what is measured, unless the code itself waits for the device. Times are medians.
 """
 
 from __future__ import annotations
@@ -237,11 +237,10 @@ def check(reference: Reference, inputs: Mapping[str, Any], actual: Any, workload
     return compare_all(expected, found, workload.tolerance)
 
 
-def measure(bench: Bench, problem: Problem, workload: Workload, target: str, *, compiled: bool) -> Row:
+def measure(bench: Bench, problem: Problem, workload: Workload, solution: Solution, *, compiled: bool) -> Row:
     """Check and time one workload."""
     reference = load_reference(problem)
     source = InputSource(problem, reference=reference)
-    solution = load_solution(problem.directory / "solutions" / target)
     inputs = draw(problem, reference, source, workload)
     results = []
     if solution.spec.language == "cuda":
@@ -276,6 +275,22 @@ def measure(bench: Bench, problem: Problem, workload: Workload, target: str, *, 
     )  # fmt: skip
 
 
+def with_params(solution: Solution, settings: list[str]) -> Solution:
+    """The solution with integer params set as NAME=VALUE says; names it does not have are left out."""
+    given = {name: int(value) for name, _, value in (setting.partition("=") for setting in settings)}
+    params = {name: given.get(name, value) for name, value in solution.spec.params.items()}
+    return solution.model_copy(update={"spec": solution.spec.model_copy(update={"params": params})})
+
+
+def line(row: Row) -> str:
+    """A row for people."""
+    sizes = " ".join(f"{name}={size}" for name, size in row.axes.items())
+    found = (
+        f"{row.problem:32s} {sizes:34s} {row.verdict:7s} {row.matched:.4f} {row.rms_error:.0e} {row.latency_us:8.2f}"
+    )
+    return f"{found}  base {row.baseline_us} eager {row.eager_us} compiled {row.compiled_us}  x{row.speedup:.2f}"
+
+
 def chosen(names: list[str], target: str) -> list[Path]:
     """Directories of the problems named, those with a solution for the target."""
     wanted = names or ["*"]
@@ -291,28 +306,25 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=40)
     parser.add_argument("--every", type=int, default=1, help="take every n-th workload, and the last")
     parser.add_argument("--compile", action="store_true", help="time torch.compile of the reference too")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other values for params")
     parser.add_argument("--json", type=Path, help="write the rows there")
     options = parser.parse_args()
     bench, rows = Bench(options.calls), []
     print(torch.cuda.get_device_name(), torch.__version__, f"pair overhead {bench.overhead_us:.2f} us")
     for directory in chosen(options.problems, options.target):
         problem = load_problem(directory)
+        solution = with_params(load_solution(directory / "solutions" / options.target), options.set)
         last = len(problem.workloads) - 1
         for number, workload in enumerate(problem.workloads):
             if number % options.every and number != last:
                 continue
             try:
-                row = measure(bench, problem, workload, options.target, compiled=options.compile)
+                row = measure(bench, problem, workload, solution, compiled=options.compile)
             except (RuntimeError, ValueError, TypeError) as error:
                 print(f"{problem.key:34s} {workload.axes} {type(error).__name__}: {str(error)[:600]}", flush=True)
                 break
             rows.append(row)
-            sizes = " ".join(f"{name}={size}" for name, size in row.axes.items())
-            print(
-                f"{row.problem:34s} {sizes:36s} {row.verdict:8s} {row.matched:.4f} {row.rms_error:.1e}"
-                f" {row.latency_us:9.2f}  base {row.baseline_us}  eager {row.eager_us}  compiled {row.compiled_us}  x{row.speedup:.2f}",
-                flush=True,
-            )
+            print(line(row), flush=True)
             torch.cuda.empty_cache()
     if options.json:
         options.json.write_text(json.dumps([vars(row) | {"speedup": round(row.speedup, 3)} for row in rows], indent=1))

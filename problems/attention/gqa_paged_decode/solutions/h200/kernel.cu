@@ -1,11 +1,12 @@
 // One decoding step of grouped-query attention over a paged cache. A sequence's pages are split among blocks, a block's
 // among its warps; a warp takes a page (16 tokens) at a time, straight from memory into the registers of mma.m16n8k16.
+// The last block of a sequence and key head to finish merges what the others left.
 //
 // The query heads that share a key head are the rows of the product (4 of 16). The order of the contracted dimension is
 // free as long as both sides agree, so a lane's 16-byte load of a key serves as fragments of two steps; likewise each
 // lane owns eight neighbouring dimensions of a value, one for each of eight products.
 //
-// BLOCKS  blocks of the first launch, about
+// BLOCKS  blocks, about
 // WARPS   warps a block
 #include <cuda_bf16.h>
 
@@ -34,11 +35,11 @@ __device__ uint4 load_once(const uint4* from) {
 // Pages that one block of `splits` takes; never fewer than its warps can share.
 __device__ int pages_a_split(int pages, int splits) { return max((pages + splits - 1) / splits, WARPS); }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attend(const uint4* __restrict__ q, const uint4* __restrict__ k_cache, const uint4* __restrict__ v_cache, const int* __restrict__ page_table, const int* __restrict__ kv_lengths, float* __restrict__ sums, float2* __restrict__ stats, int max_pages) {
-    const int split = blockIdx.x, splits = gridDim.x, kv_head = blockIdx.y, sequence = blockIdx.z;
+extern "C" __global__ void __launch_bounds__(WARPS * 32) attend(const uint4* __restrict__ q, const uint4* __restrict__ k_cache, const uint4* __restrict__ v_cache, const int* __restrict__ page_table, const int* __restrict__ kv_lengths, uint2* __restrict__ output, float* sums, float2* stats, int* done, int max_pages) {
+    const int kv_head = blockIdx.x, split = blockIdx.y, splits = gridDim.y, sequence = blockIdx.z;
     const int length = kv_lengths[sequence], pages = (length + PAGE - 1) / PAGE, share = pages_a_split(pages, splits);
     const int begin = split * share, end = min(begin + share, pages);
-    if (begin >= end) return;  // the merge knows
+    if (begin >= end) return;  // whoever merges knows
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 
     uint4 query[4] = {};  // dimensions 32 i + 8 c to 32 i + 8 c + 7 of head g
@@ -49,8 +50,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attend(const uint4* __r
     float largest = LOWEST, total = 0;
     const float scale = LOG2E * rsqrtf((float)DIM);
 
+    const int* table = page_table + sequence * max_pages;
+    int next = begin + warp < end ? table[begin + warp] : 0;
     for (int page = begin + warp; page < end; page += WARPS) {
-        const size_t base = (size_t)page_table[sequence * max_pages + page] * PAGE * ROW + kv_head * (DIM / 8);
+        const size_t base = (size_t)next * PAGE * ROW + kv_head * (DIM / 8);
+        if (page + WARPS < end) next = table[page + WARPS];
         uint4 key[2][4], value[4][2];
 #pragma unroll
         for (int n = 0; n < 2; ++n)
@@ -123,34 +127,41 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attend(const uint4* __r
                 for (int s = 0; s < 2; ++s) held[warp][g][64 * chunk + 16 * c + 8 * s + j] = out[chunk][j][s] * fade;
     }
     __syncthreads();
-    const int row = (split * gridDim.z + sequence) * AXIS_q_heads + kv_head * GROUP;
+    const int rows = gridDim.z * AXIS_q_heads, row = sequence * AXIS_q_heads + kv_head * GROUP;
     for (int i = threadIdx.x; i < GROUP * DIM; i += WARPS * 32) {
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) sum += held[w][i / DIM][i % DIM];
-        sums[(size_t)row * DIM + i] = sum;
+        sums[(size_t)(split * rows + row) * DIM + i] = sum;
     }
     if (warp == 0 && c == 0 && g < GROUP) {
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) sum += total_of[w][g];
-        stats[row + g] = make_float2(most, sum);
+        stats[split * rows + row + g] = make_float2(most, sum);
     }
-}
-
-extern "C" __global__ void __launch_bounds__(DIM / 2) merge(const float2* __restrict__ sums, const float2* __restrict__ stats, const int* __restrict__ kv_lengths, __nv_bfloat162* __restrict__ output, int splits) {
-    const int row = blockIdx.y * AXIS_q_heads + blockIdx.x, rows = gridDim.y * AXIS_q_heads;
-    const int pages = (kv_lengths[blockIdx.y] + PAGE - 1) / PAGE, share = pages_a_split(pages, splits);
+    __threadfence();
+    __syncthreads();
     const int used = (pages + share - 1) / share;
-    float most = LOWEST, total = 0;
-    for (int s = 0; s < used; ++s) most = fmaxf(most, stats[s * rows + row].x);
-    float2 sum = make_float2(0, 0);
+    __shared__ bool last;
+    if (threadIdx.x == 0) last = atomicAdd(&done[sequence * AXIS_kv_heads + kv_head], 1) == used - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    for (int i = threadIdx.x; i < GROUP * DIM / 4; i += WARPS * 32) {
+        const int head = row + i / (DIM / 4);
+        float highest = LOWEST, all = 0;
+        float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+        for (int s = 0; s < used; ++s) highest = fmaxf(highest, __ldcg(&stats[s * rows + head]).x);
 #pragma unroll 4
-    for (int s = 0; s < used; ++s) {
-        const float2 stat = stats[s * rows + row], part = sums[(size_t)(s * rows + row) * (DIM / 2) + threadIdx.x];
-        const float fade = exp2f(stat.x - most);
-        total += stat.y * fade;
-        sum = make_float2(fmaf(part.x, fade, sum.x), fmaf(part.y, fade, sum.y));
+        for (int s = 0; s < used; ++s) {
+            const float2 stat = __ldcg(&stats[s * rows + head]);
+            const float4 part = __ldcg(reinterpret_cast<const float4*>(sums + (size_t)(s * rows + head) * DIM) + i % (DIM / 4));
+            const float weight = exp2f(stat.x - highest);
+            all = fmaf(stat.y, weight, all);
+            sum = make_float4(fmaf(part.x, weight, sum.x), fmaf(part.y, weight, sum.y), fmaf(part.z, weight, sum.z), fmaf(part.w, weight, sum.w));
+        }
+        output[head * (DIM / 4) + i % (DIM / 4)] = make_uint2(pack(sum.x / all, sum.y / all), pack(sum.z / all, sum.w / all));
     }
-    output[row * (DIM / 2) + threadIdx.x] = __floats2bfloat162_rn(sum.x / total, sum.y / total);
 }
