@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import select
@@ -102,6 +103,14 @@ class Courts:
         words = {"SECRET": str(self.secret), "PLANT": str(self.plant(attack)), "PORT": str(self.port)}
         return attack.write(self.directory / "solutions" / f"{attack.name}-{self.count}", words)
 
+    def sweep(self, attack: Attack) -> None:
+        """Remove what an attack kept in shared places when it was judged naively, outside any sandbox."""
+        for written in (self.directory / "solutions").glob(f"{attack.name}-*/kernel.py"):
+            name = hashlib.sha256(written.read_bytes()).hexdigest()[:16]
+            for place in ("/tmp", "/dev/shm"):
+                for kept in Path(place).glob(f"{name}-*.pt"):
+                    kept.unlink()
+
     def naive(self, attack: Attack) -> Naive:
         """Judge naively."""
         solution = self.put(attack)
@@ -120,7 +129,7 @@ class Courts:
             problem_dir=str(directory),
             problem_digest=load_problem(directory).digest,
             solution_dir=str(solution),
-            **{"half_width": 0.5, "max_judge_s": 40.0, **settings},
+            **{"half_width": 0.5, "max_judge_s": 16.0, **settings},
         )
         self.real_judge.ask(request.model_dump_json())
         while True:
@@ -170,7 +179,7 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courts]:
     problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     courts = Courts(directory, naive, real, problems, listener.getsockname()[1])
-    courts.secret.write_text("nobody's business")
+    courts.secret.write_text('"nobody\'s business"')
     try:
         assert naive.answer() == "ready"
         assert json.loads(real.answer())["event"] == "ready"

@@ -1,0 +1,65 @@
+"""Code that runs, or reads, while it is compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.model.verdict import Verdict
+from tests.judge.attacks.cases import CPP, Attack
+from tests.judge.attacks.conftest import Courts
+from tests.judge.attacks.trial import catch, defuse
+
+_RUN = """
+extern "C" void run(const float* x, const float* weight, float* out, int64_t rows) { compute(x, weight, out, rows); }
+"""
+READS = (
+    Attack(
+        "a_file_assembled_into_it",
+        'asm(".section .rodata\\nstolen: .incbin \\"@SECRET@\\"\\n.text");' + _RUN,
+        (Verdict.COMPILE_ERROR,),
+        language="cpp",
+        prelude=CPP,
+        fools="wrong",
+        says="file not found",
+    ),
+    Attack(
+        "a_file_included",
+        'const char* stolen =\n#include "@SECRET@"\n;' + _RUN,
+        (Verdict.COMPILE_ERROR,),
+        language="cpp",
+        prelude=CPP,
+        fools="wrong",
+        says="No such file",
+    ),
+)
+RUNS = (
+    Attack(
+        "a_command_run_by_the_compiler",
+        _RUN,
+        (Verdict.COMPILE_ERROR,),
+        language="cpp",
+        prelude=CPP,
+        flags=("-wrapper", '/bin/sh,-c,echo planted > @PLANT@; exec "$0" "$@"'),
+        fools="plant",
+    ),
+    Attack(
+        "a_file_written_by_the_compiler",
+        _RUN,
+        (Verdict.COMPILE_ERROR,),
+        language="cpp",
+        prelude=CPP,
+        flags=("-MD", "-MF", "@PLANT@"),
+        fools="plant",
+    ),
+)
+
+
+@pytest.mark.parametrize("attack", READS, ids=lambda attack: attack.name)
+def test_reads_nothing(attack: Attack, courts: Courts) -> None:
+    catch(attack, courts)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("attack", RUNS, ids=lambda attack: attack.name)
+def test_changes_nothing(attack: Attack, courts: Courts) -> None:
+    defuse(attack, courts)
