@@ -73,6 +73,7 @@ def commit_solution(
             made, solution_tree = _tree_with(private, solution)
             before = git.ask("rev-parse", "--verify", "--quiet", f"{tip}:{solution}").text
             if solution_tree == before and not even_if_unchanged:
+                worktrees.install_index(tree, private)  # killed after the branch had moved, the index is still behind
                 return Submission(tip, solution_tree, branch, unchanged=True)
             failpoint("worktree.tree_written")
             commit = git.run("commit-tree", made, "-p", tip, stdin=message.render().encode()).text

@@ -408,5 +408,7 @@ def changes(private: Git) -> list[str]:
 
 def add_all(private: Git, path: str) -> None:
     """Put every file below `path` into a private index, and take out those that are gone."""
+    # Git leaves out a directory of which nothing is tracked yet unless the exclusions begin with its path too.
+    caches = _CACHES if path == "." else [each.replace("**/", f"{path}/**/", 1) for each in _CACHES]
     # With sparse checkout off for this command, paths outside the pattern can be added; the marks still hold.
-    private.run("-c", "core.sparseCheckout=false", "add", "--all", "--", path, *_CACHES)
+    private.run("-c", "core.sparseCheckout=false", "add", "--all", "--", path, *caches)
