@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ class Commit:
     branch: str
     worker: str
     problem: str
+    text: str
 
 
 @dataclass
@@ -171,7 +172,7 @@ class Site:
         made = git(self.root, "commit-tree", tree, "-p", parent, "-m", f"Try {text}\n\nRun: {run}\nWorker: {worker}")
         if publish:
             git(self.root, "update-ref", f"refs/heads/{branch}", made)
-        commit = Commit(made, git(self.root, "rev-parse", f"{made}:{place}"), branch, worker, problem)
+        commit = Commit(made, git(self.root, "rev-parse", f"{made}:{place}"), branch, worker, problem, text)
         self.commits.append(commit)
         return commit
 
@@ -179,8 +180,12 @@ class Site:
 
     def start(self, *arguments: str, extra: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start `harness ARGUMENTS` in the workspace."""
+        return self.start_program([sys.executable, "-m", "harness", *arguments], extra=extra)
+
+    def start_program(self, command: Sequence[str], *, extra: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start a program in the workspace."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "harness", *arguments],
+            command,
             cwd=self.root,
             env=self.environment(extra),
             stdout=subprocess.PIPE,
@@ -195,14 +200,20 @@ class Site:
         self, *arguments: str, extra: Mapping[str, str] | None = None, deadline_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run `harness ARGUMENTS` to its end; stdout and stderr together."""
-        process = self.start(*arguments, extra=extra)
+        return self.run_program([sys.executable, "-m", "harness", *arguments], extra=extra, deadline_s=deadline_s)
+
+    def run_program(
+        self, command: Sequence[str], *, extra: Mapping[str, str] | None = None, deadline_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in the workspace to its end; stdout and stderr together."""
+        process = self.start_program(command, extra=extra)
         try:
             output, _ = process.communicate(timeout=deadline_s)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)
             output, _ = process.communicate()
-            raise TimeoutError(f"harness {' '.join(arguments)} did not end within {deadline_s} s:\n{output}") from None
-        return subprocess.CompletedProcess(process.args, process.returncode, output)
+            raise TimeoutError(f"{' '.join(command)} did not end within {deadline_s} s:\n{output}") from None
+        return subprocess.CompletedProcess(command, process.returncode, output)
 
     def strays(self) -> dict[int, str]:
         """Live processes that this site's processes have left: pid -> command line."""

@@ -25,7 +25,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -60,19 +59,30 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--sandbox", required=True)
     given, _ = parser.parse_known_args()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    die_with_parent(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    stand_in()
     threading.Thread(target=_end_with_stdin, args=(lines := _Lines(),), daemon=True).start()
-    # Stands for the runner: a child in the judge's process group that must not outlive it.
-    with subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as runner:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        try:
-            judge = Stub(given.device, given.cache, given.sandbox)
-            failpoint("judge.before_device")
-            say(judge.ready())
-            for request in lines:
-                judge.serve(request)
-        finally:
-            runner.kill()
+    judge = Stub(given.device, given.cache, given.sandbox)
+    failpoint("judge.before_device")
+    say(judge.ready())
+    for request in lines:
+        judge.serve(request)
+
+
+def stand_in() -> None:
+    """Stands for the runner: a child in the judge's process group that must not outlive it."""
+    judge = os.getpid()
+    if os.fork() == 0:
+        die_with_parent(signal.SIGKILL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        while os.getppid() == judge:
+            signal.pause()
+        os._exit(0)
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 class _Lines:

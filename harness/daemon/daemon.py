@@ -256,6 +256,7 @@ class Daemon:
     def _scan(self) -> None:
         """Compare refs with the ledger, once it is known which targets and judge versions candidates are judged for."""
         self._scan_at = time.monotonic() + (RECONCILE_S if self._watching else _LOOK_AGAIN_S)
+        self._repo.refresh_checkout(self._config.coordination_branch)  # what a kill or a busy checkout put off
         if judges := self._ready():
             self._scanner.scan(judges)
 

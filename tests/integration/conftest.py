@@ -1,0 +1,21 @@
+"""A prepared site, made once and copied by every test that kills something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.site import Site, site_in
+
+pytest.register_assert_rewrite("tests.integration.kills")
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three candidates: one worth a confirmation, one not, and one over which the judge is lost once."""
+    with site_in(tmp_path_factory.mktemp("template")) as site:
+        site.submit("w01", "t/one", "stub: speedup=1.5")
+        site.submit("w02", "t/one", "stub: speedup=0.8")
+        site.submit("w02", "t/two", "stub: speedup=0.9\n// stub: die-once")
+        yield site

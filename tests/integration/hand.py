@@ -1,0 +1,35 @@
+"""A worker's hand in a process of its own, so that it can be killed: `hand.py work|leave WORKER PROBLEM TEXT`.
+
+`work` makes or repairs the worktree, writes a solution and submits it; `leave` writes it and takes the worktree away.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, so that nothing else is imported with it
+
+from harness.store.repo import Repo
+from harness.store.submission import solution_dir, submit, trailers
+from harness.store.workspace import Workspace
+from tests.site import KERNEL, SOLUTION
+
+
+def main(what: str, worker: str, problem: str, text: str) -> None:
+    workspace = Workspace.find()
+    with Repo(workspace) as repo:
+        worktree = repo.add_worktree(worker, problem, f"agents/main/{worker}/{problem}", repo.tip("main"))
+        directory = solution_dir(worktree, problem, "cpu")
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "solution.yaml").write_text(SOLUTION)
+        (directory / "kernel.cpp").write_text(f"{KERNEL}// {text}\n")
+        if what == "leave":
+            repo.remove_worktree(worker, problem, force=True)
+            return
+        said = trailers(run="main", worker=worker, agent="tuner", session="s1")
+        submit(repo, worktree, problem=problem, target="cpu", message=text, said=said)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:5])

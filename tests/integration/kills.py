@@ -1,0 +1,199 @@
+"""Where processes are killed, how each place is reached, and what must hold after starting again."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.model.entry import Entry
+from harness.model.verdict import EntryKind
+from harness.store.audit import audit
+from harness.store.repo import Repo
+from tests.site import Site, git
+
+Lane = Literal["daemon", "judge", "hand", "leave", "start"]
+HAND = Path(__file__).parent / "hand.py"
+UNSAVED = "written and never submitted"
+
+
+@dataclass(frozen=True)
+class Case:
+    """How one place is reached.
+
+    `daemon`: the daemon itself dies there. `judge`: a judge or its runner does, and the daemon goes on. `hand`: who
+    makes a worktree and submits. `leave`: who takes a worktree away. `start`: some process of `harness start`.
+    """
+
+    lane: Lane
+    after: tuple[str, ...] = ()
+    """Places to be killed at before, which leave what this one mends."""
+
+
+def _cases(lane: Lane, area: str, places: str, after: tuple[str, ...] = ()) -> dict[str, Case]:
+    return {f"{area}.{place}": Case(lane, after) for place in places.split()}
+
+
+CASES: Mapping[str, Case] = {
+    **_cases("daemon", "daemon", "after_lock before_watch before_judge_start after_judge_start before_scan after_scan"),
+    **_cases("daemon", "daemon", "before_problem_kept after_problem_kept after_take before_dispatch after_dispatch"),
+    **_cases("daemon", "daemon", "after_answer before_entry after_entry before_outcome after_outcome after_baseline"),
+    **_cases("daemon", "daemon", "before_champion after_champion before_attempt_recorded after_attempt_recorded"),
+    **_cases("daemon", "daemon", "before_last_flush after_close"),
+    **_cases("daemon", "ledger", "after_lock after_open before_append after_append before_commit after_commit"),
+    **_cases("daemon", "ledger", "after_flush"),
+    **_cases("daemon", "ledger", "before_recovery_drop", after=("ledger.after_commit",)),
+    **_cases("daemon", "spool", "after_new_segment before_write half_written before_sync after_sync"),
+    **_cases("daemon", "spool", "after_close_segment before_drop after_drop_one after_drop"),
+    **_cases("daemon", "spool", "torn_set_aside torn_cut", after=("spool.half_written",)),
+    **_cases("daemon", "index", "before_rebuild rebuild_before_commit rebuilt_beside old_removed replaced"),
+    **_cases("daemon", "index", "before_commit after_commit"),
+    **_cases("daemon", "commit", "tree_written built recorded branch_moved"),
+    **_cases("daemon", "checkout", "index_locked files_written index_replaced"),
+    **_cases("judge", "judge", "before_device request built artefact_kept standby_taken runner_started"),
+    **_cases("judge", "judge", "before_rounds before_timing before_answer answered"),
+    **_cases("judge", "runner", "start before_load loaded ready before_call after_done"),
+    **_cases("hand", "worktree", "branch_made marked registered sparse_set directory_made linked files_written"),
+    **_cases("hand", "worktree", "index_written tree_written commit_written branch_moved index_followed"),
+    **_cases("hand", "submit", "before_commit after_commit"),
+    **_cases("leave", "worktree", "saved moved_away"),
+}
+
+
+def places_in(file: Path) -> list[str]:
+    """The names of a source file's failpoints.
+
+    Raises:
+        AssertionError: one is not a literal, so that nobody could know it.
+    """
+    names = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failpoint":
+            (name,) = node.args
+            assert isinstance(name, ast.Constant), f"{file}:{node.lineno}: a failpoint's name must be a literal"
+            names.append(str(name.value))
+    return names
+
+
+class Killed:
+    """A site whose processes are killed at named places."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def kill_at(self, place: str, case: Case) -> None:
+        """Run what passes `place` until it is killed there; nothing of it may go on."""
+        mark = self.site.scratch / f"killed-{place}"
+        self.site.scratch.mkdir(parents=True, exist_ok=True)
+        failpoint = {"HARNESS_FAILPOINT": place, "HARNESS_FAILPOINT_MARK": str(mark)}
+        code, output = self._run(case.lane, failpoint)
+        assert mark.exists(), f"{place} was not reached:\n{output}"
+        if case.lane in {"judge", "start"}:
+            assert code in {0, -signal.SIGKILL}, output
+        else:
+            assert code == -signal.SIGKILL, output
+        self.site.no_strays()
+
+    def go_on(self, case: Case) -> None:
+        """Start again, without the failpoint, until nothing is left to do."""
+        code, output = self._run(case.lane, {})
+        assert code == 0, output
+        if case.lane != "daemon":
+            code, output = self._run("daemon", {})
+            assert code == 0, output
+        self.site.no_strays()
+
+    def _run(self, lane: Lane, extra: Mapping[str, str]) -> tuple[int, str]:
+        if lane in {"hand", "leave"}:
+            what, text = ("work", "stub: speedup=1.1") if lane == "hand" else ("leave", UNSAVED)
+            done = self.site.run_program([sys.executable, str(HAND), what, "w03", "t/one", text], extra=extra)
+        elif lane == "start":
+            arguments = ("--workers", "2", "--agent", "tuner", "--device", "cpu", "--max-evaluations", "3")
+            done = self.site.run("start", *arguments, extra=extra)
+        else:
+            done = self.site.run("daemon", "--once", extra=extra)
+        return done.returncode, done.stdout
+
+
+@contextlib.contextmanager
+def killed_site(template: Site, directory: Path) -> Iterator[Killed]:
+    """A copy of a prepared site."""
+    site = Site(directory / "work space", directory / "scratch", commits=list(template.commits))
+    shutil.copytree(template.root, site.root, symlinks=True)
+    try:
+        yield Killed(site)
+    finally:
+        site.close()
+
+
+def check(site: Site) -> None:
+    """Every candidate has exactly one evaluation, everything follows from it once, and the ledger is whole."""
+    entries = site.entries()
+    evaluated = Counter(
+        (entry.problem, entry.candidate.tree)
+        for entry in entries
+        if entry.kind is EntryKind.EVALUATION and entry.candidate
+    )
+    assert evaluated == Counter(candidates(site)), "every candidate exactly once"
+    assert_once(entries)
+    assert_measured_once(site, entries)
+    with Repo(site.workspace) as repo:
+        found = audit(site.workspace, repo, branch="main")
+    assert found.breaks == []
+    assert found.spooled == 0
+    assert found.entries == len(entries)
+    assert git(site.root, "status", "--porcelain") == ""
+    git(site.root, "fsck", "--no-dangling", "--no-progress")
+
+
+def candidates(site: Site) -> set[tuple[str, str]]:
+    """(problem, solution tree) of every commit of the run's branches."""
+    found = set()
+    for branch in git(site.root, "for-each-ref", "--format=%(refname)", "refs/heads/agents/main").split():
+        problem = "/".join(branch.split("/")[-2:])
+        for commit in git(site.root, "rev-list", branch, "^main").split():
+            found.add((problem, git(site.root, "rev-parse", f"{commit}:problems/{problem}/solutions/cpu")))
+    return found
+
+
+def assert_once(entries: list[Entry]) -> None:
+    """One baseline a problem, one confirmation an evaluation, one champion a confirmation, and the best confirmed."""
+    baselines = Counter(entry.problem for entry in entries if entry.kind is EntryKind.BASELINE)
+    assert set(baselines.values()) <= {1}
+    for kind in (EntryKind.CONFIRMATION, EntryKind.CHAMPION):
+        cited = Counter((entry.problem, entry.cites) for entry in entries if entry.kind is kind)
+        assert set(cited.values()) <= {1}, kind
+        assert "t/one" in {problem for problem, _ in cited}, f"t/one has a candidate worth a {kind}"
+
+
+def assert_measured_once(site: Site, entries: list[Entry]) -> None:
+    """What the ledger held was not measured again: a kill costs at most the measurement under way."""
+    asked = Counter((each["kind"], each["solution_dir"], each["problem"]) for each in site.requests())
+    again = sum(count - 1 for count in asked.values())
+    died_once = sum("die-once" in commit.text for commit in site.commits)
+    assert again <= 1 + died_once, asked
+    assert len(asked) <= len(entries)
+
+
+def assert_worktrees_whole(site: Site) -> None:
+    """The worktree that was being made when the kill came is there, linked, sparse and clean."""
+    worktree = site.workspace.worktree("w03", "t/one")
+    assert "stub: speedup=1.1" in (worktree / "problems/t/one/solutions/cpu/kernel.cpp").read_text()
+    assert git(worktree, "status", "--porcelain") == ""
+    assert [path.name for path in (worktree / "problems/t").iterdir()] == ["one"]
+    assert "prunable" not in git(site.root, "worktree", "list", "--porcelain")
+
+
+def assert_unsaved_work_kept(site: Site) -> None:
+    """What was never submitted can still be found."""
+    assert not site.workspace.worktree("w03", "t/one").exists()
+    with Repo(site.workspace) as repo:
+        kept = [repo.read(commit, "problems/t/one/solutions/cpu/kernel.cpp") for commit in repo.saved_work().values()]
+    assert any(UNSAVED.encode() in (text or b"") for text in kept)

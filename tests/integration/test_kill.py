@@ -1,0 +1,47 @@
+"""SIGKILL at every named place: start again, and everything is there once, audited, with nothing left running.
+
+The judge is a stub that speaks the real protocol and dies at the real judge's and runner's places;
+`test_kill_real.py` does the same with the whole stack.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import harness
+from tests.integration.kills import (
+    CASES,
+    assert_unsaved_work_kept,
+    assert_worktrees_whole,
+    check,
+    killed_site,
+    places_in,
+)
+from tests.site import Site
+
+PACKAGE = Path(harness.__file__).parent
+
+
+@pytest.mark.parametrize("place", sorted(CASES))
+def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Site, tmp_path: Path) -> None:
+    case = CASES[place]
+    with killed_site(template, tmp_path) as killed:
+        for earlier in (*case.after, place):
+            killed.kill_at(earlier, case)
+        killed.go_on(case)
+        check(killed.site)
+        if case.lane == "hand":
+            assert_worktrees_whole(killed.site)
+        elif case.lane == "leave":
+            assert_unsaved_work_kept(killed.site)
+
+
+def test_every_named_place_is_killed_at_and_there_are_enough() -> None:
+    planted = {name for file in PACKAGE.rglob("*.py") for name in places_in(file)}
+    assert planted - set(CASES) == set(), "plant a failpoint, and say in kills.py how it is reached"
+    assert set(CASES) - planted == set(), "a case without its failpoint"
+    assert len(planted) >= 50
+    areas = {name.partition(".")[0] for name in planted}
+    assert areas >= {"daemon", "judge", "runner", "ledger", "spool", "worktree", "supervisor"}
