@@ -1,7 +1,10 @@
 // y = x * w^T for any number of tokens: four kernels from two bodies, of which the plan launches one by the number of tokens.
 //
-// STAGES  of the ring in large tiles of 256 columns (48 KB each)
-// GROUP   tiles down before the next column
+// STAGES      of the ring in large tiles of 256 columns (48 KB each)
+// FEW_STAGES  of the ring for 17 to 128 tokens (24 or 32 KB each)
+// FEW_SPLIT   shares of the contraction there, one a block of a cluster
+// GROUP       tiles down before the next column
+// BLOCKS      of the large tiles' persistent launch: the SMs of an H200
 #include "hopper.cuh"
 
 template <int BN, int DEPTH>
@@ -9,7 +12,7 @@ __global__ void __launch_bounds__(LARGE_THREADS, 1) large(const __grid_constant_
     large_tiles<BN, AXIS_k, DEPTH, GROUP>(x, w, y, m, AXIS_n, 0, Plain());
 }
 
-template <int BN, int DEPTH>
+template <int BN, int DEPTH, int SPLIT>
 __global__ void __launch_bounds__(FEW_THREADS) few(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, __nv_bfloat16* y, int m) {
-    few_tokens<BN, AXIS_k, DEPTH, 4>(x, w, y, m, AXIS_n, 0, Plain());
+    few_tokens<BN, AXIS_k, DEPTH, SPLIT>(x, w, y, m, AXIS_n, 0, Plain());
 }

@@ -223,13 +223,14 @@ __device__ void large_tiles(const TensorMap& x, const TensorMap& w, const Tensor
 
 // --- few tokens ------------------------------------------------------------------------------------------------------
 
-__device__ inline float load_from(unsigned local, int rank) {
+__device__ inline float4 load_from(unsigned local, int rank) {
     unsigned remote;
-    float value;
+    float4 v;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
-    return value;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(remote));
+    return v;
 }
+__device__ inline void operator+=(float4& a, float4 b) { a = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 __device__ inline void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -270,19 +271,26 @@ __device__ void few_tokens(const TensorMap& x, const TensorMap& w, __nv_bfloat16
         }
     }
     cluster_sync();
-    constexpr int share = width / SPLIT;
-    for (int i = threadIdx.x; i < share * BN; i += FEW_THREADS) {
-        const int r = rank * share + i % share, t = i / share;
-        if (token + t >= m) break;
-        float value = 0, above = 0;
+    constexpr int share = width / SPLIT;  // this block's part of the tile's rows, four a thread
+    static_assert(share % 4 == 0 && pitch % 4 == 0, "sums are read four at a time");
+#pragma unroll 2
+    for (int i = threadIdx.x; i < share / 4 * min(BN, m - token); i += FEW_THREADS) {
+        const int r = rank * share + i % (share / 4) * 4, t = i / (share / 4);
+        float4 value = {}, above = {};
 #pragma unroll
         for (int other = 0; other < SPLIT; ++other) {
             value += load_from(tiles + (t * pitch + r) * 4, other);
             if (Finish::gated) above += load_from(tiles + (t * pitch + 64 + r) * 4, other);
         }
-        if constexpr (Finish::gated) value = finish(value, above);
-        else value = finish(value);
-        out[(size_t)(token + t) * columns + first + r] = __float2bfloat16(value);
+        __nv_bfloat162 pair[2];
+        if constexpr (Finish::gated) {
+            pair[0] = __floats2bfloat162_rn(finish(value.x, above.x), finish(value.y, above.y));
+            pair[1] = __floats2bfloat162_rn(finish(value.z, above.z), finish(value.w, above.w));
+        } else {
+            pair[0] = __floats2bfloat162_rn(finish(value.x), finish(value.y));
+            pair[1] = __floats2bfloat162_rn(finish(value.z), finish(value.w));
+        }
+        *reinterpret_cast<uint2*>(out + (size_t)(token + t) * columns + first + r) = *reinterpret_cast<uint2*>(pair);
     }
     cluster_sync();  // no block may end while another still reads its sums
 }
