@@ -1,10 +1,8 @@
 // y = x * w^T for any number of tokens: four kernels from two bodies, of which the plan launches one by the number of tokens.
 //
-// STAGES      of the ring in large tiles of 256 columns (48 KB each)
-// FEW_STAGES  of the ring for 17 to 128 tokens (24 or 32 KB each)
-// FEW_SPLIT   shares of the contraction there, one a block of a cluster
-// GROUP       tiles down before the next column
-// BLOCKS      of the large tiles' persistent launch: the SMs of an H200
+// STAGES  of the ring in large tiles of 256 columns (48 KB each)
+// GROUP   tiles down before the next column
+// BLOCKS  of the large tiles' persistent launch: the SMs of an H200
 #include "hopper.cuh"
 
 template <int BN, int DEPTH>

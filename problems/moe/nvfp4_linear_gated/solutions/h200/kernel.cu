@@ -22,43 +22,37 @@ __device__ int code_of(float unit) {
 }
 __device__ float from_e4m3(unsigned char bits) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, __NV_E4M3))); }
 
-// A thread takes a block of 16: of the activations, then of the weight.
-extern "C" __global__ void __launch_bounds__(256) lay_out(const Eight* __restrict__ x, const uint2* __restrict__ packed, const unsigned char* __restrict__ block_scales, const float* __restrict__ input_scale, Eight* __restrict__ activations, Eight* __restrict__ weight, int x_blocks, int weight_blocks) {
-    int i = blockIdx.x * 256 + threadIdx.x;
-    if (i >= x_blocks + weight_blocks) return;
-    float levels[16], scale;
-    if (i < x_blocks) {
-        float values[16], largest = 0;
+// A thread takes half a block of 16, of the activations or, after them, of the weight: its 16 bytes of result lie beside its
+// neighbours'. (With whole blocks every store fills half sectors, which made this pass three times as long.)
+extern "C" __global__ void __launch_bounds__(256) lay_out(const Eight* __restrict__ x, const unsigned* __restrict__ packed, const unsigned char* __restrict__ block_scales, const float* __restrict__ input_scale, Eight* __restrict__ activations, Eight* __restrict__ weight, int x_halves, int weight_halves) {
+    const int i = blockIdx.x * 256 + threadIdx.x, j = i - x_halves;
+    if (i >= x_halves + weight_halves) return;
+    float levels[8], scale;
+    if (i < x_halves) {  // whole warps are, since a row is 256 halves
+        const Eight eight = x[i];
+        float values[8], largest = 0;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const Eight eight = x[2 * i + half];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const float2 f = __bfloat1622float2(eight.pair[j]);
-                values[8 * half + 2 * j] = f.x, values[8 * half + 2 * j + 1] = f.y;
-                largest = fmaxf(largest, fmaxf(fabsf(f.x), fabsf(f.y)));
-            }
+        for (int k = 0; k < 4; ++k) {
+            const float2 f = __bfloat1622float2(eight.pair[k]);
+            values[2 * k] = f.x, values[2 * k + 1] = f.y;
+            largest = fmaxf(largest, fmaxf(fabsf(f.x), fabsf(f.y)));
         }
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         const float whole = *input_scale;
         scale = from_e4m3(__nv_cvt_float_to_fp8(fminf(largest / (6.0f * whole), 448.0f), __NV_SATFINITE, __NV_E4M3));
         const float step = scale * whole;
 #pragma unroll
-        for (int j = 0; j < 16; ++j) levels[j] = step > 0 ? level_of(code_of(values[j] / step)) : 0.0f;
+        for (int k = 0; k < 8; ++k) levels[k] = step > 0 ? level_of(code_of(values[k] / step)) : 0.0f;
     } else {
-        i -= x_blocks;
-        activations = weight;
-        scale = from_e4m3(block_scales[i]);
-        const uint2 codes = packed[i];
+        const unsigned codes = packed[j];
+        scale = from_e4m3(block_scales[j / 2]);
 #pragma unroll
-        for (int j = 0; j < 16; ++j) levels[j] = level_of((j < 8 ? codes.x : codes.y) >> 4 * (j % 8));
+        for (int k = 0; k < 8; ++k) levels[k] = level_of(codes >> 4 * k);
     }
+    Eight result;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        Eight eight;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) eight.pair[j] = __floats2bfloat162_rn(levels[8 * half + 2 * j] * scale, levels[8 * half + 2 * j + 1] * scale);
-        activations[2 * i + half] = eight;
-    }
+    for (int k = 0; k < 4; ++k) result.pair[k] = __floats2bfloat162_rn(levels[2 * k] * scale, levels[2 * k + 1] * scale);
+    (i < x_halves ? activations + i : weight + j)[0] = result;
 }
 
 struct Gate {
