@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -16,10 +17,13 @@ from harness.judge.rounds import Outcome
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 
-_TRUTHS = 3
-"""Ordinary calls of a workload that are held against float64; all others against the reference."""
+_TRUTHS = 2
+_LATER = 128
+"""The first two ordinary calls of a workload are held against float64, and later one in so many by secret chance; all
+others against the reference."""
 _SLACK = 1.5
 """What the error of an honest implementation may differ from one draw of the inputs to the next."""
+_UNTALLIED = Outcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -80,24 +84,28 @@ class WorkloadCheck:
         """Compare in full. `kind` is the stress case of the inputs; empty for ordinary ones."""
         tolerance = self.sets.workload.tolerance
         if kind:
-            return self._check_stressed(expected, outputs, kind)
+            return self._check_stressed(inputs, expected, outputs, kind)
         limits = {name: _SLACK * limit for name, limit in self._limits.items()}
         found = compare_all(expected, outputs, tolerance, rms_limits=limits)
-        if found.passed and self._truths < _TRUTHS and self.note is None:
-            self._truths += 1
+        if found.passed and self._is_held_against_truth():
             broken = self._hold_against_truth(inputs, expected, outputs)
             if broken is not None:
-                return Outcome(
-                    Verdict.INCORRECT_NUMERICAL, broken, found.max_abs_error, found.max_rel_error, found.matched
-                )
+                return _outcome(replace(found, verdict=Verdict.INCORRECT_NUMERICAL, reason=broken))
         return _outcome(found)
+
+    def _is_held_against_truth(self) -> bool:
+        """The first calls, and later ones that nobody can foresee."""
+        if self.note is not None:
+            return False
+        self._truths += 1
+        return self._truths <= _TRUTHS or not secrets.randbelow(_LATER)
 
     def _hold_against_truth(
         self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
     ) -> str | None:
         truth = find_truth(self.reference, inputs, expected)
         if not isinstance(truth, Truth):
-            self.note = truth
+            self.note = f"the rule on precision was not applied: {truth}"
             return None
         broken = truth.broken_by(outputs)
         for name, limit in truth.limits_to_reference().items():
@@ -105,19 +113,56 @@ class WorkloadCheck:
         return broken
 
     def _check_stressed(
-        self, expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], kind: str
+        self,
+        inputs: Sequence[Value],
+        expected: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        kind: str,
     ) -> Outcome:
         """Errors of awkward inputs are on scales of their own, so the tally does not get them."""
         tolerance = self.sets.workload.tolerance
         if not all_finite(expected, tolerance):
-            return Outcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+            return _UNTALLIED
         tolerances = stress.tolerance_for(kind, tolerance, expected, self._usual())
-        zero_is_wrong = stress.CASES[kind].zero_is_wrong
-        for name, value in expected.items():
-            found = compare(value, outputs[name], tolerances[name], name=name, zero_is_wrong=zero_is_wrong)
-            if not found.passed:
-                return _outcome(found)
-        return Outcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+
+        def wrong(right: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> Comparison | None:
+            zero_is_wrong = stress.CASES[kind].zero_is_wrong
+            for name, limits in tolerances.items():
+                found = compare(right[name], given[name], limits, name=name, zero_is_wrong=zero_is_wrong)
+                if not found.passed:
+                    return found
+            return None
+
+        found = wrong(expected, outputs)
+        if found is None or self._is_ill_posed(inputs, expected, outputs, wrong):
+            return _UNTALLIED
+        return _outcome(found)
+
+    def _is_ill_posed(
+        self,
+        inputs: Sequence[Value],
+        expected: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        wrong: Callable[[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]], Comparison | None],
+    ) -> bool:
+        """Whether it is the reference that fails on awkward inputs, or nobody could be right to the tolerance.
+
+        So where float64 says that the candidate is right and the reference is not, and where inputs that differ in
+        their last places have other outputs.
+        """
+        truth = find_truth(self.reference, inputs, expected)
+        if not isinstance(truth, Truth):
+            return False
+
+        def rounded(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            return {name: values[name].to(value.dtype) if name in values else value for name, value in expected.items()}
+
+        true = rounded(truth.outputs)
+        return (
+            wrong(true, outputs) is None
+            or wrong(true, expected) is not None
+            or wrong(true, rounded(truth.moved())) is not None
+        )
 
     def _usual(self) -> dict[str, float]:
         """Root mean squares of the outputs for ordinary inputs."""

@@ -250,6 +250,7 @@ class _Evaluation:
             failpoint("judge.before_timing")
             found = rounds.time(self._request.half_width, self._cap_s())
             result = timed(workload, found, rounds.tally, variant, self._device)
+            result = result.model_copy(update={"note": check.note})
             return self._bounded(workload, result)
         except RunnerFailed as failure:
             self._lose_candidate()

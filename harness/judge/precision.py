@@ -96,6 +96,10 @@ class Truth:
                 )
         return None
 
+    def moved(self) -> dict[str, torch.Tensor]:
+        """The outputs that exact arithmetic gives for inputs that differ in the last places; empty if it fails."""
+        return self._moved()
+
     def limits_to_reference(self) -> dict[str, float]:
         """By output, how far from the reference an output can be when both keep the rule: both errors together."""
         return {name: (FACTOR + 1.0) * allowed for name, allowed in self.allowed.items()}

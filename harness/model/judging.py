@@ -50,6 +50,8 @@ class WorkloadResult(_Frozen):
     discarded: int = 0
     variant: Variant | None = None
     """The baseline this workload was compared with."""
+    note: str | None = None
+    """A rule that could not be applied, and why."""
 
 
 class Summary(_Frozen):
