@@ -14,7 +14,7 @@ from harness.cli.output import emit, json_option
 
 if TYPE_CHECKING:
     from harness.cli.judging import JudgeProcess
-    from harness.model.judging import JudgeAnswer, JudgeProgress, Variant
+    from harness.model.judging import JudgeProgress, Variant
     from harness.model.problem import Problem
     from harness.store.workspace import Workspace
 
@@ -52,6 +52,7 @@ def evaluate(
 ) -> None:
     """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
     from harness.cli.judging import judge_process
+    from harness.cli.results import print_judgement
     from harness.cli.targets import candidate
     from harness.errors import AnswerIsNo
     from harness.model.judging import JudgeRequest
@@ -73,7 +74,10 @@ def evaluate(
             )
             answer = judge.ask(request, _show)
         _clear()
-        _print(answer, as_json=as_json)
+        if as_json:
+            click.echo(answer.model_dump_json(indent=2))
+        else:
+            print_judgement(answer)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"{answer.verdict}: {answer.reason}")
 
@@ -191,40 +195,3 @@ def _clear() -> None:
 
     if sys.stderr.isatty():
         sys.stderr.write("\r\033[K")
-
-
-def _print(answer: JudgeAnswer, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(answer.model_dump_json(indent=2))
-        return
-
-    def number(name: str, form: str) -> Any:  # noqa: ANN401
-        return lambda row: "-" if row[name] is None else format(row[name], form)
-
-    emit(
-        [workload.model_dump(mode="json") for workload in answer.workloads],
-        as_json=False,
-        columns={
-            "workload": lambda row: row["uuid"][:8],
-            "verdict": lambda row: row["verdict"],
-            "latency us": number("latency_us", ".2f"),
-            "baseline us": number("baseline_us", ".2f"),
-            "by": lambda row: row["variant"] or "-",
-            "speed-up": number("speedup", ".3f"),
-            "95 %": lambda row: (
-                "{:.3f} to {:.3f}".format(*row["speedup_ci95"]) if row["speedup_ci95"] else row["reason"] or "-"
-            ),
-            "bound us": number("sol_us", ".2f"),
-            "score": number("score", ".3f"),
-            "max error": number("max_abs_error", ".2g"),
-            "blocks": lambda row: f"{row['blocks']}" + (f" (-{row['discarded']})" if row["discarded"] else ""),
-        },
-    )
-    summary = answer.summary
-    if summary.speedup is not None and summary.speedup_ci95 is not None:
-        low, high = summary.speedup_ci95
-        score = f", score {summary.score:.3f}" if summary.score is not None else ""
-        click.echo(
-            f"\n{answer.verdict}: {summary.speedup:.3f}x ({low:.3f} to {high:.3f}){score}, {answer.trust}; "
-            f"built in {answer.cost.build_s:.1f} s, judged in {answer.cost.judge_s:.1f} s"
-        )

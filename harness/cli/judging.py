@@ -33,6 +33,11 @@ class JudgeProcess:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """The judge's process id."""
+        return self._process.pid
+
     def _line(self) -> str:
         assert self._process.stdout is not None  # noqa: S101 - piped
         line = self._process.stdout.readline()

@@ -5,10 +5,15 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.output import emit, json_option
 from harness.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from harness.model.config import Config
 
 
 def stop_on_signals() -> threading.Event:
@@ -53,3 +58,93 @@ def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int 
     config = load_config(workspace, overrides)
     log_to_file(workspace, "daemon")
     run_daemon(workspace, config, devices=devices, max_evaluations=max_evaluations, once=once, stop=stop)
+
+
+@click.command()
+@click.option("--replay", is_flag=True, help="Decide recorded decisions again and say whether they come out the same.")
+@click.option("--run", "run_name", metavar="NAME", help="The run to plan.")
+@click.option("--target", metavar="NAME", help="Whose standings decide; by default harness.yaml's, else cpu.")
+@click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
+@click.option("--worker", "workers", multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ...")
+@json_option
+def planner(
+    run_name: str | None,
+    target: str | None,
+    problems: tuple[str, ...],
+    workers: tuple[str, ...],
+    *,
+    replay: bool,
+    as_json: bool,
+) -> None:
+    """Run the planner alone: assign workers in COORDINATION.md as the ledger grows."""
+    from harness.planner.planner import run_planner
+    from harness.store.configuration import load_config
+    from harness.store.parentage import die_with_parent
+    from harness.supervise import worker_names
+
+    die_with_parent()
+    workspace = Workspace.find()
+    config = load_config(workspace, {"run": run_name, "problems": problems or None, "target": target})
+    if replay:
+        _replay(workspace, config, as_json=as_json)
+        return
+    stop = stop_on_signals()
+    log_to_file(workspace, "planner")
+    names = workers or worker_names(config.workers)
+    run_planner(workspace, config, stop, workers=names, target=config.target or "cpu")
+
+
+def _replay(workspace: Workspace, config: Config, *, as_json: bool) -> None:
+    """Print every recorded decision and whether the policy still makes it."""
+    from harness.errors import AnswerIsNo
+    from harness.planner.replay import replay as decide_again
+    from harness.store.repo import Repo
+
+    with Repo(workspace) as repo:
+        found = decide_again(workspace, repo, config)
+    rows = [
+        {
+            "seq": one.seq,
+            "at": one.at,
+            "policy": one.policy,
+            "assignments": ", ".join(f"{row.worker}: {row.problem}" for row in one.recorded.assignments),
+            "same": "yes" if one.same else "no",
+        }
+        for one in found
+    ]
+    emit(rows, as_json=as_json, empty=f"no decisions of run {config.run} are recorded")
+    changed = sum(not one.same for one in found)
+    if changed:
+        raise AnswerIsNo(f"{changed} of {len(found)} decisions come out differently today")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
+@click.option("--run", "run_name", metavar="NAME", help="The run to work for.")
+@click.option("--target", metavar="NAME", help="What to tune for; by default harness.yaml's, else cpu.")
+def worker(name: str, agent: str | None, run_name: str | None, target: str | None) -> None:
+    """Run the worker NAME alone: do what its row in COORDINATION.md says."""
+    from harness.agents.worker import run_worker
+    from harness.store.configuration import load_config
+    from harness.store.parentage import die_with_parent
+
+    die_with_parent()
+    stop = stop_on_signals()
+    workspace = Workspace.find()
+    config = load_config(workspace, {"run": run_name, "agent.kind": agent, "target": target})
+    log_to_file(workspace, f"worker-{name}")
+    run_worker(workspace, config, name, stop, target=config.target or "cpu")
+
+
+@click.command()
+@click.option("--within", "within_s", type=float, default=90.0, show_default=True, metavar="S", help="Wait so long.")
+def stop(within_s: float) -> None:
+    """End a running `harness start` cleanly, and wait until it has."""
+    from harness.errors import AnswerIsNo
+    from harness.supervise import stop_running
+
+    workspace = Workspace.find()
+    if not stop_running(workspace, within_s):
+        raise AnswerIsNo("no `harness start` runs in this workspace", where=str(workspace.root))
+    click.echo("stopped; type `harness start` to go on")

@@ -102,6 +102,14 @@ def list_problems(problems_dir: Path, globs: Sequence[str] = ("*",)) -> list[str
     return sorted(keys)
 
 
+def problem_names(files: Iterable[str], globs: Sequence[str] = ("*",)) -> list[str]:
+    """Like `list_problems`, from the paths of a commit (`problems/<suite>/<name>/...`)."""
+    parts = (file.split("/") for file in files)
+    holding = (DEFINITION_NAME, WORKLOADS_NAME)
+    keys = {f"{each[1]}/{each[2]}" for each in parts if len(each) == 4 and each[0] == "problems" and each[3] in holding}
+    return sorted(key for key in keys if any(_matches(key, glob) for glob in globs))
+
+
 def problem_digest(directory: Path) -> str:
     """`sha256:…` over every file that takes part in judging: all but `solutions/` and `*.md`.
 

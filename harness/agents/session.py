@@ -1,0 +1,135 @@
+"""The one protocol between a worker and whatever does its thinking: a model, a program, or a search.
+
+A worker makes a `Brief`, opens a session of the configured kind with it, and goes through its events. The session
+reaches the world only through the brief's directory and `tools`: it never commits, measures or waits by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from harness.model.config import Budget
+from harness.model.entry import Entry
+from harness.model.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One candidate of the problem, by anyone: judged, or committed and not judged yet."""
+
+    tree: str
+    worker: str
+    verdict: Verdict | None
+    """null: under way."""
+    speedup: float | None = None
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A committed candidate."""
+
+    commit: str
+    tree: str
+    branch: str
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a session may ask the harness to do."""
+
+    commit: Callable[[str], Submitted]
+    """Commit the solution as it stands, with a message. Raises FormatError when it is no valid solution,
+    RepositoryError when something else was changed too."""
+    outcome: Callable[[Submitted], Entry | None]
+    """Wait for the candidate's entry; null when the worker was told to stop before it came."""
+    history: Callable[[], tuple[Attempt, ...]]
+    """Every candidate of this problem and target, by anyone, judged or under way."""
+    note: Callable[[str], None]
+    """Leave a one-line lesson for whoever comes next."""
+    turn: Callable[[], AbstractContextManager[None]]
+    """Held while choosing from `history` and committing, so that two workers never choose the same candidate."""
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What a session starts with."""
+
+    role: Literal["worker", "planner"]
+    prompt: str
+    directory: Path
+    """The worktree."""
+    solution: Path
+    """The directory of the solution in it, the only one that may change."""
+    tools: Tools
+    budget: Budget
+    seed: int = 0
+    """Differs between workers, so that searches differ."""
+    resume: str | None = None
+    """The id of a session that was cut off, to go on with it."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Something said, for the log and the live view."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """A tool is about to be used."""
+
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What was spent since the last such event."""
+
+    usd: float = 0.0
+    tokens: int = 0
+    turns: int = 0
+    evaluations: int = 0
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The session backs off and will try again."""
+
+    reason: str
+    after_s: float
+
+
+@dataclass(frozen=True)
+class End:
+    """The last event of a session."""
+
+    reason: Literal["exhausted", "stale", "budget", "interrupted", "done", "failed"]
+    """exhausted: everything it can try is known; stale: no gain for long; failed: it cannot go on."""
+    text: str = ""
+
+
+Event = Text | ToolUse | Usage | Retry | End
+
+
+class AgentSession(Protocol):
+    """One session of one agent on one problem."""
+
+    @property
+    def id(self) -> str:
+        """Names the session in trailers; `Brief.resume` takes it."""
+
+    @property
+    def model(self) -> str:
+        """What does the thinking, for the Model trailer."""
+
+    def events(self) -> Iterator[Event]:
+        """Work, and say what happens. Ends with an `End`. Called once."""
+
+    def interrupt(self) -> None:
+        """End at the next boundary between trials or turns. Called from any thread, any number of times."""

@@ -1,0 +1,44 @@
+"""Which device and target a command means when nobody says: cuda where there is one, else cpu."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from harness.model.config import Config
+
+_ASK_S = 10
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Devices, the target they have, and why."""
+
+    devices: tuple[str, ...]
+    target: str
+    why: str
+
+
+def choose(config: Config) -> Chosen:
+    """The devices of a configuration, or the default of this machine."""
+    if config.devices:
+        target = config.target or ("cpu" if config.devices == ("cpu",) else gpu_target() or "cuda")
+        return Chosen(config.devices, target, f"devices {', '.join(config.devices)} as configured")
+    return Chosen(("cpu",), config.target or "cpu", "device cpu: the judge of this version runs on it")
+
+
+def gpu_target() -> str | None:
+    """The target's name of the first GPU (`h200`), or None where there is no usable one."""
+    from harness.sol.hardware import target_of
+
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    names = done.stdout.strip().splitlines()
+    return target_of(names[0]) if names else None

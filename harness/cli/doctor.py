@@ -1,0 +1,183 @@
+"""`harness doctor`: what works here, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from harness.cli.output import emit, json_option
+
+_FREE_GB = 5
+_GIT = (2, 30)
+_ASK_S = 20
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    what: str
+    state: Literal["ok", "missing", "note"]
+    """`missing` is needed for what this version does; a `note` is not."""
+    found: str
+    mend: str = ""
+
+
+@click.command()
+@json_option
+def doctor(*, as_json: bool) -> None:
+    """Say what works here, what is missing, and the command that mends it. Exit code 1 when something is missing."""
+    from harness.errors import AnswerIsNo, ConfigurationError
+    from harness.store.workspace import Workspace
+
+    try:
+        workspace: Workspace | None = Workspace.find()
+    except ConfigurationError:
+        workspace = None
+    checks = [*_machine(), *_repository(workspace)]
+    settings = _settings(workspace)
+    if as_json:
+        emit([*(asdict(check) for check in checks), *settings], as_json=True)
+    else:
+        emit(
+            [asdict(check) for check in checks],
+            as_json=False,
+            columns={name: (lambda row, name=name: row[name]) for name in ("what", "state", "found", "mend")},  # type: ignore[misc]
+        )
+        if settings:
+            click.echo("\nconfiguration")
+            emit(settings, as_json=False)
+    missing = [check for check in checks if check.state == "missing"]
+    if missing:
+        raise AnswerIsNo(f"{len(missing)} things are missing: {', '.join(check.what for check in missing)}")
+
+
+def _machine() -> Iterator[Check]:
+    yield Check("python", "ok", platform.python_version())
+    yield _git()
+    yield _compiler()
+    yield _sandbox()
+    yield _torch()
+    yield _gpu()
+    yield _agents()
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    mend = "" if free > _FREE_GB else "free some: the caches and 100,000 ledger entries take a few GB"
+    yield Check("disk", "ok" if free > _FREE_GB else "missing", f"{free:.0f} GB free", mend)
+
+
+def _git() -> Check:
+    said = _ask("git", "--version")
+    if said is None:
+        return Check("git", "missing", "not installed", "apt-get install git")
+    version = said.split()[2]
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < _GIT:
+        return Check("git", "missing", version, f"install git {_GIT[0]}.{_GIT[1]} or newer")
+    return Check("git", "ok", version)
+
+
+def _compiler() -> Check:
+    compiler = os.environ.get("CXX") or next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
+    said = _ask(compiler, "--version") if compiler else None
+    if said is None:
+        return Check("C++ compiler", "missing", "none: language cpp and torch.compile need one", "apt-get install g++")
+    return Check("C++ compiler", "ok", said.splitlines()[0])
+
+
+def _sandbox() -> Check:
+    from harness.errors import ConfigurationError
+    from harness.judge.sandbox import check
+
+    try:
+        check("bubblewrap")
+    except ConfigurationError as error:
+        return Check("bubblewrap", "missing", error.what, error.remedy or "apt-get install bubblewrap")
+    return Check("bubblewrap", "ok", (_ask("bwrap", "--version") or "").strip() + ", tried")
+
+
+def _torch() -> Check:
+    from importlib import metadata
+
+    try:
+        return Check("torch", "ok", metadata.version("torch"))
+    except metadata.PackageNotFoundError:
+        return Check("torch", "missing", "not installed", "pip install torch")
+
+
+def _gpu() -> Check:
+    said = _ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    if said is None:
+        return Check("GPU", "note", "none that nvidia-smi sees: device cpu is the default here")
+    return Check("GPU", "note", f"{said.splitlines()[0]}; this version judges on the device cpu")
+
+
+def _agents() -> Check:
+    from harness.agents.worker import KINDS
+
+    return Check("agents", "ok", f"{', '.join(KINDS)} (no key and no model needed)")
+
+
+def _repository(workspace: object) -> Iterator[Check]:
+    from harness.errors import HarnessError
+    from harness.store.repo import Repo, requirements
+    from harness.store.workspace import Workspace
+
+    if not isinstance(workspace, Workspace):
+        yield Check("workspace", "note", "none here", "harness init DIR, or change into one")
+        return
+    yield Check("workspace", "ok", str(workspace.root))
+    for sentence in requirements(workspace):
+        yield Check("repository", "missing", sentence)
+    try:
+        from harness.store.configuration import load_config
+        from harness.store.coordination import read_assignments
+
+        config = load_config(workspace)
+        with Repo(workspace) as repo:
+            rows = read_assignments(repo, config.coordination_branch)
+        yield Check("COORDINATION.md", "ok", f"{len(rows)} rows on {config.coordination_branch}")
+    except HarnessError as error:
+        where = f"{error.where}: " if error.where else ""
+        yield Check("COORDINATION.md", "missing", f"{where}{error.what}", error.remedy or "mend the file and commit it")
+    for name in ("start", "daemon", "planner"):
+        yield from _lock(workspace.state / f"{name}.lock", name)
+
+
+def _lock(path: Path, name: str) -> Iterator[Check]:
+    from harness.errors import ConfigurationError
+    from harness.store.files import file_lock
+
+    if not path.exists():
+        return
+    try:
+        with file_lock(path, owner="harness doctor"):
+            pass
+    except ConfigurationError as error:
+        yield Check(f"harness {name}", "note", error.what, "harness stop" if name == "start" else "")
+
+
+def _settings(workspace: object) -> list[dict[str, str]]:
+    from harness.store.configuration import explain_config
+    from harness.store.workspace import Workspace
+
+    if not isinstance(workspace, Workspace):
+        return []
+    return [{"key": each.key, "value": str(each.value), "from": each.source} for each in explain_config(workspace)]
+
+
+def _ask(*command: str) -> str | None:
+    """What a program prints, or None when it is not there or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,188 @@
+"""`harness start`: everything at once, until done or stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.output import json_option
+
+if TYPE_CHECKING:
+    from harness.model.config import Config
+    from harness.store.standings import Standing
+    from harness.store.workspace import Workspace
+    from harness.supervise import Outcome, Snapshot
+
+_INTERRUPTED = 130
+
+
+@click.command()
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many workers.")
+@click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
+@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
+@click.option("--run", "run_name", metavar="NAME", help="The run: branches and entries carry its name.")
+@click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to work on; may be given often.")
+@click.option(
+    "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="End after so many; confirmations come on top."
+)
+@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="End after so long.")
+@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help="End when so much is spent.")
+@json_option
+def start(
+    workers: int | None,
+    agent: str | None,
+    devices: tuple[str, ...],
+    run_name: str | None,
+    problems: tuple[str, ...],
+    max_evaluations: int | None,
+    max_minutes: float | None,
+    max_usd: float | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Run planner, workers, daemon and judges. Limits count this invocation; started again, it goes on."""
+    from harness.agents.worker import kind_of
+    from harness.cli.devices import choose
+    from harness.cli.parts import log_to_file
+    from harness.store.configuration import load_config
+    from harness.store.workspace import Workspace
+    from harness.supervise import Limits, run_start
+
+    workspace = Workspace.find()
+    given = {
+        "workers": workers,
+        "agent.kind": agent,
+        "devices": devices or None,
+        "run": run_name,
+        "problems": problems or None,
+        "agent.overall.usd": max_usd,
+    }
+    config = load_config(workspace, given)
+    chosen = choose(config)
+    config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind_of(config)})
+    log_to_file(workspace, "start")
+    logging.getLogger("harness").info("start: %s", chosen.why)
+    stop, how = _stop_on_signals()
+    budget = config.agent.overall
+    limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes)
+    with _display(as_json=as_json) as show:
+        outcome = run_start(workspace, config, target=chosen.target, limits=limits, stop=stop, show=show)
+    _finish(workspace, config, chosen.target, outcome, as_json=as_json)
+    return _INTERRUPTED if outcome.interrupted and how["signal"] == "SIGINT" else 0
+
+
+def _stop_on_signals() -> tuple[threading.Event, dict[str, str]]:
+    """An event that SIGTERM and Ctrl-C set, and which of them did."""
+    import signal
+
+    stop, how = threading.Event(), {"signal": ""}
+
+    def handle(number: int, _: object) -> None:
+        how["signal"] = signal.Signals(number).name
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    return stop, how
+
+
+@contextmanager
+def _display(*, as_json: bool) -> Iterator[Callable[[Snapshot], None]]:
+    """Live on a terminal, a line for each change elsewhere; nothing with --json."""
+    if as_json:
+        yield lambda _: None
+    elif sys.stdout.isatty():
+        from rich.live import Live
+
+        with Live(refresh_per_second=4, transient=True) as live:
+            yield lambda snapshot: live.update(_panel(snapshot))
+    else:
+        said: set[str] = set()
+
+        def show(snapshot: Snapshot) -> None:
+            for line in _lines(snapshot):
+                if line not in said:
+                    said.add(line)
+                    click.echo(f"[{snapshot.elapsed_s:5.0f} s] {line}")
+
+        yield show
+
+
+def _doing(snapshot: Snapshot) -> str:
+    current: dict[str, Any] = snapshot.daemon.get("current") or {}
+    if not current:
+        return "the judge is idle" if snapshot.daemon.get("judges") else "the judge is starting"
+    of = f" {current['done']}/{current['of']}" if current.get("of") else ""
+    return f"judging {current['problem']} ({current['kind']} of {current['worker']}): {current['stage']}{of}"
+
+
+def _lines(snapshot: Snapshot) -> list[str]:
+    """What is worth a line in a log."""
+    lines = [f"{name} on {said['problem']}" for name, said in sorted(snapshot.workers.items()) if said.get("problem")]
+    lines += [
+        f"{n} {said['problem']}: {said['said']}" for n, said in sorted(snapshot.workers.items()) if said.get("said")
+    ]
+    return [*lines, *snapshot.messages]
+
+
+def _panel(snapshot: Snapshot) -> Any:  # noqa: ANN401 - a rich renderable
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("worker", "state", "problem", "last"):
+        table.add_column(heading)
+    for name, said in sorted(snapshot.workers.items()):
+        table.add_row(name, *(str(said.get(key) or "-") for key in ("state", "problem", "said")))
+    done, queued = snapshot.daemon.get("evaluations_done", 0), snapshot.daemon.get("queued", 0)
+    head = f"{snapshot.elapsed_s:.0f} s   {done} evaluations, {queued} queued   {_doing(snapshot)}"
+    return Group(Text(head), table, *(Text(message, style="yellow") for message in snapshot.messages[-3:]))
+
+
+def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
+    """The final standings, and what could not be beaten."""
+    from harness.cli.output import emit
+    from harness.store.index import Index
+    from harness.store.problems import list_problems
+    from harness.store.repo import Repo
+    from harness.store.standings import standings
+    from harness.store.standings_table import HEADINGS, cells, for_scripts, totals
+
+    with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
+        index.refresh(repo)
+        table = standings(index, list_problems(workspace.problems, config.problems), target, config.run)
+        sentences = repo.checkout_state(config.coordination_branch)
+    if as_json:
+        shown = {"ended": outcome.why, "target": target, "problems": [for_scripts(one) for one in table]}
+        click.echo(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
+        return
+    click.echo(f"ended: {outcome.why}")
+    emit([dict(zip(HEADINGS, cells(one), strict=True)) for one in table], as_json=False, empty="no problems match")
+    for line in [totals(table), *_unbeaten(table), *sentences]:
+        click.echo(line)
+
+
+def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
+    """Which problems have no confirmed speed-up, and why as far as the ledger says it."""
+    lines = []
+    for one in table:
+        if one.champion is not None:
+            continue
+        if one.evaluations == 0:
+            why = "not evaluated yet"
+        elif one.best is None:
+            why = "no candidate passed"
+        elif one.best.low is not None and one.best.low > 1:
+            why = f"{one.best.speedup:.3f}x, its confirmation has not been made or did not hold"
+        else:
+            why = "no candidate is surely faster than the baseline"
+        lines.append(f"not beaten: {one.problem}: {why}")
+    return lines

@@ -1,0 +1,73 @@
+"""`harness submit`: from inside a worktree, ask for a commit and its evaluation."""
+
+from __future__ import annotations
+
+import click
+
+from harness.cli.output import json_option
+
+
+@click.command()
+@click.option("-m", "--message", default="Submit a solution", metavar="TEXT", help="What changed and why.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the verdict.")
+@click.option("--target", metavar="NAME", help="What the solution is for; by default harness.yaml's, else cpu.")
+@click.option(
+    "--deadline", "deadline_s", type=float, default=3600.0, show_default=True, metavar="S", help="Wait so long."
+)
+@json_option
+def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, as_json: bool) -> int:
+    """Commit this worktree's solution and wait for the judge's verdict. Exit code 1 when it did not pass."""
+    import json
+    import threading
+
+    from harness.cli.results import print_judgement
+    from harness.errors import AnswerIsNo
+    from harness.store.configuration import load_config
+    from harness.store.repo import Repo
+    from harness.store.submission import locate, trailers, wait_for_outcome
+    from harness.store.submission import submit as commit
+    from harness.store.tried import Tried
+
+    place = locate()
+    config = load_config(place.workspace, {"target": target})
+    aim = config.target or "cpu"
+    said = trailers(run=config.run, worker=place.worker, agent="person", session="none")
+    with Repo(place.workspace) as repo:
+        done = commit(
+            repo,
+            place.worktree,
+            problem=place.problem,
+            target=aim,
+            message=message,
+            said=said,
+            languages=config.languages,
+        )
+        if not as_json:
+            click.echo(
+                f"committed {done.commit[:12]} on {done.branch}" if not done.unchanged else "nothing has changed"
+            )
+        if not wait:
+            if as_json:
+                click.echo(json.dumps({"commit": done.commit, "tree": done.tree, "branch": done.branch}))
+            return 0
+        tried = Tried(place.workspace, repo, config, aim)
+        tried.begin(place.problem, place.worktree / "problems" / place.problem)
+        try:
+            entry = wait_for_outcome(
+                place.workspace,
+                place.problem,
+                aim,
+                done.tree,
+                known=lambda: tried.entry(done.tree),
+                stop=threading.Event(),
+                deadline_s=deadline_s,
+            )
+        except TimeoutError as error:
+            raise AnswerIsNo(str(error), remedy="is `harness start` or `harness daemon` running?") from error
+    if entry is None:
+        return 1
+    if as_json:
+        click.echo(entry.model_dump_json(indent=2))
+    else:
+        print_judgement(entry)
+    return 0 if entry.verdict == "PASSED" else 1

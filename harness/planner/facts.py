@@ -1,0 +1,65 @@
+"""From the ledger's standings and the workers' own words to what the policy decides by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+from harness.model.assignment import Assignment
+from harness.model.config import PolicyConfig
+from harness.planner.policy import Finish, PolicyInputs, ProblemFacts, WorkerFacts
+from harness.store.standings import Standing
+
+
+def inputs_of(
+    standings: Sequence[Standing],
+    workers: Iterable[WorkerFacts],
+    assignments: Sequence[Assignment],
+    policy: PolicyConfig,
+) -> PolicyInputs:
+    """Everything a decision depends on, with elsewhere-counts filled in."""
+    return PolicyInputs(
+        problems=tuple(_problem(one, standings, policy) for one in standings),
+        workers=tuple(workers),
+        assignments=tuple(assignments),
+        policy=policy,
+    )
+
+
+def worker_facts(name: str, said: Mapping[str, Any], stint: int) -> WorkerFacts:
+    """A worker, from its live file. What cannot be understood counts as not said."""
+    finished = said.get("finished")
+    known = get_args(Finish)
+    pairs = finished.items() if isinstance(finished, dict) else ()
+    return WorkerFacts(worker=name, stint=stint, finished={str(problem): why for problem, why in pairs if why in known})
+
+
+def _problem(standing: Standing, everything: Sequence[Standing], policy: PolicyConfig) -> ProblemFacts:
+    best = standing.champion or standing.best
+    last = standing.last_at or ""
+    elsewhere = sum(
+        other.evaluations for other in everything if other.problem != standing.problem and (other.last_at or "") > last
+    )
+    return ProblemFacts(
+        problem=standing.problem,
+        evaluations=standing.evaluations,
+        failures=standing.evaluations - standing.verdicts.get("PASSED", 0),
+        duplicates=standing.duplicates,
+        speedup=best.speedup if best else None,
+        score=best.score if best else None,
+        since_gain=standing.since_gain,
+        recent_gain=_recent_gain(standing, policy.stale_after),
+        cost_s=round(standing.cost_s, 3),
+        elsewhere=elsewhere if standing.evaluations else 0,
+    )
+
+
+def _recent_gain(standing: Standing, window: int) -> float:
+    """The logarithm of the speed-up gained over the last `window` evaluations."""
+    if not standing.gains:
+        return 0.0
+    edge = standing.evaluations - window
+    before = [gain.speedup for gain in standing.gains if gain.evaluation <= edge]
+    start = before[-1] if before else min(1.0, standing.gains[0].speedup)
+    return round(math.log(standing.gains[-1].speedup / start), 6)

@@ -1,0 +1,228 @@
+"""The planner's loop: reads the ledger and the table, decides, rewrites COORDINATION.md, records why.
+
+The decision itself is `policy.decide`, a pure function; every change it makes is a record in ledger/decisions.yaml with
+the inputs it was made from.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from harness.errors import FormatError, HarnessError
+from harness.failpoints import failpoint
+from harness.model.assignment import Assignment
+from harness.model.config import Config
+from harness.planner.facts import inputs_of, worker_facts
+from harness.planner.policy import NAME, Decision, PolicyInputs, decide
+from harness.store.changes import Changes
+from harness.store.coordination import parse, read_text, render
+from harness.store.files import file_lock
+from harness.store.index import Index
+from harness.store.ledger import Ledger, read_records
+from harness.store.live import read_live, write_live
+from harness.store.notes import drop_note, waiting_notes
+from harness.store.problems import problem_names
+from harness.store.repo import Repo
+from harness.store.standings import Standing, standings
+from harness.store.standings_table import markdown
+from harness.store.workspace import COORDINATION_NAME, Workspace
+
+DECISIONS = "ledger/decisions.yaml"
+LOOK_EVERY_S = 10.0
+"""How often everything is looked at without a reason."""
+STANDINGS_EVERY_S = 30.0
+"""Standings alone are rewritten at most so often; a changed table at once."""
+_NOTES_KEPT = 3
+
+logger = logging.getLogger(__name__)
+
+
+def run_planner(
+    workspace: Workspace, config: Config, stop: threading.Event, *, workers: tuple[str, ...], target: str
+) -> None:
+    """Plan until `stop` is set, then write the standings once more.
+
+    Args:
+        workspace: whose table and ledger.
+        config: names run, problems and policy.
+        stop: ends the loop.
+        workers: the workers there are to assign.
+        target: whose standings decide.
+
+    Raises:
+        ConfigurationError: another planner serves this repository.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(file_lock(workspace.state / "planner.lock", owner="harness planner"))
+        repo = stack.enter_context(Repo(workspace))
+        ledger = Ledger(workspace, repo, writer="planner", branch=config.coordination_branch)
+        stack.callback(ledger.close)
+        index = stack.enter_context(Index(workspace, branch=config.coordination_branch))
+        watched = (
+            workspace.spool,
+            workspace.git_common_dir / "refs" / "heads",
+            workspace.live,
+            workspace.state / "notes",
+        )
+        changes = stack.enter_context(Changes(*watched))
+        planner = _Planner(workspace, config, repo, ledger, index, workers, target)
+        while not stop.is_set():
+            planner.look()
+            changes.wait(LOOK_EVERY_S, stop=stop)
+        planner.finish()
+
+
+class _Planner:
+    def __init__(
+        self,
+        workspace: Workspace,
+        config: Config,
+        repo: Repo,
+        ledger: Ledger,
+        index: Index,
+        workers: tuple[str, ...],
+        target: str,
+    ) -> None:
+        self._workspace, self._config, self._repo = workspace, config, repo
+        self._ledger, self._index = ledger, index
+        self._workers, self._target = workers, target
+        self._branch = config.coordination_branch
+        self._table: tuple[Assignment, ...] = ()
+        self._since: dict[str, tuple[str, int]] = {}
+        """Worker -> its problem, and how many evaluations it had made there when it came."""
+        self._said: list[str] = []
+        self._written_at = -STANDINGS_EVERY_S
+        self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
+
+    def _lessons(self) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = []
+        tip = self._repo.tip(self._branch)
+        for file in self._repo.files(tip, "ledger/lessons"):
+            found += read_records(self._workspace, self._repo, file, branch=self._branch)
+        return found
+
+    def look(self) -> None:
+        """One round. What goes wrong is said and tried again the next time; the last good table stays in force."""
+        try:
+            self._round()
+            self._said = []
+        except FormatError as error:
+            self._complain(f"{error}; the last good table stays in force")
+        except HarnessError as error:
+            self._complain(str(error))
+        self._show()
+
+    def _complain(self, sentence: str) -> None:
+        if sentence not in self._said:
+            logger.warning("%s", sentence)
+        self._said = [sentence]
+
+    def _show(self) -> None:
+        rows = [row.model_dump() for row in self._table]
+        write_live(self._workspace, "planner", {"assignments": rows, "messages": self._said})
+
+    def _round(self) -> None:
+        self._index.refresh(self._repo)
+        self._take_notes()
+        text = read_text(self._repo, self._branch)
+        present = parse(text, where=f"{COORDINATION_NAME} on {self._branch}").assignments
+        self._table = present
+        table = self._standings()
+        inputs = self._inputs(present, table)
+        decision = decide(inputs)
+        moved = _rows(decision.assignments) != _rows(present)
+        if moved:
+            self._record(inputs, decision)
+            failpoint("planner.decision_recorded")
+        if moved or time.monotonic() - self._written_at >= STANDINGS_EVERY_S:
+            self._write(decision.assignments, table)
+        self._ledger.flush()
+
+    def _standings(self) -> tuple[Standing, ...]:
+        tip = self._repo.tip(self._branch)
+        names = problem_names(self._repo.files(tip, "problems"), self._config.problems)
+        return standings(self._index, names, self._target, self._config.run)
+
+    def _inputs(self, present: tuple[Assignment, ...], table: tuple[Standing, ...]) -> PolicyInputs:
+        made = {one.problem: one.workers for one in table}
+        rows = {row.worker: row.problem for row in present if row.state != "paused"}
+        facts = []
+        for name in self._workers:
+            problem = rows.get(name)
+            done = made.get(problem or "", {}).get(name, 0)
+            came = self._since.get(name)
+            if problem is not None and (came is None or came[0] != problem):
+                came = self._since[name] = (problem, done)
+            stint = done - came[1] if problem is not None and came else 0
+            facts.append(worker_facts(name, read_live(self._workspace, f"worker-{name}"), stint))
+        return inputs_of(table, facts, present, self._config.policy)
+
+    def _record(self, inputs: PolicyInputs, decision: Decision) -> None:
+        record = {
+            "run": self._config.run,
+            "target": self._target,
+            "policy": NAME,
+            "inputs": inputs.model_dump(mode="json"),
+            "decision": decision.model_dump(mode="json"),
+        }
+        self._ledger.append_record(DECISIONS, record)
+        for row in decision.assignments:
+            logger.info("%s works on %s: %s", row.worker, row.problem, decision.reasons.get(row.worker, ""))
+
+    def _take_notes(self) -> None:
+        for note in waiting_notes(self._workspace):
+            if note.id not in self._recorded:
+                record = {**asdict(note), "left": note.at}
+                record.pop("at")
+                self._ledger.append_record(f"ledger/lessons/{note.problem}.yaml", record)
+                self._recorded.add(note.id)
+                failpoint("planner.note_recorded")
+            drop_note(self._workspace, note)
+            failpoint("planner.note_dropped")
+
+    def _notes(self) -> dict[str, str]:
+        """Problem -> its last lessons."""
+        last: dict[str, list[str]] = {}
+        for record in self._lessons():
+            last.setdefault(str(record["problem"]), []).append(f"{record['worker']}: {record['text']}")
+        return {problem: "; ".join(texts[-_NOTES_KEPT:]) for problem, texts in last.items()}
+
+    def _write(self, assignments: tuple[Assignment, ...], table: tuple[Standing, ...]) -> None:
+        """Rewrite COORDINATION.md, on top of whatever people committed meanwhile."""
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        text = read_text(self._repo, self._branch)
+        body = markdown(table)
+        fresh = render(text, assignments=assignments, standings_markdown=body, notes=self._notes(), updated_at=now)
+        self._written_at = time.monotonic()
+        self._table = assignments
+        if _without_time(fresh) == _without_time(text):
+            return
+        failpoint("planner.before_write")
+        tip = self._repo.tip(self._branch)
+        self._repo.commit_files(self._branch, {COORDINATION_NAME: fresh.encode()}, "Plan", expect=tip)
+        failpoint("planner.after_write")
+
+    def finish(self) -> None:
+        """The standings as they are now, and everything recorded committed."""
+        try:
+            self._index.refresh(self._repo)
+            self._take_notes()
+            self._write(self._table, self._standings())
+            self._ledger.flush(force=True)
+        except HarnessError as error:
+            self._complain(str(error))
+        self._show()
+
+
+def _rows(assignments: tuple[Assignment, ...]) -> frozenset[tuple[str, str, str]]:
+    """What a table asks for: its words may change without anybody having to move."""
+    return frozenset((row.worker, row.problem, row.state) for row in assignments)
+
+
+def _without_time(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("As of "))

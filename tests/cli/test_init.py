@@ -1,0 +1,79 @@
+"""`harness init`: a whole workspace on a machine with nothing configured, and nothing of a person's overwritten."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def harness(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *args]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def git(*args: str, cwd: Path) -> str:
+    identity = ["-c", "user.name=Person", "-c", "user.email=person@example.org"]
+    done = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def test_a_new_directory_becomes_a_workspace_with_a_clean_checkout(tmp_path: Path) -> None:
+    done = harness("init", "new one", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    root = tmp_path / "new one"
+    for name in (
+        "COORDINATION.md",
+        "harness.yaml",
+        "ledger/heads.yaml",
+        "problems/starter/rmsnorm_h4096/workload.jsonl",
+    ):
+        assert (root / name).is_file(), name
+    assert git("status", "--porcelain", cwd=root) == ""
+    assert git("branch", "--show-current", cwd=root).strip() == "main"
+    assert "harness doctor" in done.stdout
+
+
+def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
+    harness("init", ".", cwd=tmp_path)
+    before = git("rev-parse", "HEAD", cwd=tmp_path)
+    done = harness("init", ".", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "nothing was missing" in done.stdout
+    assert git("rev-parse", "HEAD", cwd=tmp_path) == before
+
+
+def test_an_existing_repository_keeps_its_files_branch_and_unsaved_work(tmp_path: Path) -> None:
+    git("init", "-q", "-b", "trunk", cwd=tmp_path)
+    (tmp_path / ".gitignore").write_text("*.log")
+    (tmp_path / "COORDINATION.md").write_text("mine\n")
+    git("add", ".", cwd=tmp_path)
+    git("commit", "-qm", "Mine", cwd=tmp_path)
+    (tmp_path / "draft.txt").write_text("unsaved")
+    done = harness("init", "--problems", "none", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "COORDINATION.md").read_text() == "mine\n"
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n/workspaces/\n/.harness/\n"
+    assert "coordination_branch: trunk" in (tmp_path / "harness.yaml").read_text()
+    assert not (tmp_path / "problems").exists()
+    assert git("status", "--porcelain", cwd=tmp_path) == "?? draft.txt\n"
+
+
+def test_a_detached_head_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    git("init", "-q", "-b", "main", cwd=tmp_path)
+    git("commit", "-qm", "Empty", "--allow-empty", cwd=tmp_path)
+    git("checkout", "-q", "--detach", cwd=tmp_path)
+    done = harness("init", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no branch is checked out" in done.stderr
+    assert "git checkout main" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["taken"])
+def test_a_file_in_the_way_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    done = harness("init", name, cwd=tmp_path)
+    assert done.returncode == 2
+    assert name in done.stderr
