@@ -27,12 +27,12 @@ def now_ns() -> int:
 def handshake_ns(batch: Callable[[], Batch]) -> float:
     """What a batch costs beyond its calls, from batches of trusted calls whose own reading of the clock is taken off.
 
-    A median: whatever disturbs a handshake makes it longer, and a mean would subtract too much.
+    The lower quartile: whatever disturbs a handshake makes it longer, and to subtract too much would flatter.
     """
     for _ in range(3):
         batch()
     seen = [batch() for _ in range(_HANDSHAKES)]
-    return statistics.median(each.ns - each.claimed_ns for each in seen)
+    return statistics.quantiles((each.ns - each.claimed_ns for each in seen), n=4)[0]
 
 
 def dispatch_ns(batch: Callable[[], Batch], calls: int) -> float:
@@ -47,8 +47,8 @@ def calls_for(call_ns: float, capacity: int) -> int:
 
 
 def per_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float:
-    """Nanoseconds a call, after one handshake is taken off; never below a nanosecond."""
-    return max(1.0, (batch.ns - calibration.handshake_ns) / calls)
+    """Nanoseconds a call, after one handshake is taken off, and never more than half of what was seen."""
+    return (batch.ns - min(calibration.handshake_ns, batch.ns / 2)) / calls
 
 
 def disturbed(batch: Batch) -> bool:

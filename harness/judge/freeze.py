@@ -161,6 +161,10 @@ class Herd:
             raise FreezeError(f"more than {MAX_PROCESSES} processes in the sandbox")
         return bool(new)
 
+    def has_grown(self) -> bool:
+        """Without bubblewrap: whether there are processes now that a stop of the known ones did not reach."""
+        return self._listing < 0 and self._gather()
+
     def _up_to_date(self) -> bool:
         """Whether no process is there that has not been looked at; gathers when there is."""
         if self._listing >= 0:

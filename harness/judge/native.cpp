@@ -109,11 +109,11 @@ Answer stopped(const Process& process, char (&slices)[96]) {
     return pread(process.schedstat, slices, sizeof slices, 0) > 0 ? YES : UNUSUAL;
 }
 
-// Two looks that agree: see harness/judge/freeze.py.
+// Two looks that agree: see harness/judge/freeze.py. Without a /proc of its own (-1) a sandbox's new processes are not seen.
 Answer all_stopped(const Process* processes, int count, int proc) {
     char looks[2][MOST][96];
     for (auto& look : looks) {
-        if (listed(proc) != count) return UNUSUAL;
+        if (proc >= 0 && listed(proc) != count) return UNUSUAL;
         for (int i = 0; i < count; ++i) {
             const Answer answer = stopped(processes[i], look[i]);
             if (answer != YES) return answer;
@@ -144,7 +144,7 @@ extern "C" long exchange(int line, const Process* processes, int count, int proc
             poll(&wait, 1, int(left / 1000000 + 1));
         }
     }
-    if (got == 0 || proc < 0 || count > MOST) return got;
+    if (got == 0 || count > MOST) return got;
     for (int i = count - 1; i >= 0; --i) send_all(processes + i, 1, SIGSTOP);
     Answer answer = NOT_YET;
     for (const int64_t until = now() + 3000000; answer == NOT_YET && now() < until;)

@@ -139,7 +139,7 @@ class Rounds:
         while kinds:
             size = 1 if first else min(len(kinds), self.memory.capacity, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
             now, kinds = kinds[:size], kinds[size:]
-            self._checked_batch(now, self.candidate.first_call_s if first else self._patience(size))
+            self._checked_batch(now, self._patience(size, self.candidate.first_call_s if first else LEAST_BATCH_S))
             first = False
 
     def _checked_batch(self, kinds: Sequence[str], within_s: float) -> None:
@@ -169,9 +169,9 @@ class Rounds:
             raise RunnerFailed(outcome.verdict, told)
         self.tally.add(outcome)
 
-    def _patience(self, calls: int) -> float:
+    def _patience(self, calls: int, least_s: float = LEAST_BATCH_S) -> float:
         """How long a batch of the candidate may take: by the baseline's time, and within the deadline."""
-        estimate = max(LEAST_BATCH_S, SLOWER_THAN_BASELINE * calls * self._baseline_ns / 1e9)
+        estimate = max(least_s, SLOWER_THAN_BASELINE * calls * self._baseline_ns / 1e9)
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")

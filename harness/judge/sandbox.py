@@ -183,11 +183,11 @@ def launch(
             passed = [filter_file, info_write, gate_read]
             whole = [*command_line(binds, environment(env), filter_file, info_write, gate_read), *command]
         else:
-            passed = [gate_read]
-            whole = ["/bin/sh", "-c", f'read -r _ <&{gate_read}; exec "$@"', "sh", *command]
+            passed = []
+            whole = ["/bin/sh", "-c", 'read -r _; exec "$@" </dev/null', "sh", *command]
         popen = subprocess.Popen(
             whole,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if filter_file is not None else gate_read,
             stdout=subprocess.DEVNULL,  # a candidate may print as much as it likes
             stderr=stderr,
             pass_fds=[*passed, *inherit],

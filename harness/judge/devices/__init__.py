@@ -82,7 +82,7 @@ class Device(Protocol):
         """Wait until nothing of ours is starting up any more."""
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
-        """Memory for sets of these workloads; true when it is other memory than before: who was granted that is lost."""
+        """Memory for sets of these workloads; true: other memory than before, and old grants are void."""
 
     def grant(self, runner: Runner) -> tuple[dict[str, int], tuple[int, ...]]:
         """Let a runner reach the reserved memory: words and descriptors for its load message."""

@@ -20,7 +20,7 @@ import torch
 from harness.errors import ConfigurationError
 from harness.judge import memory as shared
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, Record, parse_record
-from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
+from harness.judge.clock import LAUNCH_BOUND, MOST_CALLS, dispatch_ns, handshake_ns, now_ns
 from harness.judge.devices import Batch, Calibration, Memory
 from harness.judge.freeze import Herd
 from harness.judge.layout import Field, Layout
@@ -241,10 +241,9 @@ class CpuDevice:
             )
             if seen.data is None:
                 return None, since_ns or seen.begin_ns, seen.end_ns
-            record = parse_record(seen.data)
-            if seen.proved:
-                return record, since_ns or seen.begin_ns, seen.end_ns
-            begin = since_ns or seen.begin_ns
+            record, begin = parse_record(seen.data), since_ns or seen.begin_ns
+            if seen.proved and not runner.herd.has_grown():
+                return record, begin, seen.end_ns
         else:
             begin = since_ns or now_ns()
             runner.herd.go()
@@ -274,8 +273,9 @@ class CpuDevice:
             self.forget(runner)
 
     def trust(self, latency_ns: float) -> Trust:
-        """A call that is not much longer than its dispatch is launch-bound."""
-        return Trust.LAUNCH_BOUND if latency_ns < LAUNCH_BOUND * self.calibration.dispatch_ns else Trust.BOUNDED
+        """Launch-bound: a call not much longer than its dispatch, or so short that a batch is less than its handshake."""
+        shortest = max(LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / MOST_CALLS)
+        return Trust.LAUNCH_BOUND if latency_ns < shortest else Trust.BOUNDED
 
     def close(self) -> None:
         """End the standby and give memory, files and the lock back."""

@@ -1,0 +1,78 @@
+"""A judge of our own, and small problems and solutions on disk for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.cli.judging import JudgeProcess
+from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.store.problems import load_problem
+
+SCALE = "def run(x, factor):\n    return x * factor\n"
+KERNEL = """
+#include <cstdint>
+extern "C" void scale(const float* x, double factor, float* y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * (float)factor;
+}
+"""
+"""An honest solution of the problem that `write_problem` writes."""
+
+
+def write_problem(
+    directory: Path, *, sizes: tuple[int, ...] = (40_000,), reference: str = SCALE, atol: float = 1e-5
+) -> Path:
+    """`y = x * factor` on float32 vectors, one workload for each size."""
+    root = directory / "made" / "scale"
+    root.mkdir(parents=True)
+    definition = {
+        "name": "scale",
+        "axes": {"n": {"type": "var"}},
+        "inputs": {"x": {"shape": ["n"], "dtype": "float32"}, "factor": {"shape": None, "dtype": "float32"}},
+        "outputs": {"y": {"shape": ["n"], "dtype": "float32"}},
+        "reference": reference,
+    }
+    (root / "definition.json").write_text(json.dumps(definition))
+    inputs = {"x": {"type": "random"}, "factor": {"type": "scalar", "value": 1.5}}
+    tolerance = {"max_atol": atol, "max_rtol": 1e-5, "required_matched_ratio": 1.0}
+    lines = [
+        json.dumps({"uuid": f"n{size}", "axes": {"n": size}, "inputs": inputs, "tolerance": tolerance})
+        for size in sizes
+    ]
+    (root / "workload.jsonl").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def write_cpp(directory: Path, source: str = KERNEL, **spec: Any) -> Path:
+    """A C++ solution whose function is `scale`."""
+    return _write(directory, "kernel.cpp", source, {"language": "cpp", "entry": "kernel.cpp::scale", **spec})
+
+
+def write_pytorch(directory: Path, source: str, **spec: Any) -> Path:
+    """A PyTorch solution whose function is `run`."""
+    return _write(directory, "kernel.py", source, {"language": "pytorch", "entry": "kernel.py::run", **spec})
+
+
+def _write(directory: Path, name: str, source: str, spec: Mapping[str, Any]) -> Path:
+    directory.mkdir(parents=True)
+    (directory / name).write_text(source)
+    (directory / "solution.yaml").write_text(yaml.safe_dump(dict(spec)))
+    return directory
+
+
+def judge(process: JudgeProcess, problem: Path, solution: Path | None, **settings: Any) -> JudgeAnswer:
+    """Ask for an evaluation that is content with wide intervals, or with no solution for the baselines."""
+    request = JudgeRequest(
+        id="1",
+        kind="evaluation" if solution else "baseline",
+        problem="/".join(problem.parts[-2:]),
+        problem_dir=str(problem),
+        problem_digest=load_problem(problem).digest,
+        solution_dir=str(solution) if solution else None,
+        **{"half_width": 0.5, "max_judge_s": 30.0, **settings},
+    )
+    return process.ask(request, lambda _: None)

@@ -1,0 +1,92 @@
+"""The line between judge and runner: what crosses it, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord
+from harness.runner import wire
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[Channel, socket.socket]]:
+    channel = Channel()
+    other = socket.socket(fileno=os.dup(channel.runner_end))
+    channel.started()
+    yield channel, other
+    other.close()
+    channel.close()
+
+
+def _soon() -> float:
+    return time.monotonic() + 5.0
+
+
+@given(st.integers(0, 2**63), st.lists(st.integers(0, 2**32 - 1), max_size=wire.MAX_CALLS))
+def test_a_call_says_which_slots_in_which_order(call: int, slots: list[int]) -> None:
+    assert wire.unpack_call(wire.pack_call(call, slots)) == (call, tuple(slots))
+
+
+@given(st.binary(max_size=64))
+def test_bytes_that_are_no_call_are_refused(data: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.unpack_call(data)
+
+
+def test_a_record_comes_through(line: tuple[Channel, socket.socket]) -> None:
+    channel, other = line
+    other.send(wire.pack_record(wire.Code.DONE, call=7, claimed_ns=-5))
+    record = channel.receive(_soon())
+    assert (record.code, record.call, record.claimed_ns) == (wire.Code.DONE, 7, -5)
+    channel.must_be_silent()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x",
+        b"x" * wire.RECORD_BYTES,
+        wire.pack_record(wire.Code.DONE)[:-1],
+        wire.pack_record(wire.Code.DONE) + b"x",
+        struct.pack("<4sHHQq", b"KHR1", 99, 0, 0, 0),
+    ],
+)
+def test_bytes_that_are_no_record_are_malformed(line: tuple[Channel, socket.socket], data: bytes) -> None:
+    channel, other = line
+    other.send(data)
+    with pytest.raises(MalformedRecord):
+        channel.receive(_soon())
+
+
+def test_an_answer_to_nothing_is_malformed(line: tuple[Channel, socket.socket]) -> None:
+    channel, other = line
+    other.send(wire.pack_record(wire.Code.DONE))
+    with pytest.raises(MalformedRecord, match="nobody asked for"):
+        channel.must_be_silent()
+    other.send(wire.pack_record(wire.Code.READY))
+    with pytest.raises(MalformedRecord, match="READY where LOADED was due"):
+        channel.expect(wire.Code.LOADED, _soon())
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_silence_and_the_end_of_the_line_are_told_apart(line: tuple[Channel, socket.socket], *, spin: bool) -> None:
+    channel, other = line
+    with pytest.raises(ChannelTimeout):
+        channel.receive(time.monotonic() + 0.05, spin=spin)
+    other.close()
+    with pytest.raises(ChannelClosed):
+        channel.receive(_soon(), spin=spin)
+    with pytest.raises(ChannelClosed):
+        channel.must_be_silent()
+    with pytest.raises(ChannelClosed):
+        channel.send({"op": "load"})
+    with pytest.raises(ChannelClosed):
+        channel.send_call(1, [0])

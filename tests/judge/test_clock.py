@@ -1,0 +1,52 @@
+"""What the clock's figures are made of, and which blocks count."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.judge.clock import MOST_CALLS, calls_for, dispatch_ns, disturbed, handshake_ns, per_call_ns
+from harness.judge.devices import Batch, Calibration
+from harness.judge.timing import Block, kept
+
+_CALIBRATION = Calibration(handshake_ns=100_000, dispatch_ns=500)
+
+
+def _block(latency: float, share: float) -> Block:
+    return Block(200.0, latency, latency, share, spoiled=share > 0.01)
+
+
+def test_a_handshake_is_taken_off_once_and_never_more_than_half() -> None:
+    assert per_call_ns(Batch(1_100_000, 0, 0), 10, _CALIBRATION) == 100_000
+    assert per_call_ns(Batch(120_000, 0, 0), 1, _CALIBRATION) == 60_000
+
+
+def test_batches_are_long_enough_for_the_clock_and_fit_into_memory() -> None:
+    assert calls_for(3_000_000, 100) == 2
+    assert calls_for(100_000_000, 100) == 1
+    assert calls_for(0.0, 4096) == MOST_CALLS
+    assert calls_for(1_000, 5) == 5
+
+
+def test_a_batch_is_disturbed_by_what_others_took_not_by_how_long_it_was() -> None:
+    assert disturbed(Batch(1_000_000, 0, 20_000))
+    assert not disturbed(Batch(900_000_000, 0, 20_000))
+
+
+def test_calibration_is_not_moved_by_disturbed_batches() -> None:
+    seen = iter([*([150_000] * 60), *([9_000_000] * 20)])
+
+    def batch() -> Batch:
+        return Batch(1_000_000 + next(seen), 1_000_000, 0)
+
+    assert handshake_ns(batch) == 150_000
+    assert dispatch_ns(lambda: Batch(0, 500_000, 0), 1000) == 500
+
+
+def test_blocks_are_chosen_by_disturbance_alone() -> None:
+    clean = [_block(latency, 0.0) for latency in (100.0, 900.0, 110.0)]
+    spoiled = [_block(1.0, 0.5), _block(1.0, 0.02)]
+    assert kept([*clean, *spoiled], 3) == clean
+    assert kept([*spoiled, *clean], 4) == [spoiled[1], *clean]
+    assert clean[0].log_ratio == pytest.approx(math.log(2.0))

@@ -1,0 +1,280 @@
+"""The judge as its users see it: a process that is sent requests and answers them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness.cli.judging import JudgeProcess, judge_process
+from harness.errors import ConfigurationError
+from harness.model.verdict import Trust, Verdict
+from tests.judge.courtroom import KERNEL, judge, write_cpp, write_problem, write_pytorch
+from tests.waiting import wait_until
+
+STARTER = Path(__file__).resolve().parents[2] / "problems" / "starter"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in STARTER.iterdir()))
+def test_starting_solutions_pass_and_their_numbers_follow_from_their_parts(court: JudgeProcess, name: str) -> None:
+    answer = judge(court, STARTER / name, STARTER / name / "solutions" / "cpu")
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    assert answer.reason is None
+    assert answer.trust is Trust.BOUNDED
+    assert (answer.summary.passed, answer.summary.of) == (6, 6)
+    assert answer.environment.sandbox == "bubblewrap"
+    for workload in answer.workloads:
+        assert workload.latency_us is not None
+        assert workload.baseline_us is not None
+        assert workload.speedup == pytest.approx(workload.baseline_us / workload.latency_us)
+        assert workload.speedup == pytest.approx(math.exp(math.fsum(workload.log_ratios) / len(workload.log_ratios)))
+        assert workload.blocks == len(workload.log_ratios) >= 12
+        assert workload.checked == min(workload.calls, 22 * (workload.blocks + workload.discarded))
+        assert workload.variant == "eager"
+        assert workload.floor_us is not None
+        assert workload.floor_us < workload.latency_us
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict", "said"),
+    [
+        ("#error no\n" + KERNEL, Verdict.COMPILE_ERROR, "kernel.cpp:1:2: error: #error no"),
+        ('extern "C" void scale() { undefined(); }', Verdict.COMPILE_ERROR, "kernel.cpp:1"),
+        ("static void scale() {}\nvoid (*kept)() = scale;", Verdict.RUNTIME_ERROR, "undefined symbol: scale"),
+        ('extern "C" void scale() {}', Verdict.INCORRECT_NUMERICAL, "not finite (or were not written)"),
+        ('extern "C" void scale() { *(volatile int*)8 = 1; }', Verdict.RUNTIME_ERROR, "killed by SIGSEGV"),
+        ('#include <unistd.h>\nextern "C" void scale() { _exit(0); }', Verdict.RUNTIME_ERROR, "exited with code 0"),
+        ('extern "C" void scale(float* x) { x[0] = 1; }', Verdict.RUNTIME_ERROR, "inputs can only be read"),
+        (KERNEL.replace("i < n", "i < n - 1"), Verdict.INCORRECT_NUMERICAL, "1 values are not finite"),
+        (KERNEL.replace("* (float)factor", "* 1.50005f"), Verdict.INCORRECT_NUMERICAL, "output `y`"),
+    ],
+)
+def test_what_cpp_does_wrong_is_a_verdict(
+    court: JudgeProcess, tmp_path: Path, source: str, verdict: Verdict, said: str
+) -> None:
+    answer = judge(court, write_problem(tmp_path), write_cpp(tmp_path / "solution", source))
+    assert answer.verdict is verdict, answer.reason
+    assert said in str(answer.reason)
+    if verdict is not Verdict.COMPILE_ERROR:
+        assert str(answer.reason).startswith("workload n40000: ")
+    assert [workload.verdict for workload in answer.workloads] == [verdict]
+    assert answer.summary.speedup is None
+
+
+@pytest.mark.parametrize(
+    ("source", "spec", "verdict", "said"),
+    [
+        ("def run(x, factor, y):\n    raise ValueError('no such thing')\n", {}, Verdict.RUNTIME_ERROR, "no such thing"),
+        ("def run(:\n", {}, Verdict.COMPILE_ERROR, "kernel.py"),
+        ("def run(): pass\nraise SystemExit(3)\n", {}, Verdict.RUNTIME_ERROR, "SystemExit: 3"),
+        (
+            "def run(x, factor):\n    return (x * factor)[1:]\n",
+            {"destination_passing": False},
+            Verdict.INCORRECT_SHAPE,
+            "number 0",
+        ),
+        (
+            "def run(x, factor):\n    return (x * factor).double()\n",
+            {"destination_passing": False},
+            Verdict.INCORRECT_DTYPE,
+            "number 0",
+        ),
+        ("def run(x, factor, y):\n    while True: pass\n", {}, Verdict.TIMEOUT, "no answer within"),
+        (
+            "import os, socket, struct\n"
+            "def run(x, factor, y):\n"
+            "    for fd in range(3, 60):\n"
+            "        try: os.write(fd, struct.pack('<4sHHQq', b'KHR1', 4, 0, 1, 1))\n"
+            "        except OSError: pass\n",
+            {},
+            Verdict.REWARD_HACK,
+            "forged an answer",
+        ),
+        (
+            "import os\ndef run(x, factor, y):\n    y[:] = x * factor\n"
+            "    for fd in range(3, 60):\n        try: os.write(fd, b'hello')\n        except OSError: pass\n",
+            {},
+            Verdict.REWARD_HACK,
+            "5 bytes that are no record",
+        ),
+    ],
+)
+def test_what_python_does_wrong_is_a_verdict(
+    court: JudgeProcess, tmp_path: Path, source: str, spec: dict[str, bool], verdict: Verdict, said: str
+) -> None:
+    solution = write_pytorch(tmp_path / "solution", source, **spec)
+    answer = judge(court, write_problem(tmp_path), solution, max_judge_s=4.0)
+    assert answer.verdict is verdict, answer.reason
+    assert said in str(answer.reason)
+
+
+def test_a_crash_in_one_workload_leaves_the_others_their_own_verdict(court: JudgeProcess, tmp_path: Path) -> None:
+    source = KERNEL.replace("{\n", "{\n    if (n == 50000) __builtin_trap();\n", 1)
+    problem = write_problem(tmp_path, sizes=(40_000, 50_000, 60_000))
+    answer = judge(court, problem, write_cpp(tmp_path / "solution", source))
+    assert [str(workload.verdict) for workload in answer.workloads] == ["PASSED", "RUNTIME_ERROR", "PASSED"]
+    assert str(answer.reason).startswith("workload n50000: killed by SIG")
+    assert answer.workloads[0].latency_us is not None
+    assert answer.workloads[2].latency_us is None, "what cannot pass is checked, not timed"
+
+
+def test_parameters_returned_outputs_and_scalars_reach_python(court: JudgeProcess, tmp_path: Path) -> None:
+    source = "def run(x, factor, *, KIND):\n    assert (KIND, factor) == ('fast', 1.5)\n    return {'y': x * factor}\n"
+    solution = write_pytorch(tmp_path / "solution", source, destination_passing=False, params={"KIND": "fast"})
+    answer = judge(court, write_problem(tmp_path), solution)
+    assert answer.verdict is Verdict.PASSED, answer.reason
+
+
+def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: Path) -> None:
+    answer = judge(court, write_problem(tmp_path, sizes=(16,)), write_cpp(tmp_path / "solution"))
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    assert answer.trust is Trust.LAUNCH_BOUND
+
+
+def test_a_broken_reference_is_the_problems_fault(court: JudgeProcess, tmp_path: Path) -> None:
+    solution = write_cpp(tmp_path / "solution")
+    for number, (reference, said) in enumerate((
+        ("def run(x, factor):\n    raise KeyError('gone')\n", "gone"),
+        ("def run(x, factor):\n    return x[1:]\n", "declared"),
+        ("def run(x, factor):\n    return x.mul_(factor)\n", "failed"),
+    )):
+        answer = judge(court, write_problem(tmp_path / str(number), reference=reference), solution)
+        assert answer.verdict is Verdict.INVALID_REFERENCE
+        assert said in str(answer.reason)
+
+
+def test_a_candidate_can_be_raced_against_the_problems_own_baseline(court: JudgeProcess, tmp_path: Path) -> None:
+    problem = write_problem(tmp_path)
+    write_pytorch(problem / "baseline", "import torch\ndef run(x, factor, y):\n    torch.mul(x, factor, out=y)\n")
+    answer = judge(court, problem, write_cpp(tmp_path / "solution"), baseline={"n40000": "baseline"})
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    assert answer.workloads[0].variant == "baseline"
+
+
+def test_a_solution_that_is_none_is_refused(court: JudgeProcess, tmp_path: Path) -> None:
+    problem = write_problem(tmp_path)
+    solution = write_cpp(tmp_path / "solution", launch=[{"kernel": "x"}])
+    answer = judge(court, problem, solution)
+    assert answer.verdict is Verdict.COMPILE_ERROR
+    assert "launch" in str(answer.reason)
+
+
+def _descendants(pid: int) -> set[int]:
+    parents = {}
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (directory / "stat").read_text().rpartition(") ")[2].split()
+                parents[int(directory.name)] = int(fields[1])
+    found, grown = {pid}, True
+    while grown:
+        new = {child for child, parent in parents.items() if parent in found} - found
+        grown = bool(new)
+        found |= new
+    return found - {pid}
+
+
+def test_one_judge_holds_the_device_and_nothing_outlives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    with judge_process("cpu", tmp_path / "cache", "bubblewrap") as first:
+        with pytest.raises(ConfigurationError, match="held by another judge"):
+            JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
+        held = [os.pidfd_open(pid) for pid in _descendants(first.pid)]
+        assert held
+        os.kill(first.pid, signal.SIGKILL)
+        for descriptor in held:
+            wait_until(lambda fd=descriptor: _ended(fd), what="the end of a killed judge's runners")  # type: ignore[misc]
+            os.close(descriptor)
+    with judge_process("cpu", tmp_path / "cache", "bubblewrap") as second:
+        assert second.ready.target == "cpu"
+
+
+def _ended(pidfd: int) -> bool:
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_without_bubblewrap_the_answer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    with judge_process("cpu", tmp_path / "cache", "none") as unconfined:
+        answer = judge(unconfined, write_problem(tmp_path), write_cpp(tmp_path / "solution"))
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    assert answer.environment.sandbox == "none"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["judge.standby_taken", "judge.built", "judge.before_timing"],
+)
+def test_a_judge_killed_anywhere_leaves_a_cache_that_the_next_one_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    problem, solution = write_problem(tmp_path), write_cpp(tmp_path / "solution")
+    monkeypatch.setenv("HARNESS_FAILPOINT", place)
+    with pytest.raises(ConfigurationError), judge_process("cpu", tmp_path / "cache", "bubblewrap") as killed:
+        judge(killed, problem, solution)
+    monkeypatch.delenv("HARNESS_FAILPOINT")
+    with judge_process("cpu", tmp_path / "cache", "bubblewrap") as next_one:
+        assert judge(next_one, problem, solution).verdict is Verdict.PASSED
+
+
+@pytest.mark.slow
+def test_baselines_are_measured_and_the_compiled_reference_can_be_raced(court: JudgeProcess, tmp_path: Path) -> None:
+    problem = write_problem(tmp_path)
+    write_pytorch(problem / "baseline", "import torch\ndef run(x, factor, y):\n    torch.mul(x, factor, out=y)\n")
+    answer = judge(court, problem, None)
+    assert answer.verdict is Verdict.PASSED
+    times = answer.baselines["n40000"]
+    assert set(times) == {"eager", "compile", "baseline"}
+    assert all(value is not None and value > 1.0 for value in times.values()), answer.environment
+    raced = judge(court, problem, write_cpp(tmp_path / "solution"), baseline={"n40000": "compile"})
+    assert raced.verdict is Verdict.PASSED, raced.reason
+    assert raced.workloads[0].variant == "compile"
+
+
+def _against_itself(court: JudgeProcess, tmp_path: Path, times: int) -> list[tuple[float, float]]:
+    """Intervals of one solution judged against itself."""
+    problem = write_problem(tmp_path, sizes=(200_000,))
+    write_cpp(problem / "baseline")
+    solution = write_cpp(tmp_path / "solution")
+    intervals = []
+    for _ in range(times):
+        answer = judge(court, problem, solution, baseline={"n200000": "baseline"}, half_width=0.02)
+        assert answer.verdict is Verdict.PASSED, answer.reason
+        interval = answer.workloads[0].speedup_ci95
+        assert interval is not None
+        intervals.append(interval)
+    return intervals
+
+
+@pytest.mark.serial
+def test_the_way_to_a_runner_is_short(court: JudgeProcess) -> None:
+    record = court.ready.device.model_dump()
+    assert 20.0 < record["handshake_us"] < 1000.0
+    assert 0.1 < record["dispatch_us"] < 20.0
+    assert record["cold"] is True
+
+
+@pytest.mark.serial
+def test_a_solution_is_as_fast_as_itself(court: JudgeProcess, tmp_path: Path) -> None:
+    intervals = _against_itself(court, tmp_path, 3)
+    assert sum(low <= 1.0 <= high for low, high in intervals) >= 2, intervals
+    assert all(high - low <= 0.045 for low, high in intervals), intervals
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_twenty_times_itself(court: JudgeProcess, tmp_path: Path) -> None:
+    intervals = _against_itself(court, tmp_path, 20)
+    assert sum(low <= 1.0 <= high for low, high in intervals) >= 16, intervals
+    assert all((high - low) / 2 <= 0.0205 for low, high in intervals), intervals
