@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,7 @@ RUNNER_HOME = "/opt/judge"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
 _START_S = 20.0
+_REAP_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def _binds(binds: Binds) -> list[str]:
-    arguments = ["--proc", "/proc", "--dev", "/dev"]
+    # Read-only: uid 0 without any capability still owns, and could write, every file below /proc/sys.
+    arguments = ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     for directory in _SYSTEM:
         path = Path(directory)
         if path.is_symlink():
@@ -134,18 +137,29 @@ class Sandboxed:
 
     popen: subprocess.Popen[bytes]
     first: int
+    first_fd: int
+    """Its pidfd: a process id could be somebody else's by the time it is used."""
     kind: SandboxKind
     groups: tuple[Path, ...]
+    _killed: bool = False
 
     def kill(self) -> None:
-        """End every process of the sandbox. Pid 1's end is theirs; without bubblewrap, the session's."""
+        """End every process of the sandbox and wait until they are gone. Without bubblewrap, those of its session."""
+        if self._killed:
+            return
+        self._killed = True
         with contextlib.suppress(ProcessLookupError):
             if self.kind == "none":
                 os.killpg(self.first, signal.SIGKILL)
             else:
-                os.kill(self.first, signal.SIGKILL)
-        self.popen.kill()
-        self.popen.wait(timeout=_START_S)
+                signal.pidfd_send_signal(self.first_fd, signal.SIGKILL)  # pid 1's end is the end of them all
+        ended = select.poll()
+        ended.register(self.first_fd, select.POLLIN)
+        ended.poll(_START_S * 1e3)
+        os.close(self.first_fd)
+        if self.exit_signal_or_code(_REAP_S) is None:  # bwrap itself ends when it has seen its child's end
+            self.popen.kill()
+            self.popen.wait(timeout=_START_S)
         remove_cgroups(self.groups)
 
     def exit_signal_or_code(self, timeout_s: float) -> int | None:
@@ -198,11 +212,12 @@ def launch(
         os.close(info_write)
         info_write = -1
         first = popen.pid if kind == "none" else _first_process(info_read, popen, stderr)
+        first_fd = os.pidfd_open(first)
         name = uuid.uuid4().hex[:12]
         apply_limits(first, limits)
         groups = join_cgroups(first, limits, name)
         os.write(gate_write, b"\n")
-        return Sandboxed(popen, first, kind, groups)
+        return Sandboxed(popen, first, first_fd, kind, groups)
     finally:
         for descriptor in (gate_read, gate_write, info_read, info_write, filter_file):
             if descriptor is not None and descriptor >= 0:

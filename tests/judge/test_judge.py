@@ -16,6 +16,14 @@ from harness.model.verdict import Trust, Verdict
 from tests.judge.courtroom import KERNEL, judge, write_cpp, write_problem, write_pytorch
 from tests.waiting import wait_until
 
+_WRITE_EVERYWHERE = """
+import os, struct
+def run(x, factor, y):
+    y[:] = x * factor
+    for fd in range(3, 60):
+        try: os.write(fd, {})
+        except OSError: pass
+"""
 STARTER = Path(__file__).resolve().parents[2] / "problems" / "starter"
 
 
@@ -85,18 +93,13 @@ def test_what_cpp_does_wrong_is_a_verdict(
         ),
         ("def run(x, factor, y):\n    while True: pass\n", {}, Verdict.TIMEOUT, "no answer within"),
         (
-            "import os, socket, struct\n"
-            "def run(x, factor, y):\n"
-            "    for fd in range(3, 60):\n"
-            "        try: os.write(fd, struct.pack('<4sHHQq', b'KHR1', 4, 0, 1, 1))\n"
-            "        except OSError: pass\n",
+            _WRITE_EVERYWHERE.format("struct.pack('<4sHHQq', b'KHR1', 4, 0, 1, 1)"),
             {},
             Verdict.REWARD_HACK,
             "forged an answer",
         ),
         (
-            "import os\ndef run(x, factor, y):\n    y[:] = x * factor\n"
-            "    for fd in range(3, 60):\n        try: os.write(fd, b'hello')\n        except OSError: pass\n",
+            _WRITE_EVERYWHERE.format("b'hello'"),
             {},
             Verdict.REWARD_HACK,
             "5 bytes that are no record",
@@ -137,11 +140,13 @@ def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: 
 
 def test_a_broken_reference_is_the_problems_fault(court: JudgeProcess, tmp_path: Path) -> None:
     solution = write_cpp(tmp_path / "solution")
-    for number, (reference, said) in enumerate((
-        ("def run(x, factor):\n    raise KeyError('gone')\n", "gone"),
-        ("def run(x, factor):\n    return x[1:]\n", "declared"),
-        ("def run(x, factor):\n    return x.mul_(factor)\n", "failed"),
-    )):
+    for number, (reference, said) in enumerate(
+        (
+            ("def run(x, factor):\n    raise KeyError('gone')\n", "gone"),
+            ("def run(x, factor):\n    return x[1:]\n", "declared"),
+            ("def run(x, factor):\n    return x.mul_(factor)\n", "failed"),
+        )
+    ):
         answer = judge(court, write_problem(tmp_path / str(number), reference=reference), solution)
         assert answer.verdict is Verdict.INVALID_REFERENCE
         assert said in str(answer.reason)
@@ -178,9 +183,7 @@ def _descendants(pid: int) -> set[int]:
     return found - {pid}
 
 
-def test_one_judge_holds_the_device_and_nothing_outlives_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_judge_holds_the_device_and_nothing_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as first:
         with pytest.raises(ConfigurationError, match="held by another judge"):

@@ -273,7 +273,7 @@ class CpuDevice:
             self.forget(runner)
 
     def trust(self, latency_ns: float) -> Trust:
-        """Launch-bound: a call not much longer than its dispatch, or so short that a batch is less than its handshake."""
+        """Launch-bound: a call not much longer than its dispatch, or one whose batch is shorter than its handshake."""
         shortest = max(LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / MOST_CALLS)
         return Trust.LAUNCH_BOUND if latency_ns < shortest else Trust.BOUNDED
 

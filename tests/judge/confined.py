@@ -1,0 +1,46 @@
+"""Python code run in the sandbox of a judged candidate, for tests of its walls."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.judge.limits import Limits
+from harness.judge.sandbox import Binds, Sandboxed, launch
+
+
+@contextmanager
+def confined(
+    code: str,
+    directory: Path,
+    *,
+    limits: Limits | None = None,
+    binds: Binds | None = None,
+    inherit: tuple[int, ...] = (),
+) -> Iterator[tuple[Sandboxed, Path]]:
+    """A running sandbox and the file with what it says on stderr."""
+    said = directory / "said"
+    with said.open("w+b") as stderr:
+        sandbox = launch(
+            "bubblewrap",
+            [sys.executable, "-I", "-S", "-c", textwrap.dedent(code), *map(str, inherit)],
+            binds=binds or Binds(),
+            limits=limits or Limits(),
+            env={},
+            stderr=stderr,
+            inherit=inherit,
+        )
+        try:
+            yield sandbox, said
+        finally:
+            sandbox.kill()
+
+
+def says(code: str, directory: Path, *, limits: Limits | None = None, binds: Binds | None = None) -> str:
+    """What the code printed on stderr, once it has ended."""
+    with confined(code, directory, limits=limits, binds=binds) as (sandbox, said):
+        assert sandbox.exit_signal_or_code(60.0) == 0, said.read_text()
+        return said.read_text().strip()

@@ -1,0 +1,117 @@
+"""From sources to an artefact, and what compilers say when there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import ConfigurationError
+from harness.judge import builder
+from harness.judge.builder import BuildFailed, build_cpp
+from harness.model.problem import Problem
+from harness.store.solutions import load_solution
+from tests.judge.courtroom import KERNEL, write_cpp
+from tests.judge.made import problem, tensor
+
+
+@pytest.fixture(autouse=True)
+def _locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+
+
+@pytest.fixture
+def made() -> Problem:
+    return problem(
+        {"x": tensor("float32", "n")}, {"y": tensor("float32", "n")}, "def run(x):\n    return x\n", {"n": 7}
+    )
+
+
+def _build(made: Problem, directory: Path, cache: Path) -> builder.Built:
+    return build_cpp(made, load_solution(directory), cache_dir=cache, sandbox="bubblewrap")
+
+
+def test_axes_and_params_arrive_as_macros(made: Problem, tmp_path: Path) -> None:
+    source = 'extern "C" int scale() { return AXIS_n * 1000 + WIDTH * 10 + FLAG; }\n'
+    directory = write_cpp(tmp_path / "solution", source, params={"WIDTH": 8, "FLAG": True})
+    built = _build(made, directory, tmp_path / "cache")
+    assert not built.cached
+    assert ctypes.CDLL(str(built.path)).scale() == 7081
+
+
+def test_the_same_sources_are_compiled_once_and_others_anew(made: Problem, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = _build(made, write_cpp(tmp_path / "a"), cache)
+    assert _build(made, write_cpp(tmp_path / "b"), cache) == builder.Built(first.path, cached=True)
+    seen = {first.path}
+    others: tuple[dict[str, Any], ...] = ({"params": {"N": 2}}, {"compile": {"flags": ["-ffast-math"]}})
+    for number, spec in enumerate(others):
+        built = _build(made, write_cpp(tmp_path / f"c{number}", **spec), cache)
+        assert not built.cached
+        seen.add(built.path)
+    assert not _build(made, write_cpp(tmp_path / "d", KERNEL + "\n"), cache).cached
+    assert len(seen) == 3
+
+
+def test_an_artefact_that_was_tampered_with_is_not_used(made: Problem, tmp_path: Path) -> None:
+    directory = write_cpp(tmp_path / "solution")
+    built = _build(made, directory, tmp_path / "cache")
+    before = built.path.read_bytes()
+    built.path.chmod(0o644)
+    built.path.write_bytes(before + b"x")
+    again = _build(made, directory, tmp_path / "cache")
+    assert not again.cached
+    assert again.path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("int f() {\n    return y;\n}\n" + KERNEL, "kernel.cpp:2:12: error: 'y' was not declared in this scope"),
+        ('#include "/etc/shadow"\n' + KERNEL, "kernel.cpp:1:10: fatal error: /etc/shadow: No such file"),
+        ('#include "../solution.yaml"\n' + KERNEL, "No such file"),
+        ("#include __FILE__\n" + KERNEL, "error"),
+        ("char large[80 << 20] = {1};\n" + KERNEL, "error"),
+    ],
+)
+def test_a_compiler_that_says_no_is_quoted(made: Problem, tmp_path: Path, source: str, said: str) -> None:
+    with pytest.raises(BuildFailed) as failed:
+        _build(made, write_cpp(tmp_path / "solution", source), tmp_path / "cache")
+    assert said in failed.value.reason.replace("\u2018", "'").replace("\u2019", "'")
+    assert "/sources" not in failed.value.reason
+    assert "\n" not in failed.value.reason
+    assert not list((tmp_path / "cache" / "artefacts").iterdir())
+
+
+def test_a_compiler_that_takes_too_long_is_stopped(
+    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "BUILD_S", 0.3)
+    source = "template<int n> struct S { S<n - 1> a; S<n - 2> b; };\n" + "#include <bits/stdc++.h>\n" * 3 + KERNEL
+    with pytest.raises(BuildFailed, match="stopped after"):
+        _build(made, write_cpp(tmp_path / "solution", source), tmp_path / "cache")
+
+
+def test_code_that_runs_while_compiling_sees_and_changes_nothing(made: Problem, tmp_path: Path) -> None:
+    """The driver can be told to run anything in place of the compiler proper."""
+    secret, planted = tmp_path / "secret", tmp_path / "planted"
+    secret.write_text("error: nobody's business")
+    script = f"echo error: here as $(id -u) $(ls /sys) >&2; cat {secret} >&2; touch {planted}; exit 1"
+    directory = write_cpp(tmp_path / "solution", KERNEL, compile={"flags": ["-wrapper", f"/bin/sh,-c,{script}"]})
+    solution = load_solution(directory)
+    with pytest.raises(BuildFailed, match="error: here as") as failed:
+        build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+    assert "nobody's business" not in failed.value.reason
+    assert not planted.exists()
+
+
+def test_without_a_compiler_the_error_says_which_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder.compiler.cache_clear()
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(ConfigurationError, match="apt-get install g"):
+        builder.compiler()
+    monkeypatch.undo()
+    assert Path(builder.compiler()[0]).exists()

@@ -1,0 +1,243 @@
+"""What judged code sees and may do."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigurationError
+from harness.judge.limits import Limits
+from harness.judge.memory import Region
+from harness.judge.sandbox import Binds, check
+from harness.judge.seccomp import program
+from tests.judge.confined import confined, says
+from tests.waiting import wait_until
+
+_CALLS = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, *arguments):
+    ctypes.set_errno(0)
+    answer = libc.syscall(*arguments)
+    print(name, answer, ctypes.get_errno(), file=sys.stderr)
+"""
+
+
+def test_nothing_of_the_host_but_libraries_is_there(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("nobody's business")
+    repository = Path(__file__).resolve().parents[2]
+    seen = says(
+        f"""
+        import os, sys
+        paths = [{str(secret)!r}, {str(repository / "harness")!r}, {str(repository / ".git")!r}]
+        paths += ["/etc/passwd", "/root/.ssh", "/sys", "/run", "/var"]
+        print([path for path in paths if os.path.exists(path)], file=sys.stderr)
+        print(sorted(name for name in os.listdir("/proc") if name.isdigit()), file=sys.stderr)
+        names = sorted(name for name in os.environ if "HARNESS" in name or "TOKEN" in name)
+        print(names, os.environ["HOME"], file=sys.stderr)
+        print(sorted(os.listdir("/dev/shm") + os.listdir("/tmp")), sorted(os.listdir("/opt/judge")), file=sys.stderr)
+        """,
+        tmp_path,
+    )
+    assert seen.splitlines() == ["[]", "['1', '2']", "[] /tmp", "[] ['runner']"]
+
+
+def test_nothing_can_be_written_but_private_scratch(tmp_path: Path) -> None:
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    (stage / "file").write_text("original")
+    seen = says(
+        """
+        import sys
+        for path in ("/stage/file", "/usr/x", "/opt/judge/runner/main.py", "/x", "/proc/sys/kernel/core_pattern",
+                     "/proc/sysrq-trigger", "/tmp/x", "/dev/shm/x"):
+            try:
+                open(path, "w").close()
+            except OSError:
+                continue
+            print(path, file=sys.stderr)
+        """,
+        tmp_path,
+        binds=Binds(read_only={stage: "/stage"}),
+    )
+    assert seen.split() == ["/tmp/x", "/dev/shm/x"]
+    assert (stage / "file").read_text() == "original"
+
+
+def test_there_is_no_network(tmp_path: Path) -> None:
+    code = """
+    import socket, sys
+    print(socket.if_nameindex(), file=sys.stderr)
+    try:
+        socket.create_connection(("192.0.2.1", 80), timeout=2)
+    except OSError as error:
+        print("no", file=sys.stderr)
+    """
+    assert says(code, tmp_path).splitlines()[-1] == "no"
+    assert "'lo'" in says(code, tmp_path).splitlines()[0]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are this architecture's")
+def test_calls_that_would_escape_the_clock_or_the_stop_are_denied(tmp_path: Path) -> None:
+    seen = says(
+        _CALLS
+        + """
+mask = ctypes.c_ulong(3)
+attempt("sched_setaffinity", 203, 0, 8, ctypes.byref(mask))
+attempt("setpriority", 141, 0, 0, -5)
+attempt("sched_setscheduler", 144, 0, 0, ctypes.byref(ctypes.c_int(0)))
+attempt("ptrace", 101, 0, 1, 0, 0)
+attempt("process_vm_writev", 311, 1, None, 0, None, 0, 0)
+attempt("io_uring_setup", 425, 8, None)
+attempt("io_setup", 206, 8, ctypes.byref(ctypes.c_ulong()))
+attempt("perf_event_open", 298, None, 0, -1, -1, 0)
+attempt("userfaultfd", 323, 0)
+attempt("unshare", 272, 0x10000000)
+attempt("mount", 165, b"x", b"/tmp", b"tmpfs", 0, None)
+attempt("clone_newuser", 56, 0x10000000 | 17, 0, 0, 0, 0)
+attempt("setns", 308, 0, 0)
+attempt("bpf", 321, 0, None, 0)
+attempt("x32", 0x40000000 + 39)
+""",
+        tmp_path,
+    )
+    lines = [line.split() for line in seen.splitlines()]
+    assert len(lines) == 15
+    assert all(answer == "-1" and error == "1" for _, answer, error in lines), seen
+
+
+def test_threads_and_children_are_allowed(tmp_path: Path) -> None:
+    code = """
+    import os, subprocess, sys, threading
+    thread = threading.Thread(target=lambda: print("thread", file=sys.stderr))
+    thread.start(); thread.join()
+    print(subprocess.run(["/usr/bin/env", "echo", "child"], capture_output=True, text=True).stdout, file=sys.stderr)
+    """
+    assert says(code, tmp_path).split() == ["thread", "child"]
+
+
+def test_resources_are_bounded_and_the_bounds_hold(tmp_path: Path) -> None:
+    processor = max(os.sched_getaffinity(0))
+    seen = says(
+        """
+        import os, resource, sys
+        print(sorted(os.sched_getaffinity(0)), resource.getrlimit(resource.RLIMIT_CORE), file=sys.stderr)
+        for limit, value in ((resource.RLIMIT_AS, 1 << 40), (resource.RLIMIT_FSIZE, 1 << 40)):
+            try:
+                resource.setrlimit(limit, (value, value))
+            except (ValueError, PermissionError):
+                print("held", file=sys.stderr)
+        try:
+            open("/tmp/large", "wb").write(b"x" * (2 << 20))
+        except OSError as error:
+            print(error.strerror, file=sys.stderr)
+        try:
+            bytearray(2 << 30)
+        except MemoryError:
+            print("no memory", file=sys.stderr)
+        """,
+        tmp_path,
+        limits=Limits(cpus=frozenset({processor}), address_space_bytes=1 << 30, file_bytes=1 << 20),
+    )
+    assert seen.splitlines() == [f"[{processor}] (0, 0)", "held", "held", "File too large", "no memory"]
+
+
+def test_sealed_inputs_can_be_read_and_never_written(tmp_path: Path) -> None:
+    region = Region(mmap.PAGESIZE, sealed=True)
+    region.all.fill_(7)
+    code = """
+    import ctypes, mmap, os, sys
+    fd = int(sys.argv[1])
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    at = libc.mmap(None, ctypes.c_size_t(4096), 1, 1, fd, ctypes.c_long(0))
+    print(ctypes.string_at(at, 1)[0], file=sys.stderr)
+    def attempt(name, action):
+        try:
+            action()
+            print(name, file=sys.stderr)
+        except OSError:
+            pass
+    def mprotect():
+        if libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(4096), 3):
+            raise OSError
+    def remove():
+        if libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(4096), 9):
+            raise OSError
+    attempt("mprotect", mprotect)
+    attempt("remove", remove)
+    attempt("map", lambda: mmap.mmap(fd, 4096))
+    attempt("write", lambda: os.write(fd, b"x"))
+    attempt("reopened", lambda: os.write(os.open(f"/proc/self/fd/{fd}", os.O_RDWR), b"x"))
+    attempt("truncate", lambda: os.ftruncate(fd, 0))
+    def punch():
+        if libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(4096)):
+            raise OSError
+    attempt("punch", punch)
+    """
+    with confined(code, tmp_path, inherit=(region.descriptor,)) as (sandbox, said):
+        assert sandbox.exit_signal_or_code(30.0) == 0, said.read_text()
+        assert said.read_text().split() == ["7"]
+    assert bool((region.all == 7).all())
+    region.close()
+
+
+def test_how_it_ended_is_known(tmp_path: Path) -> None:
+    for code, ended in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 11)", -11)):
+        with confined(code, tmp_path) as (sandbox, _):
+            assert sandbox.exit_signal_or_code(30.0) == ended
+
+
+def test_a_forking_candidate_is_killed_whole(tmp_path: Path) -> None:
+    code = """
+    import os, sys, time
+    for _ in range(5):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            time.sleep(600)
+    print("forked", file=sys.stderr, flush=True)
+    time.sleep(600)
+    """
+    with confined(code, tmp_path) as (sandbox, said):
+        wait_until(lambda: "forked" in said.read_text(), what="the forks")
+        namespace = Path(f"/proc/{sandbox.first}/ns/pid").readlink()
+        sandbox.kill()
+    left = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            try:
+                left += [directory.name] if (directory / "ns" / "pid").readlink() == namespace else []
+            except OSError:
+                continue
+    assert not left
+
+
+def test_a_missing_bubblewrap_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    check("none")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(ConfigurationError, match="bubblewrap is missing") as missing:
+        check("bubblewrap")
+    assert "apt-get install bubblewrap" in str(missing.value)
+
+
+def test_a_bubblewrap_that_cannot_run_says_what_it_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(ConfigurationError, match="No permissions to create new namespace"):
+        check("bubblewrap")
+
+
+def test_the_filter_exists_for_both_architectures_and_no_other() -> None:
+    assert len(program("x86_64")) % 8 == 0
+    assert program("x86_64") != program("aarch64")
+    with pytest.raises(ConfigurationError, match="riscv64"):
+        program("riscv64")
