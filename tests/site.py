@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.model.entry import Entry
+from harness.store.creation import create_workspace
 from harness.store.index import Index
 from harness.store.repo import Repo
 from harness.store.workspace import Workspace
@@ -71,8 +72,10 @@ def git(directory: Path, *arguments: str, stdin: str | None = None, extra: Mappi
     return done.stdout.strip()
 
 
-def write_problem(root: Path, key: str, *, workloads: int = 2, description: str = "adds one") -> None:
-    """A small problem; directives of the stub may stand in its description."""
+def write_problem(
+    root: Path, key: str, *, workloads: int = 2, description: str = "adds one", tunable: bool = False
+) -> None:
+    """A small problem; directives of the stub may stand in its description. `tunable`: with a solution to begin with."""
     directory = root / "problems" / key
     directory.mkdir(parents=True, exist_ok=True)
     definition = {**DEFINITION, "name": key.partition("/")[2], "description": description}
@@ -82,19 +85,22 @@ def write_problem(root: Path, key: str, *, workloads: int = 2, description: str 
         for number in range(workloads)
     ]
     (directory / "workload.jsonl").write_text("\n".join(lines) + "\n")
+    if tunable:
+        solution = directory / "solutions/cpu"
+        solution.mkdir(parents=True)
+        (solution / "solution.yaml").write_text(f"{SOLUTION}tune: {{WIDTH: [1, 2, 3, 4, 5, 6, 7, 8]}}\n")
+        (solution / "kernel.cpp").write_text(KERNEL)
 
 
-def make_site(root: Path, problems: tuple[str, ...] = ("t/one", "t/two")) -> None:
+def make_site(root: Path, problems: tuple[str, ...] = ("t/one", "t/two"), *, tunable: bool = False) -> None:
     """Make a workspace with small problems, committed on main."""
     root.mkdir(parents=True)
     git(root, "init", "--quiet", "--initial-branch=main")
-    (root / "harness.yaml").write_text("run: main\n")
-    (root / ".gitignore").write_text("/.harness/\n/workspaces/\n")
-    (root / "COORDINATION.md").write_text("# Coordination\n")
+    create_workspace(root, starter=False)
     for key in problems:
-        write_problem(root, key)
+        write_problem(root, key, tunable=tunable)
     git(root, "add", "--all")
-    git(root, "commit", "--quiet", "-m", "Begin")
+    git(root, "commit", "--quiet", "-m", "Add problems")
 
 
 @dataclass(frozen=True)
@@ -243,10 +249,11 @@ class Site:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
         for pid in self.strays():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for process in self.processes:
+            process.communicate(timeout=30)
 
     # --- what is there ---
 
@@ -270,10 +277,10 @@ class Site:
 
 
 @contextlib.contextmanager
-def site_in(directory: Path, *, stub: bool = True, problems: tuple[str, ...] = ("t/one", "t/two")) -> Iterator[Site]:
+def site_in(directory: Path, *, tunable: bool = False) -> Iterator[Site]:
     """A fresh site below a directory, closed at the end."""
-    site = Site(directory / "work space", directory / "scratch", stub=stub)
-    make_site(site.root, problems)
+    site = Site(directory / "work space", directory / "scratch")
+    make_site(site.root, tunable=tunable)
     try:
         yield site
     finally:

@@ -243,15 +243,15 @@ class Daemon:
 
     def _attempt(self, step: Callable[[], None], what: str) -> None:
         """A step that the repository, the index or the disk may refuse: said, and tried again."""
-        beginning = f"{what} failed"
+        failed = f"{what} failed"
         try:
             step()
         except (HarnessError, OSError) as error:
-            self._display.say(f"{beginning}: {error}")
+            self._display.trouble(failed, error)
             self._scan_at = max(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
             self._dispatch_at = time.monotonic() + _LOOK_AGAIN_S
         else:
-            self._display.forget(beginning)
+            self._display.over(failed)
 
     def _scan(self) -> None:
         """Compare refs with the ledger, once it is known which targets and judge versions candidates are judged for."""
@@ -319,7 +319,7 @@ class Daemon:
         heard = judge.hear(news)
         if isinstance(heard, JudgeReady):
             self._known[heard.target] = heard
-            self._display.forget(f"the judge of {judge.device}")
+            self._display.over(f"the judge of {judge.device}")
             self._scan_at = 0.0
         elif isinstance(heard, Answered):
             self._answered(self._work.pop(judge.device), heard)
@@ -363,7 +363,7 @@ class Daemon:
         try:
             self._attempts.lost(work.identity, loss)
         except HarnessError as error:
-            self._display.say(f"a lost judge could not be recorded: {error}")
+            logger.warning("a lost judge could not be recorded: %s", error)
 
     # --- after an entry ---
 
@@ -395,7 +395,7 @@ class Daemon:
         try:
             self._scanner.settle(problem, target, self._ready())
         except (HarnessError, OSError) as error:
-            self._display.say(f"seeing what follows from an entry failed: {error}")
+            logger.warning("seeing what follows from an entry failed: %s", error)
             self._scan_at = min(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
 
     # --- limits and reports ---

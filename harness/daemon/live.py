@@ -35,9 +35,16 @@ class Display:
             logger.warning("%s", sentence)
             self._messages.append(sentence)
 
-    def forget(self, beginning: str) -> None:
-        """What began so is over."""
-        for message in [message for message in self._messages if message.startswith(beginning)]:
+    def trouble(self, what: str, error: Exception) -> None:
+        """Tell people what does not work now, until `over`. While it lasts only its latest reason is shown."""
+        before = [message for message in self._messages if message.startswith(what)]
+        logger.log(logging.INFO if before else logging.WARNING, "%s: %s", what, error)
+        self.over(what)
+        self._messages.append(f"{what}: {error}")
+
+    def over(self, what: str) -> None:
+        """What was said with these words at its beginning holds no longer."""
+        for message in [message for message in self._messages if message.startswith(what)]:
             self._messages.remove(message)
 
     def show(

@@ -63,13 +63,13 @@ class Recorder:
                 failpoint("daemon.before_entry")
                 entry = self._ledger.append(draft)
             except (HarnessError, OSError) as error:
-                self._display.say(f"{_HELD}: {error}")
+                self._display.trouble(_HELD, error)
                 self._retry_at = time.monotonic() + self._pause_s
                 self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
                 return
             failpoint("daemon.after_entry")
             self._held.popleft()
-            self._display.forget(_HELD)
+            self._display.over(_HELD)
             self._pause_s = FIRST_PAUSE_S
             self._unflushed = True
             then(entry)
@@ -96,9 +96,9 @@ class Recorder:
             self._flush_at = time.monotonic() + LONGEST_PAUSE_S
             if force:
                 raise
-            self._display.say(f"{_WAITING}: {error}")
+            self._display.trouble(_WAITING, error)
             return
-        self._display.forget(_WAITING)
+        self._display.over(_WAITING)
         self._flush_at = time.monotonic() + 1.0
         if committed:
             self._unflushed = False

@@ -137,7 +137,7 @@ class Scanner:
         try:
             digest = self._snapshots.problem(base, problem).digest
         except HarnessError as error:
-            self._display.say(f"{beginning}: {error}")
+            self._display.trouble(beginning, error)
             return None
-        self._display.forget(beginning)
+        self._display.over(beginning)
         return digest

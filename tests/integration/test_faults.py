@@ -1,0 +1,195 @@
+"""Disks fill, files tear, clocks step back, people switch branches: a clear message, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from harness.daemon.daemon import run_daemon
+from harness.model.config import Config
+from harness.model.verdict import EntryKind
+from harness.store.ledger import Ledger, utc_now
+from harness.store.spool import segments
+from tests.integration.kills import check
+from tests.site import Commit, Site, git, site_in
+from tests.waiting import wait_until
+
+DAEMON = [sys.executable, "-m", "harness", "daemon"]
+EVERYTHING = ["bwrap", "--dev-bind", "/", "/"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path) as made:
+        yield made
+
+
+def judged(site: Site, commit: Commit) -> None:
+    """Wait for a candidate's outcome."""
+    file = site.workspace.outcome_file(commit.problem, "cpu", commit.tree)
+    wait_until(file.exists, what=f"the outcome of {commit.text}")
+
+
+def says(site: Site, words: str) -> str:
+    """Wait until the daemon shows a message with these words."""
+    found = wait_until(
+        lambda: [said for said in site.live().get("messages", []) if words in said], what=f"a message with {words!r}"
+    )
+    return str(found[0])
+
+
+def end(process: subprocess.Popen[str], pid: int | None = None) -> str:
+    """Stop a daemon cleanly; what it said."""
+    os.kill(pid or process.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, output
+    return output
+
+
+def evaluations(site: Site) -> Counter[str]:
+    return Counter(
+        entry.candidate.commit for entry in site.entries() if entry.kind is EntryKind.EVALUATION and entry.candidate
+    )
+
+
+def fill(directory: Path) -> Path:
+    """Use up the last byte of a small file system; the file that does."""
+    filler = directory / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return filler
+
+
+def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
+    site.workspace.spool.mkdir(parents=True, exist_ok=True)
+    small = ["--size", str(1 << 20), "--tmpfs", str(site.workspace.spool)]
+    process = site.start_program([*EVERYTHING, *small, *DAEMON])
+    first = site.submit("w01", "t/one", "stub: speedup=0.9")
+    judged(site, first)
+    pid = site.live()["pid"]
+    # The daemon's own view of its spool: the small file system is nobody else's.
+    filler = fill(Path(f"/proc/{pid}/root{site.workspace.spool}"))
+    second = site.submit("w01", "t/one", "stub: speedup=1.5")
+    assert "no space left" in says(site, "kept and tried again")
+    third = site.submit("w02", "t/one", "stub: speedup=0.8")
+    filler.unlink()
+    judged(site, second)
+    judged(site, third)
+    wait_until(lambda: not site.live()["messages"], what="the end of the message")
+    end(process, pid)
+    assert max(evaluations(site).values()) == 1
+    assert len([asked for asked in site.requests() if asked["kind"] == "evaluation"]) == 3
+    assert site.run("daemon", "--once").returncode == 0
+    check(site)
+
+
+def test_a_read_only_ledger_is_named_and_mended_without_loss(site: Site) -> None:
+    site.submit("w01", "t/one", "stub: speedup=1.5")
+    assert site.run("daemon", "--once").returncode == 0
+    waiting = site.submit("w01", "t/two", "stub: speedup=1.2")
+    spool = str(site.workspace.spool)
+    refused = site.run_program([*EVERYTHING, "--ro-bind", spool, spool, *DAEMON, "--once"])
+    assert refused.returncode == 2
+    assert refused.stdout.startswith(f"harness: {spool}")
+    assert "Read-only file system" in refused.stdout
+    assert waiting.id not in evaluations(site)
+    assert site.run("daemon", "--once").returncode == 0
+    check(site)
+
+
+def test_an_index_that_cannot_be_read_is_made_anew(site: Site) -> None:
+    process = site.start("daemon")
+    judged(site, site.submit("w01", "t/one", "stub: speedup=1.5"))
+    site.workspace.index_file.write_bytes(b"this is not a database" * 1000)
+    judged(site, site.submit("w01", "t/one", "stub: speedup=0.8"))
+    assert "made anew from the ledger" in says(site, "index")
+    end(process)
+    site.workspace.index_file.unlink()
+    site.workspace.index_file.mkdir()
+    blocked = site.start("daemon")
+    assert str(site.workspace.index_file) in says(site, "comparing refs with the ledger failed")
+    site.workspace.index_file.rmdir()
+    judged(site, site.submit("w01", "t/two", "stub: speedup=0.8"))
+    end(blocked)
+    check(site)
+
+
+def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
+    site.submit("w01", "t/one", "stub: speedup=1.5")
+    killed = site.run("daemon", "--once", extra={"HARNESS_FAILPOINT": "daemon.after_entry:2"})
+    assert killed.returncode == -signal.SIGKILL
+    (segment,) = segments(site.workspace.spool / "daemon")
+    os.truncate(segment, segment.stat().st_size - 7)
+    again = site.run("daemon", "--once")
+    assert again.returncode == 0
+    assert "torn by a crash" in again.stdout
+    check(site)
+
+
+def test_a_clock_that_steps_back_is_said_and_keeps_the_ledgers_order(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ahead() -> datetime:
+        return utc_now() + timedelta(hours=2)
+
+    for name, value in site.environment().items():
+        monkeypatch.setenv(name, value)
+    defaults = Ledger.__init__.__kwdefaults__
+    assert defaults is not None
+    site.submit("w01", "t/one", "stub: speedup=1.5")
+    with monkeypatch.context() as patched:
+        patched.setitem(defaults, "clock", ahead)
+        run_daemon(site.workspace, Config(), once=True, stop=threading.Event())
+    site.submit("w01", "t/one", "stub: speedup=0.8")
+    stepped = site.run("daemon", "--once")
+    assert stepped.returncode == 0
+    assert "the clock stands at" in stepped.stdout
+    times = [entry.at for entry in site.entries("t/one")]
+    assert times == sorted(times)
+    check(site)
+
+
+def test_a_person_works_in_the_checkout_while_the_harness_runs(site: Site) -> None:
+    process = site.start("daemon")
+    judged(site, site.submit("w01", "t/one", "stub: speedup=1.1"))
+    git(site.root, "switch", "--quiet", "-c", "mine")
+    (site.root / "notes.txt").write_text("mine\n")
+    git(site.root, "add", "notes.txt")
+    (site.root / "harness.yaml").write_text("run: main  # edited, not committed\n")
+    judged(site, site.submit("w01", "t/one", "stub: speedup=1.3"))
+    git(site.root, "stash", "push", "--quiet")
+    git(site.root, "gc", "--quiet", "--prune=now")
+    judged(site, site.submit("w02", "t/two", "stub: speedup=0.8"))
+    git(site.root, "stash", "pop", "--quiet", "--index")
+    end(process)
+    assert git(site.root, "rev-parse", "--abbrev-ref", "HEAD") == "mine"
+    assert git(site.root, "status", "--porcelain").split("\n") == ["M harness.yaml", "A  notes.txt"]
+    assert git(site.root, "show", "main:ledger/t/two.yaml")
+    git(site.root, "commit", "--quiet", "-am", "Mine")
+    git(site.root, "switch", "--quiet", "main")
+    assert (site.root / "ledger/t/one.yaml").is_file()
+    assert site.run("daemon", "--once").returncode == 0
+    check(site)
+
+
+def test_a_second_harness_is_refused_and_told_who_is_there(site: Site) -> None:
+    first = site.start("daemon")
+    wait_until(lambda: site.live().get("pid"), what="the daemon")
+    second = site.run("daemon")
+    assert second.returncode == 2
+    assert f"held by pid {first.pid} (harness daemon)" in second.stdout
+    end(first)
