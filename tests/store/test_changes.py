@@ -31,3 +31,12 @@ def test_someone_else_can_wake_the_owner(tmp_path: Path) -> None:
         nudge.set()
         assert changes.wait(10)
     assert not any(thread.name == "changes" for thread in threading.enumerate())
+
+
+def test_a_stopped_owner_does_not_wait_on(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with Changes(tmp_path) as changes:
+        started = time.monotonic()
+        assert not changes.wait(60, stop=stop)
+        assert time.monotonic() - started < 10
