@@ -202,7 +202,9 @@ class Herd:
     def descriptors(self) -> tuple[ctypes.Array[Process], int]:
         """What the native exchange works on: the processes (pid 1 of the sandbox first), its /proc or -1."""
         known = sorted(self._processes.values(), key=lambda process: process.pid != self.first)
-        array = (Process * len(known))(*[Process(each.pidfd, each.stat, each.schedstat) for each in known])
+        array = (Process * len(known))(
+            *[Process(each.pidfd, each.directory, each.stat, each.schedstat) for each in known]
+        )
         return array, self._listing
 
     def first_in_line(self, *, on: bool) -> None:

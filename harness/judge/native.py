@@ -26,7 +26,7 @@ Flush = Callable[[int, int], None]
 class Process(ctypes.Structure):
     """The descriptors of one process of a sandbox."""
 
-    _fields_ = (("pidfd", ctypes.c_int), ("stat", ctypes.c_int), ("schedstat", ctypes.c_int))
+    _fields_ = tuple((name, ctypes.c_int) for name in ("pidfd", "directory", "stat", "schedstat"))
 
 
 @dataclass(frozen=True)
