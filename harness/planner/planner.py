@@ -12,6 +12,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 
 from harness.errors import FormatError, HarnessError
 from harness.failpoints import failpoint
@@ -69,7 +70,7 @@ def run_planner(
             workspace.live,
             workspace.state / "notes",
         )
-        changes = stack.enter_context(Changes(*watched))
+        changes = stack.enter_context(Changes(*watched, matters=lambda file: _matters(workspace, file)))
         planner = _Planner(workspace, config, repo, ledger, index, workers, target)
         while not stop.is_set():
             planner.look()
@@ -96,6 +97,7 @@ class _Planner:
         self._since: dict[str, tuple[str, int]] = {}
         """Worker -> its problem, and how many evaluations it had made there when it came."""
         self._said: list[str] = []
+        self._shown: dict[str, object] = {}
         self._written_at = -STANDINGS_EVERY_S
         self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
 
@@ -123,8 +125,10 @@ class _Planner:
         self._said = [sentence]
 
     def _show(self) -> None:
-        rows = [row.model_dump() for row in self._table]
-        write_live(self._workspace, "planner", {"assignments": rows, "messages": self._said})
+        shown = {"assignments": [row.model_dump() for row in self._table], "messages": self._said}
+        if shown != self._shown:
+            write_live(self._workspace, "planner", shown)
+            self._shown = shown
 
     def _round(self) -> None:
         self._index.refresh(self._repo)
@@ -217,6 +221,11 @@ class _Planner:
         except HarnessError as error:
             self._complain(str(error))
         self._show()
+
+
+def _matters(workspace: Workspace, file: Path) -> bool:
+    """Of what the parts show, only the workers' words: the daemon's stages change many times a second."""
+    return file.parent != workspace.live or (file.name.startswith("worker-") and file.suffix == ".json")
 
 
 def _rows(assignments: tuple[Assignment, ...]) -> frozenset[tuple[str, str, str]]:

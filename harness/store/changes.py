@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,11 +45,18 @@ class Changes(FileSystemEventHandler):
     Args:
         directories: made when they are missing, so that the first file in them is seen.
         nudge: set by others to wake the owner too, for example by a signal handler that sets a stop flag.
+        matters: whether a changed file is worth waking for; asked in watchdog's thread.
     """
 
-    def __init__(self, *directories: Path, nudge: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        *directories: Path,
+        nudge: threading.Event | None = None,
+        matters: Callable[[Path], bool] = lambda _: True,
+    ) -> None:
         self._directories = directories
         self._changed = nudge or threading.Event()
+        self._matters = matters
         self._observer = Observer()
         self._observer.name = "changes"
 
@@ -65,8 +73,8 @@ class Changes(FileSystemEventHandler):
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         """Called by watchdog, in its thread."""
-        del event
-        self._changed.set()
+        if any(self._matters(Path(str(path))) for path in (event.src_path, event.dest_path) if path):
+            self._changed.set()
 
     def wait(self, timeout_s: float, *, stop: threading.Event | None = None) -> bool:
         """Wait until something has changed and a moment has passed without more.

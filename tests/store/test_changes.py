@@ -40,3 +40,11 @@ def test_a_stopped_owner_does_not_wait_on(tmp_path: Path) -> None:
         started = time.monotonic()
         assert not changes.wait(60, stop=stop)
         assert time.monotonic() - started < 10
+
+
+def test_files_that_do_not_matter_wake_nobody(tmp_path: Path) -> None:
+    with Changes(tmp_path, matters=lambda path: path.name.startswith("worker-")) as changes:
+        (tmp_path / "daemon.json").write_text("{}")
+        assert not changes.wait(0.2)
+        (tmp_path / "worker-w01.json").write_text("{}")
+        assert changes.wait(10)
