@@ -36,6 +36,13 @@ _sandbox = click.option(
 )
 @click.option("--max-seconds", type=float, default=60.0, show_default=True, help="Give up after so long.")
 @click.option("--half-width", type=float, default=0.02, show_default=True, help="Time until intervals are this narrow.")
+@click.option(
+    "--against",
+    type=click.Choice(["fastest", "eager", "compile", "baseline"]),
+    default="fastest",
+    show_default=True,
+    help="What to compare with; `fastest` measures the baselines first, once.",
+)
 @_device
 @_sandbox
 @json_option
@@ -46,6 +53,7 @@ def evaluate(
     theirs: str | None,
     max_seconds: float,
     half_width: float,
+    against: str,
     device: str,
     sandbox: str,
     as_json: bool,
@@ -61,6 +69,10 @@ def evaluate(
     cache = _cache(workspace)
     with candidate(what, named, theirs, target=device, workspace=workspace) as (problem, solution_dir):
         with judge_process(device, cache, _kind(sandbox)) as judge:
+            if against == "fastest":
+                baseline = _fastest(_baselines(judge, problem, cache))
+            else:
+                baseline = dict.fromkeys((workload.uuid for workload in problem.workloads), _variant(against))
             request = JudgeRequest(
                 id="1",
                 kind="evaluation",
@@ -68,7 +80,7 @@ def evaluate(
                 problem_dir=str(problem.directory),
                 problem_digest=problem.digest,
                 solution_dir=str(solution_dir),
-                baseline=_fastest(_baselines(judge, problem, cache)),
+                baseline=baseline,
                 half_width=half_width,
                 max_judge_s=max_seconds,
             )
@@ -120,6 +132,12 @@ def _cell(name: str) -> Any:  # noqa: ANN401 - a column of `emit`
 
 def _kind(sandbox: str) -> Any:  # noqa: ANN401 - click has checked the choice
     return sandbox
+
+
+def _variant(against: str) -> Variant:
+    from typing import cast
+
+    return cast("Variant", against)  # click has checked the choice
 
 
 def _workspace(near: Path) -> Workspace | None:
