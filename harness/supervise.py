@@ -169,7 +169,7 @@ class _Supervisor:
         write_live(self._workspace, "start", {"parts": [part.name for part in self._parts]})
         for part in self._parts:
             part.start(self._workspace)
-            failpoint(f"supervisor.started_{'worker' if part.name.startswith('worker') else part.name}")
+            failpoint("supervisor.part_started")
         while True:
             snapshot = self._look()
             self._show(snapshot)

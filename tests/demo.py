@@ -23,8 +23,7 @@ def main() -> int:
         ("a fresh workspace with six problems", [*HARNESS, "init", str(WORKSPACE)], WORKSPACE.parent.parent),
         (
             f"two tuners and a planner, {options.minutes:g} minutes; the first baseline compiles for a while",
-            [*HARNESS, "start", "--workers", "2", "--agent", "tuner", "--device", "cpu"]
-            + ["--max-minutes", str(options.minutes)],
+            [*HARNESS, *"start --workers 2 --agent tuner --device cpu --max-minutes".split(), str(options.minutes)],
             WORKSPACE,
         ),
         ("is the ledger whole and true", [*HARNESS, "audit"], WORKSPACE),

@@ -228,6 +228,7 @@ class _Worker:
                 target=self.target,
                 message=message,
                 said=said,
+                base=self.config.coordination_branch,
                 languages=self.config.languages,
             )
             return Submitted(commit=done.commit, tree=done.tree, branch=done.branch)

@@ -40,6 +40,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
             target=aim,
             message=message,
             said=said,
+            base=config.coordination_branch,
             languages=config.languages,
         )
         if not as_json:

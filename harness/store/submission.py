@@ -86,10 +86,13 @@ def submit(
     target: str,
     message: str,
     said: Mapping[str, str],
+    base: str,
     languages: Sequence[Language] = (),
 ) -> Submission:
     """Check the solution as it stands and commit it on the worktree's branch.
 
+    `base` is the coordination branch: a solution that stands there as it is becomes a candidate too, by a commit of
+    its own, since only commits that the base does not hold are judged.
     `said` is the commit's trailers; `languages` those the run allows, empty for all.
 
     Raises:
@@ -106,6 +109,8 @@ def submit(
         )
     failpoint("submit.before_commit")
     submission = repo.commit_solution(worktree, problem, target, message, said)
+    if submission.unchanged and repo.is_ancestor(submission.commit, repo.tip(base)):
+        submission = repo.commit_solution(worktree, problem, target, message, said, even_if_unchanged=True)
     failpoint("submit.after_commit")
     return submission
 
