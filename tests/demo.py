@@ -10,6 +10,7 @@ from pathlib import Path
 
 WORKSPACE = Path(__file__).parent.parent / "build" / "demo"
 HARNESS = (sys.executable, "-m", "harness")
+START = ("start", "--workers", "2", "--agent", "tuner", "--device", "cpu")
 
 
 def main() -> int:
@@ -23,7 +24,7 @@ def main() -> int:
         ("a fresh workspace with six problems", [*HARNESS, "init", str(WORKSPACE)], WORKSPACE.parent.parent),
         (
             f"two tuners and a planner, {options.minutes:g} minutes; the first baseline compiles for a while",
-            [*HARNESS, *"start --workers 2 --agent tuner --device cpu --max-minutes".split(), str(options.minutes)],
+            [*HARNESS, *START, "--max-minutes", str(options.minutes)],
             WORKSPACE,
         ),
         ("is the ledger whole and true", [*HARNESS, "audit"], WORKSPACE),
