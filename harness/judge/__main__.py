@@ -54,7 +54,6 @@ def _serve(arguments: argparse.Namespace) -> None:
         device.close()
         raise
     try:
-        device.settle()
         _say(JudgeReady(target=device.target, device=device.record(), environment=judge.environment))
         for line in sys.stdin:
             if not line.strip():

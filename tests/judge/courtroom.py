@@ -73,6 +73,6 @@ def judge(process: JudgeProcess, problem: Path, solution: Path | None, **setting
         problem_dir=str(problem),
         problem_digest=load_problem(problem).digest,
         solution_dir=str(solution) if solution else None,
-        **{"half_width": 0.5, "max_judge_s": 30.0, **settings},
+        **{"half_width": 0.5, "max_judge_s": 120.0, **settings},
     )
     return process.ask(request, lambda _: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -20,7 +21,7 @@ _WRITE_EVERYWHERE = """
 import os, struct
 def run(x, factor, y):
     y[:] = x * factor
-    for fd in range(3, 60):
+    for fd in range(3, 256):
         try: os.write(fd, {})
         except OSError: pass
 """
@@ -28,12 +29,18 @@ STARTER = Path(__file__).resolve().parents[2] / "problems" / "starter"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in STARTER.iterdir()))
-def test_starting_solutions_pass_and_their_numbers_follow_from_their_parts(court: JudgeProcess, name: str) -> None:
-    answer = judge(court, STARTER / name, STARTER / name / "solutions" / "cpu")
+def test_starting_solutions_pass_and_their_numbers_follow_from_their_parts(
+    court: JudgeProcess, tmp_path: Path, name: str
+) -> None:
+    problem = tmp_path / "starter" / name
+    shutil.copytree(STARTER / name, problem)
+    lines = (problem / "workload.jsonl").read_text().splitlines(keepends=True)
+    (problem / "workload.jsonl").write_text(lines[0] + lines[-1])
+    answer = judge(court, problem, problem / "solutions" / "cpu")
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.reason is None
     assert answer.trust is Trust.BOUNDED
-    assert (answer.summary.passed, answer.summary.of) == (6, 6)
+    assert (answer.summary.passed, answer.summary.of) == (2, 2)
     assert answer.environment.sandbox == "bubblewrap"
     for workload in answer.workloads:
         assert workload.latency_us is not None
@@ -132,6 +139,7 @@ def test_parameters_returned_outputs_and_scalars_reach_python(court: JudgeProces
     assert answer.verdict is Verdict.PASSED, answer.reason
 
 
+@pytest.mark.serial
 def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: Path) -> None:
     answer = judge(court, write_problem(tmp_path, sizes=(16,)), write_cpp(tmp_path / "solution"))
     assert answer.verdict is Verdict.PASSED, answer.reason
@@ -216,7 +224,11 @@ def test_without_bubblewrap_the_answer_says_so(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     "place",
-    ["judge.standby_taken", "judge.built", "judge.before_timing"],
+    [
+        "judge.built",
+        pytest.param("judge.standby_taken", marks=pytest.mark.slow),
+        pytest.param("judge.before_timing", marks=pytest.mark.slow),
+    ],
 )
 def test_a_judge_killed_anywhere_leaves_a_cache_that_the_next_one_can_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str

@@ -38,7 +38,7 @@ from harness.store.quiet import lock_directory
 
 _ARENA_BYTES = 64 << 20
 """Of inputs, and of outputs, unless one set is larger: populated pages of shared memory on both sides."""
-_NICE = -15
+_NICE = -5
 _COPIED_BYTES, _COPIES = 1 << 20, 6
 """What the calibrated call does: enough that the ends of a batch find their caches used, as after a real one."""
 _DISPATCHES = 1000
