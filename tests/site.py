@@ -75,7 +75,7 @@ def git(directory: Path, *arguments: str, stdin: str | None = None, extra: Mappi
 def write_problem(
     root: Path, key: str, *, workloads: int = 2, description: str = "adds one", tunable: bool = False
 ) -> None:
-    """A small problem; directives of the stub may stand in its description. `tunable`: with a solution to begin with."""
+    """A small problem, `tunable` with a solution to begin with; the stub obeys what its description asks."""
     directory = root / "problems" / key
     directory.mkdir(parents=True, exist_ok=True)
     definition = {**DEFINITION, "name": key.partition("/")[2], "description": description}

@@ -36,14 +36,21 @@ def place_of(branch: str) -> tuple[str, str] | None:
 
 
 def candidates(repo: Repo, branch: str, tip: str, base: str, target: str) -> list[Candidate]:
-    """Every solution tree for `target` in the commits of a branch that `base` has not, oldest first, each once."""
+    """Every solution tree for `target` in the commits of a branch that `base` has not, oldest first, each once.
+
+    A commit counts when it changes the solution, or says that it is a submission (a solution that stood there before
+    may be submitted as it is). Commits of the base that were there before somebody reset it do neither.
+    """
     place = place_of(branch)
     if place is None:
         return []
     worker, problem = place
+    path = f"problems/{problem}/solutions/{target}"
     found: dict[str, Candidate] = {}
     for commit in repo.new_commits(tip, base):
-        tree = repo.tree_of(commit.id, f"problems/{problem}/solutions/{target}")
-        if tree is not None and tree not in found:
+        tree = repo.tree_of(commit.id, path)
+        if tree is None or tree in found:
+            continue
+        if "Worker" in commit.trailers or all(repo.tree_of(parent, path) != tree for parent in commit.parents):
             found[tree] = Candidate(commit.id, tree, branch, worker, problem, commit.at)
     return list(found.values())

@@ -66,12 +66,14 @@ class Scanner:
         Raises:
             HarnessError: the repository or the index refuse; a later scan makes up for it.
         """
+        # The branches first: one that is made meanwhile begins at the base as it is then.
+        branches = self._repo.branches(run_prefix(self._config.run))
         base = self._repo.tip(self._config.coordination_branch)
         self.refresh()
         failpoint("daemon.before_scan")
         found: list[tuple[int, Job]] = []
         problems: set[tuple[str, str]] = set()
-        for branch, tip in self._repo.branches(run_prefix(self._config.run)).items():
+        for branch, tip in branches.items():
             place = place_of(branch)
             for target, judge in judges.items() if place else ():
                 found += self._branch(branch, tip, base, target, judge.environment.judge)

@@ -29,6 +29,7 @@ from harness.store.live import read_live, write_live
 from harness.store.notes import drop_note, waiting_notes
 from harness.store.problems import problem_names
 from harness.store.repo import Repo
+from harness.store.spool import read_all
 from harness.store.standings import Standing, standings
 from harness.store.standings_table import markdown
 from harness.store.workspace import COORDINATION_NAME, Workspace
@@ -104,7 +105,9 @@ class _Planner:
     def _lessons(self) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
         tip = self._repo.tip(self._branch)
-        for file in self._repo.files(tip, "ledger/lessons"):
+        waiting = {record.file for record in read_all(self._workspace.spool)}  # a file may have no commit yet
+        lessons = {file for file in waiting if file.startswith("ledger/lessons/")}
+        for file in sorted({*self._repo.files(tip, "ledger/lessons"), *lessons}):
             found += read_records(self._workspace, self._repo, file, branch=self._branch)
         return found
 

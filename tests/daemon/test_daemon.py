@@ -126,6 +126,17 @@ def test_commits_that_the_coordination_branch_has_are_not_candidates_any_more(si
     assert not site.entries()
 
 
+def test_commits_that_a_person_took_out_of_the_coordination_branch_are_no_candidates(site: Site, once: Once) -> None:
+    write_problem(site.root, "t/one", tunable=True)
+    git(site.root, "add", "--all")
+    git(site.root, "commit", "--quiet", "-m", "A solution to begin with")
+    git(site.root, "commit", "--quiet", "--allow-empty", "-m", "Something else")
+    commit = site.submit("w01", "t/one", "mine")
+    git(site.root, "reset", "--quiet", "--hard", "HEAD~1")
+    once()
+    assert {entry.candidate.tree for entry in site.entries() if entry.candidate} == {commit.tree}
+
+
 def test_other_runs_and_other_branches_are_left_alone(site: Site, once: Once) -> None:
     site.submit("w01", "t/one", "elsewhere", run="other")
     git(site.root, "branch", "agents/main/odd")

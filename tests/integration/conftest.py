@@ -19,3 +19,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site.submit("w02", "t/one", "stub: speedup=0.8")
         site.submit("w02", "t/two", "stub: speedup=0.9\n// stub: die-once")
         yield site
+
+
+@pytest.fixture(scope="session")
+def tunable_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Two problems with solutions that a tuner can vary."""
+    with site_in(tmp_path_factory.mktemp("tunable"), tunable=True) as site:
+        yield site

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -16,20 +17,25 @@ from typing import Literal
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
 from harness.store.audit import audit
+from harness.store.live import read_live
+from harness.store.notes import leave_note, waiting_notes
 from harness.store.repo import Repo
 from tests.site import Site, git
+from tests.waiting import wait_until
 
-Lane = Literal["daemon", "judge", "hand", "leave", "start"]
+Lane = Literal["daemon", "judge", "hand", "leave", "start", "revive"]
+START = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--max-evaluations", "2")
 HAND = Path(__file__).parent / "hand.py"
 UNSAVED = "written and never submitted"
 
 
 @dataclass(frozen=True)
 class Case:
-    """How one place is reached.
+    """How one place is reached (`place:3`: at the third time).
 
     `daemon`: the daemon itself dies there. `judge`: a judge or its runner does, and the daemon goes on. `hand`: who
     makes a worktree and submits. `leave`: who takes a worktree away. `start`: some process of `harness start`.
+    `revive`: the supervisor does, while it sees to a worker that the test has killed.
     """
 
     lane: Lane
@@ -64,6 +70,12 @@ CASES: Mapping[str, Case] = {
     **_cases("hand", "worktree", "index_written tree_written commit_written branch_moved index_followed"),
     **_cases("hand", "submit", "before_commit after_commit"),
     **_cases("leave", "worktree", "saved moved_away"),
+    **_cases("start", "worktree", "before_add after_add after_champion"),
+    **_cases("start", "submit", "after_outcome"),
+    **_cases("start", "planner", "decision_recorded note_recorded note_dropped before_write after_write"),
+    **_cases("start", "supervisor", "before_start part_started:1 part_started:2 part_started:3 before_end"),
+    **_cases("start", "supervisor", "told_to_end:1 told_to_end:3 ended"),
+    **_cases("revive", "supervisor", "part_died part_restarted"),
 }
 
 
@@ -95,7 +107,7 @@ class Killed:
         failpoint = {"HARNESS_FAILPOINT": place, "HARNESS_FAILPOINT_MARK": str(mark)}
         code, output = self._run(case.lane, failpoint)
         assert mark.exists(), f"{place} was not reached:\n{output}"
-        if case.lane in {"judge", "start"}:
+        if case.lane in {"judge", "start"}:  # a part may have died, and been started again
             assert code in {0, -signal.SIGKILL}, output
         else:
             assert code == -signal.SIGKILL, output
@@ -103,7 +115,7 @@ class Killed:
 
     def go_on(self, case: Case) -> None:
         """Start again, without the failpoint, until nothing is left to do."""
-        code, output = self._run(case.lane, {})
+        code, output = self._run("start" if case.lane == "revive" else case.lane, {})
         assert code == 0, output
         if case.lane != "daemon":
             code, output = self._run("daemon", {})
@@ -115,11 +127,19 @@ class Killed:
             what, text = ("work", "stub: speedup=1.1") if lane == "hand" else ("leave", UNSAVED)
             done = self.site.run_program([sys.executable, str(HAND), what, "w03", "t/one", text], extra=extra)
         elif lane == "start":
-            arguments = ("--workers", "2", "--agent", "tuner", "--device", "cpu", "--max-evaluations", "3")
-            done = self.site.run("start", *arguments, extra=extra)
+            done = self.site.run(*START, extra=extra)
+        elif lane == "revive":
+            return self._run_and_kill_a_worker(extra)
         else:
             done = self.site.run("daemon", "--once", extra=extra)
         return done.returncode, done.stdout
+
+    def _run_and_kill_a_worker(self, extra: Mapping[str, str]) -> tuple[int, str]:
+        process = self.site.start(*START, extra=extra)
+        worker = wait_until(lambda: read_live(self.site.workspace, "worker-w01").get("pid"), what="a worker")
+        os.kill(int(str(worker)), signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+        return process.returncode, output
 
 
 @contextlib.contextmanager
@@ -127,14 +147,18 @@ def killed_site(template: Site, directory: Path) -> Iterator[Killed]:
     """A copy of a prepared site."""
     site = Site(directory / "work space", directory / "scratch", commits=list(template.commits))
     shutil.copytree(template.root, site.root, symlinks=True)
+    leave_note(site.workspace, problem="t/one", worker="w09", session="s0", text="wider is not faster", at="2026-01-01")
     try:
         yield Killed(site)
     finally:
         site.close()
 
 
-def check(site: Site) -> None:
-    """Every candidate has exactly one evaluation, everything follows from it once, and the ledger is whole."""
+def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",)) -> None:
+    """Every candidate has exactly one evaluation, everything follows from it once, and the ledger is whole.
+
+    Problems in `crowned` have a candidate that is worth a confirmation, and so a champion.
+    """
     entries = site.entries()
     evaluated = Counter(
         (entry.problem, entry.candidate.tree)
@@ -142,7 +166,7 @@ def check(site: Site) -> None:
         if entry.kind is EntryKind.EVALUATION and entry.candidate
     )
     assert evaluated == Counter(candidates(site)), "every candidate exactly once"
-    assert_once(entries)
+    assert_once(entries, crowned)
     assert_measured_once(site, entries)
     with Repo(site.workspace) as repo:
         found = audit(site.workspace, repo, branch="main")
@@ -163,14 +187,14 @@ def candidates(site: Site) -> set[tuple[str, str]]:
     return found
 
 
-def assert_once(entries: list[Entry]) -> None:
+def assert_once(entries: list[Entry], crowned: tuple[str, ...]) -> None:
     """One baseline a problem, one confirmation an evaluation, one champion a confirmation, and the best confirmed."""
     baselines = Counter(entry.problem for entry in entries if entry.kind is EntryKind.BASELINE)
     assert set(baselines.values()) <= {1}
     for kind in (EntryKind.CONFIRMATION, EntryKind.CHAMPION):
         cited = Counter((entry.problem, entry.cites) for entry in entries if entry.kind is kind)
         assert set(cited.values()) <= {1}, kind
-        assert "t/one" in {problem for problem, _ in cited}, f"t/one has a candidate worth a {kind}"
+        assert set(crowned) <= {problem for problem, _ in cited}, kind
 
 
 def assert_measured_once(site: Site, entries: list[Entry]) -> None:
@@ -189,6 +213,12 @@ def assert_worktrees_whole(site: Site) -> None:
     assert git(worktree, "status", "--porcelain") == ""
     assert [path.name for path in (worktree / "problems/t").iterdir()] == ["one"]
     assert "prunable" not in git(site.root, "worktree", "list", "--porcelain")
+
+
+def assert_note_recorded_once(site: Site) -> None:
+    """A lesson that was waiting is in the ledger, once."""
+    assert waiting_notes(site.workspace) == []
+    assert git(site.root, "show", "main:ledger/lessons/t/one.yaml").count("wider is not faster") == 1
 
 
 def assert_unsaved_work_kept(site: Site) -> None:

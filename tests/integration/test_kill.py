@@ -13,6 +13,7 @@ import pytest
 import harness
 from tests.integration.kills import (
     CASES,
+    assert_note_recorded_once,
     assert_unsaved_work_kept,
     assert_worktrees_whole,
     check,
@@ -24,7 +25,11 @@ from tests.site import Site
 PACKAGE = Path(harness.__file__).parent
 
 
-@pytest.mark.parametrize("place", sorted(CASES))
+WITHOUT_START = sorted(place for place, case in CASES.items() if case.lane not in {"start", "revive"})
+UNDER_START = sorted(set(CASES) - set(WITHOUT_START))
+
+
+@pytest.mark.parametrize("place", WITHOUT_START)
 def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(template, tmp_path) as killed:
@@ -38,10 +43,21 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
             assert_unsaved_work_kept(killed.site)
 
 
+@pytest.mark.parametrize("place", UNDER_START)
+def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, tmp_path: Path) -> None:
+    case = CASES[place]
+    with killed_site(tunable_template, tmp_path) as killed:
+        killed.kill_at(place, case)
+        killed.go_on(case)
+        check(killed.site, crowned=())
+        assert_note_recorded_once(killed.site)
+
+
 def test_every_named_place_is_killed_at_and_there_are_enough() -> None:
     planted = {name for file in PACKAGE.rglob("*.py") for name in places_in(file)}
-    assert planted - set(CASES) == set(), "plant a failpoint, and say in kills.py how it is reached"
-    assert set(CASES) - planted == set(), "a case without its failpoint"
+    reached = {place.partition(":")[0] for place in CASES}
+    assert planted - reached == set(), "plant a failpoint, and say in kills.py how it is reached"
+    assert reached - planted == set(), "a case without its failpoint"
     assert len(planted) >= 50
     areas = {name.partition(".")[0] for name in planted}
     assert areas >= {"daemon", "judge", "runner", "ledger", "spool", "worktree", "supervisor"}
