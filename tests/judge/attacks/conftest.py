@@ -21,7 +21,7 @@ from harness.store.problems import load_problem
 from tests.judge.attacks.cases import PROBLEMS, Attack, write_problem
 
 _ROOT = Path(__file__).resolve().parents[3]
-_PATIENCE_S = 120.0
+_PATIENCE_S = 240.0
 
 
 @dataclass

@@ -52,6 +52,25 @@ RUNS = (
         fools="plant",
     ),
 )
+ENDLESS = Attack(
+    "a_compiler_that_never_ends",
+    """
+    constexpr long spin() {
+        long sum = 0;
+        for (long i = 0; i < 2000000000; i++)
+            for (long j = 0; j < 2000000000; j++) sum ^= i + j;
+        return sum;
+    }
+    constexpr long spun = spin();
+    """
+    + _RUN,
+    (Verdict.COMPILE_ERROR,),
+    language="cpp",
+    prelude=CPP,
+    flags=("-fconstexpr-ops-limit=9223372036854775807", "-fconstexpr-loop-limit=2147483647"),
+    fools="hang",
+    says="the compiler was stopped after",
+)
 
 
 @pytest.mark.parametrize("attack", READS, ids=lambda attack: attack.name)
@@ -63,3 +82,8 @@ def test_reads_nothing(attack: Attack, courts: Courts) -> None:
 @pytest.mark.parametrize("attack", RUNS, ids=lambda attack: attack.name)
 def test_changes_nothing(attack: Attack, courts: Courts) -> None:
     defuse(attack, courts)
+
+
+@pytest.mark.slow
+def test_a_compiler_is_stopped(courts: Courts) -> None:
+    catch(ENDLESS, courts)
