@@ -275,8 +275,10 @@ class _Evaluation:
         """
         if self._candidate is None:
             assert self._stage is not None  # noqa: S101 - run() built it
+            begin = time.monotonic()
             runner = self._device.runner()
             self._device.start_standby()
+            self._deadline += time.monotonic() - begin  # a runner's start-up is not the candidate's time
             try:
                 self._candidate = load(self._device, runner, self._stage, trusted=False, first_call_s=self._patience)
             except RunnerFailed:
