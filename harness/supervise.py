@@ -46,6 +46,7 @@ class Limits:
 
     max_evaluations: int | None = None
     max_minutes: float | None = None
+    max_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,9 @@ class _Supervisor:
         minutes = self._limits.max_minutes
         if minutes is not None and now.elapsed_s >= minutes * 60:
             return Outcome(f"{minutes:g} minutes are over")
+        usd = self._limits.max_usd
+        if usd is not None and sum(float(said.get("usd") or 0) for said in now.workers.values()) >= usd:
+            return Outcome(f"{usd:g} USD are spent")
         if now.daemon.get("limit_reached"):
             return Outcome(f"{self._limits.max_evaluations} evaluations are made")
         if not self._nothing_left(now):

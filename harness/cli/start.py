@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.model.config import Config
     from harness.store.standings import Standing
     from harness.store.workspace import Workspace
-    from harness.supervise import Outcome, Snapshot
+    from harness.supervise import Limits, Outcome, Snapshot
 
 _INTERRUPTED = 130
 
@@ -71,8 +71,8 @@ def start(
     logging.getLogger("harness").info("start: %s", chosen.why)
     stop, how = _stop_on_signals()
     budget = config.agent.overall
-    limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes)
-    with _display(as_json=as_json) as show:
+    limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes, budget.usd)
+    with _display(limits, as_json=as_json) as show:
         outcome = run_start(workspace, config, target=chosen.target, limits=limits, stop=stop, show=show)
     _finish(workspace, config, chosen.target, outcome, as_json=as_json)
     return _INTERRUPTED if outcome.interrupted and how["signal"] == "SIGINT" else 0
@@ -94,7 +94,7 @@ def _stop_on_signals() -> tuple[threading.Event, dict[str, str]]:
 
 
 @contextmanager
-def _display(*, as_json: bool) -> Iterator[Callable[[Snapshot], None]]:
+def _display(limits: Limits, *, as_json: bool) -> Iterator[Callable[[Snapshot], None]]:
     """Live on a terminal, a line for each change elsewhere; nothing with --json."""
     if as_json:
         yield lambda _: None
@@ -102,14 +102,14 @@ def _display(*, as_json: bool) -> Iterator[Callable[[Snapshot], None]]:
         from rich.live import Live
 
         with Live(refresh_per_second=4, transient=True) as live:
-            yield lambda snapshot: live.update(_panel(snapshot))
+            yield lambda snapshot: live.update(_panel(snapshot, limits))
     else:
-        said: set[str] = set()
+        said: dict[str, str] = {}
 
         def show(snapshot: Snapshot) -> None:
-            for line in _lines(snapshot):
-                if line not in said:
-                    said.add(line)
+            for about, line in _lines(snapshot).items():
+                if said.get(about) != line:
+                    said[about] = line
                     click.echo(f"[{snapshot.elapsed_s:5.0f} s] {line}")
 
         yield show
@@ -119,20 +119,46 @@ def _doing(snapshot: Snapshot) -> str:
     current: dict[str, Any] = snapshot.daemon.get("current") or {}
     if not current:
         return "the judge is idle" if snapshot.daemon.get("judges") else "the judge is starting"
+    of_worker = f" of {current['worker']}" if current.get("worker") else ""
+    return f"judging {current['problem']} ({current['kind']}{of_worker})"
+
+
+def _stage(snapshot: Snapshot) -> str:
+    current: dict[str, Any] = snapshot.daemon.get("current") or {}
     of = f" {current['done']}/{current['of']}" if current.get("of") else ""
-    return f"judging {current['problem']} ({current['kind']} of {current['worker']}): {current['stage']}{of}"
+    return f": {current['stage']}{of}" if current.get("stage") else ""
 
 
-def _lines(snapshot: Snapshot) -> list[str]:
-    """What is worth a line in a log."""
-    lines = [f"{name} on {said['problem']}" for name, said in sorted(snapshot.workers.items()) if said.get("problem")]
-    lines += [
-        f"{n} {said['problem']}: {said['said']}" for n, said in sorted(snapshot.workers.items()) if said.get("said")
-    ]
-    return [*lines, *snapshot.messages]
+def _lines(snapshot: Snapshot) -> dict[str, str]:
+    """What is worth a line in a log whenever it changes: what it is about -> the line."""
+    lines = {"judge": _doing(snapshot)}
+    for name, said in sorted(snapshot.workers.items()):
+        if said.get("problem"):
+            lines[f"{name} at"] = f"{name} on {said['problem']}"
+        if said.get("said"):
+            lines[name] = f"{name}: {said['said']}"
+    for problem, speedup in _confirmed(snapshot).items():
+        lines[f"{problem} confirmed"] = f"confirmed: {problem} {speedup}"
+    return lines | {message: message for message in snapshot.messages}
 
 
-def _panel(snapshot: Snapshot) -> Any:  # noqa: ANN401 - a rich renderable
+def _confirmed(snapshot: Snapshot) -> dict[str, str]:
+    confirmed = snapshot.planner.get("confirmed")
+    return confirmed if isinstance(confirmed, dict) else {}
+
+
+def _left(elapsed_s: float, done: int, limits: Limits) -> str:
+    """What the limits leave, or nothing where there are none."""
+    parts = []
+    if limits.max_minutes is not None:
+        seconds = max(0, round(limits.max_minutes * 60 - elapsed_s))
+        parts.append(f"{seconds // 60}:{seconds % 60:02d} left")
+    if limits.max_evaluations is not None:
+        parts.append(f"{max(0, limits.max_evaluations - done)} evaluations left")
+    return "   ".join(parts)
+
+
+def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich renderable
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -141,10 +167,16 @@ def _panel(snapshot: Snapshot) -> Any:  # noqa: ANN401 - a rich renderable
     for heading in ("worker", "state", "problem", "last"):
         table.add_column(heading)
     for name, said in sorted(snapshot.workers.items()):
-        table.add_row(name, *(str(said.get(key) or "-") for key in ("state", "problem", "said")))
-    done, queued = snapshot.daemon.get("evaluations_done", 0), snapshot.daemon.get("queued", 0)
-    head = f"{snapshot.elapsed_s:.0f} s   {done} evaluations, {queued} queued   {_doing(snapshot)}"
-    return Group(Text(head), table, *(Text(message, style="yellow") for message in snapshot.messages[-3:]))
+        table.add_row(name, *(Text(str(said.get(key) or "-")) for key in ("state", "problem", "said")))
+    done, queued = int(snapshot.daemon.get("evaluations_done", 0)), snapshot.daemon.get("queued", 0)
+    head = f"{snapshot.elapsed_s:.0f} s   {done} evaluations, {queued} queued   "
+    return Group(
+        Text(head + _left(snapshot.elapsed_s, done, limits)),
+        Text(_doing(snapshot) + _stage(snapshot)),
+        table,
+        *(Text(f"confirmed: {problem} {speedup}", style="green") for problem, speedup in _confirmed(snapshot).items()),
+        *(Text(message, style="yellow") for message in snapshot.messages[-3:]),
+    )
 
 
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:

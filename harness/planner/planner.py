@@ -31,7 +31,7 @@ from harness.store.problems import problem_names
 from harness.store.repo import Repo
 from harness.store.spool import read_all
 from harness.store.standings import Standing, standings
-from harness.store.standings_table import markdown
+from harness.store.standings_table import markdown, speedup
 from harness.store.workspace import COORDINATION_NAME, Workspace
 
 DECISIONS = "ledger/decisions.yaml"
@@ -99,6 +99,8 @@ class _Planner:
         """Worker -> its problem, and how many evaluations it had made there when it came."""
         self._said: list[str] = []
         self._shown: dict[str, object] = {}
+        self._confirmed: dict[str, str] = {}
+        """Problem -> its champion's speed-up in words, for the display."""
         self._written_at = -STANDINGS_EVERY_S
         self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
 
@@ -128,7 +130,11 @@ class _Planner:
         self._said = [sentence]
 
     def _show(self) -> None:
-        shown = {"assignments": [row.model_dump() for row in self._table], "messages": self._said}
+        shown: dict[str, object] = {
+            "assignments": [row.model_dump() for row in self._table],
+            "confirmed": self._confirmed,
+            "messages": self._said,
+        }
         if shown != self._shown:
             write_live(self._workspace, "planner", shown)
             self._shown = shown
@@ -153,7 +159,9 @@ class _Planner:
     def _standings(self) -> tuple[Standing, ...]:
         tip = self._repo.tip(self._branch)
         names = problem_names(self._repo.files(tip, "problems"), self._config.problems)
-        return standings(self._index, names, self._target, self._config.run)
+        table = standings(self._index, names, self._target, self._config.run)
+        self._confirmed = {one.problem: speedup(one.champion) for one in table if one.champion}
+        return table
 
     def _inputs(self, present: tuple[Assignment, ...], table: tuple[Standing, ...]) -> PolicyInputs:
         made = {one.problem: one.workers for one in table}
@@ -196,7 +204,9 @@ class _Planner:
         """Problem -> its last lessons."""
         last: dict[str, list[str]] = {}
         for record in self._lessons():
-            last.setdefault(str(record["problem"]), []).append(f"{record['worker']}: {record['text']}")
+            texts = last.setdefault(str(record["problem"]), [])
+            line = f"{record['worker']}: {record['text']}"
+            texts[:] = [*(text for text in texts if text != line), line]
         return {problem: "; ".join(texts[-_NOTES_KEPT:]) for problem, texts in last.items()}
 
     def _write(self, assignments: tuple[Assignment, ...], table: tuple[Standing, ...]) -> None:
