@@ -7,8 +7,10 @@ never fall through to the repository around it, and every command has a deadline
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -167,6 +169,7 @@ def run_git(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,  # a group of its own, to be ended together
         )
     except FileNotFoundError as error:
         if not directory.is_dir():
@@ -187,9 +190,12 @@ def run_git(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+    """End git and what it started: a filter or transport of it would keep the pipes open."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
     try:
         process.communicate(timeout=_TERMINATE_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

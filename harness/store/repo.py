@@ -146,7 +146,7 @@ class Repo:
         return {name: oid for name, oid in self._refs(KEPT, prefix).items() if name.startswith(prefix)}
 
     def saved_work(self, prefix: str = "") -> dict[str, str]:
-        """`<worker>/<suite>/<name>/<time>` -> commit: unsaved work that a repair or forced removal set aside."""
+        """`<worker>/<suite>/<name>/<commit>` -> commit: unsaved work that a repair or forced removal set aside."""
         return {name: oid for name, oid in self._refs(SAVED, prefix).items() if name.startswith(prefix)}
 
     def delete_branch(self, branch: str) -> None:
@@ -404,7 +404,9 @@ class Repo:
 
 def requirements(workspace: Workspace) -> list[str]:
     """What about this repository the harness cannot work with, a sentence each; [] is well."""
-    answer = Git(workspace.git_common_dir).ask("config", "--local", "--get-regexp", r"^extensions\.|^core\.bare$")
+    # By file: git refuses to open a repository with an extension that it does not know.
+    file = str(workspace.git_common_dir / "config")
+    answer = Git(workspace.git_common_dir).ask("config", "--file", file, "--get-regexp", r"^extensions\.|^core\.bare$")
     settings = dict(line.lower().partition(" ")[::2] for line in answer.text.splitlines())
     problems = []
     if settings.get("extensions.refstorage", "files") != "files":

@@ -32,7 +32,7 @@ class Message:
 
     def render(self) -> str:
         """The whole message, trailers last. A line break in a trailer would forge another: it becomes a space."""
-        text = self.text.strip() or "Submit a solution"
+        text = self.text.replace("\0", "").strip() or "Submit a solution"
         lines = [f"{name}: {' '.join(str(value).split())}" for name, value in self.trailers.items()]
         return "\n\n".join(part for part in (text, "\n".join(lines)) if part) + "\n"
 
@@ -76,7 +76,7 @@ def commit_solution(
                 worktrees.install_index(tree, private)  # killed after the branch had moved, the index is still behind
                 return Submission(tip, solution_tree, branch, unchanged=True)
             failpoint("worktree.tree_written")
-            commit = git.run("commit-tree", made, "-p", tip, stdin=message.render().encode()).text
+            commit = git.run("commit-tree", made, "-p", tip, stdin=message.render().encode(errors="replace")).text
             failpoint("worktree.commit_written")
             moved = git.ask("update-ref", "-m", "submit", f"refs/heads/{branch}", commit, tip)
             if moved.code:

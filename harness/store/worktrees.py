@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ _LOCK_S = 60.0
 _STALE_LOCK_S = 60.0
 _BEING_MADE = "kernel-harness: being made\n"
 _OURS = "harness+"
+_GONE = ".gone."
 _LISTED = 8
 _CACHES = (":(exclude,glob)**/__pycache__/**", ":(exclude,glob)**/.pytest_cache/**")
 
@@ -169,7 +170,7 @@ def add(workspace: Workspace, git: Git, place: Place, branch: str, base: str) ->
                 remedy="switch that checkout to another branch: this one belongs to a worker of the harness",
             )
         if tree.branch() not in {None, branch}:
-            _discard(workspace, git, tree)  # another run's: what is not committed there is saved first
+            _discard(git, tree)  # another run's: what is not committed there is saved first
         if resolve(git, f"refs/heads/{branch}") is None:
             _remove_empty_refs(workspace, branch)
             git.run("update-ref", "--create-reflog", f"refs/heads/{branch}", base, "0" * len(base))
@@ -184,52 +185,77 @@ def remove(workspace: Workspace, git: Git, place: Place, *, force: bool) -> None
     tree = locate(workspace, place)
     with locked(workspace, place, "removing a worktree"):
         refuse_foreign(tree)
-        branch = tree.branch()
-        unsaved = _unsaved(git, tree)
-        alone = unmerged(git, branch) if branch and resolve(git, f"refs/heads/{branch}") else 0
-        if not force and (unsaved or alone):
+        branch, tip = _known(git, tree)
+        if not force:
+            unsaved = _unsaved(tree, tip)
+            alone = unmerged(git, branch) if branch and tip else 0
             what = [f"unsaved: {', '.join(unsaved[:_LISTED])}"] if unsaved else []
             what += [f"{alone} commits of {branch} that are merged nowhere"] if alone else []
-            raise RepositoryError(
-                f"work would be lost: {'; '.join(what)}",
-                where=str(tree.path),
-                remedy="submit or merge it, or force the removal: the branch stays, unsaved work is kept under a ref",
-            )
-        _discard(workspace, git, tree)
+            if what:
+                raise RepositoryError(
+                    f"work would be lost: {'; '.join(what)}",
+                    where=str(tree.path),
+                    remedy="submit or merge it, or force it: the branch stays, unsaved work is kept under a ref",
+                )
+        _discard(git, tree)
 
 
-def _unsaved(git: Git, tree: Worktree) -> list[str]:
-    """Files that differ from the branch."""
+def _known(git: Git, tree: Worktree) -> tuple[str | None, str | None]:
+    """The branch git has a worktree on, and its tip; None where git has forgotten them."""
     branch = tree.branch()
-    if branch is None or not tree.path.is_dir() or resolve(git, f"refs/heads/{branch}") is None:
+    return branch, resolve(git, f"refs/heads/{branch}") if branch else None
+
+
+def _unsaved(tree: Worktree, tip: str | None) -> list[str]:
+    """Files that differ from the branch; all of them where git has forgotten the branch."""
+    if not tree.path.is_dir():
         return []
-    private = new_index(tree, f"refs/heads/{branch}")
+    if tip is None:
+        files = (file for file in tree.path.rglob("*") if not file.is_dir())
+        return sorted(str(file.relative_to(tree.path)) for file in files if file != tree.path / ".git")
+    private = new_index(tree, tip)
     try:
+        if _being_made(tree):
+            _restore_missing(private)  # what was never written is not work that somebody deleted
         return changes(private)
     finally:
         drop_index(private)
 
 
-def _discard(workspace: Workspace, git: Git, tree: Worktree) -> None:
+def _discard(git: Git, tree: Worktree) -> None:
     """Take a worktree away; what is not committed is kept under a ref first."""
-    branch = tree.branch()
-    tip = resolve(git, f"refs/heads/{branch}") if branch else None
-    if branch and tip and _unsaved(git, tree):
-        private = new_index(tree, tip)
-        try:
-            add_all(private, ".")
-            made = private.run("write-tree").text
-        finally:
-            drop_index(private)
-        commit = git.run("commit-tree", made, "-p", tip, stdin=f"Unsaved work of {branch}\n".encode()).text
-        git.run("update-ref", f"{SAVED}{branch}/{commit[:12]}", commit)
+    _, tip = _known(git, tree)
+    if _unsaved(tree, tip):
+        _save(git, tree, tip)
         failpoint("worktree.saved")
     if tree.path.exists():
-        gone = workspace.state / "git" / f"old.{secrets.token_hex(6)}"
+        gone = tree.path.with_name(f"{_GONE}{tree.path.name}")
+        shutil.rmtree(gone, ignore_errors=True)
         tree.path.rename(gone)  # at once: a half-deleted worktree would look like one with deleted files
         failpoint("worktree.moved_away")
         shutil.rmtree(gone, ignore_errors=True)
     shutil.rmtree(tree.admin, ignore_errors=True)
+    for parent in (tree.path.parent, tree.path.parent.parent):
+        with suppress(OSError):  # other worktrees are in it
+            parent.rmdir()
+
+
+def _save(git: Git, tree: Worktree, tip: str | None) -> None:
+    """Commit what stands in a worktree to refs/harness/saved/<worker>/<suite>/<name>/<commit>."""
+    if tip is None:
+        lost = tree.path.with_name(f"{_GONE}{tree.path.name}.index")
+        private = git.using(work_tree=tree.path, index_file=lost)
+    else:
+        private = new_index(tree, tip)
+    try:
+        add_all(private, ".")
+        made = private.run("write-tree").text
+    finally:
+        drop_index(private)
+    parent = ("-p", tip) if tip else ()
+    text = f"Unsaved work of {tree.place.worker} on {tree.place.problem}\n"
+    commit = git.run("commit-tree", made, *parent, stdin=text.encode()).text
+    git.run("update-ref", f"{SAVED}{tree.place.worker}/{tree.place.problem}/{commit[:12]}", commit)
 
 
 def _remove_empty_refs(workspace: Workspace, branch: str) -> None:
