@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.model.solution import ParamValue
-from harness.store.solutions import SOLUTION_NAME, load_solution, with_params
+from harness.store.solutions import SOLUTION_NAME, load_solution, param_spots, with_params
 from harness.store.trees import tree_files, tree_id
 
 _ENUMERABLE = 4096
@@ -26,6 +26,8 @@ class Space:
 
     text: str
     """solution.yaml as it was found."""
+    spots: Mapping[str, tuple[int, int]]
+    """Where in it the values of its params stand."""
     values: Mapping[str, tuple[ParamValue, ...]]
     start: Params
     """The values as committed."""
@@ -39,7 +41,7 @@ class Space:
 
     def rendered(self, params: Params) -> str:
         """solution.yaml with these values. Equal values give equal bytes, wherever the search began."""
-        return with_params(self.text, params)
+        return with_params(self.text, params, self.spots)
 
     def tree(self, params: Params) -> str:
         """The git tree id of the solution directory with these values."""
@@ -85,8 +87,10 @@ def read_space(directory: Path) -> Space:
     """
     spec = load_solution(directory).spec
     files = tree_files(directory)
+    text = (directory / SOLUTION_NAME).read_bytes().decode()
     return Space(
-        text=(directory / SOLUTION_NAME).read_bytes().decode(),
+        text=text,
+        spots=param_spots(text),
         values=spec.tune,
         start={name: spec.params[name] for name in spec.tune},
         tree_of_text=lambda text: tree_id(files, {SOLUTION_NAME: text.encode()}),

@@ -6,13 +6,11 @@ the same space before counts as a trial of the search, and no tree is tried twic
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from harness.agents.session import Attempt, Brief, End, Event, Submitted, Text, ToolUse, Usage
@@ -35,8 +33,6 @@ _STARTUP = 6
 """Random trials before Optuna's model of the space is worth asking."""
 _ASKS = 12
 """Answers of the model that are known already before a random unknown combination is taken instead."""
-
-logger = logging.getLogger(__name__)
 
 
 class Search:
@@ -156,7 +152,7 @@ class TunerSession:
             with tools.turn():
                 attempts = tools.history()
                 since_gain = 0 if search.learn(attempts) else since_gain
-                with _computing():
+                with working():
                     chosen = search.next({attempt.tree for attempt in attempts})
                 if chosen is None:
                     yield self._exhausted(search)
@@ -198,10 +194,6 @@ class TunerSession:
 
 def _said(entry: Entry, speedup: float | None) -> str:
     return f"speed-up {speedup:.3f}" if speedup is not None else f"{entry.verdict}: {entry.reason}"
-
-
-def _computing() -> AbstractContextManager[object]:
-    return working()
 
 
 def _study(seed: int) -> Study:

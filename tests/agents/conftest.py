@@ -1,0 +1,112 @@
+"""A solution that declares what may vary, and a bench that judges it in memory: what a session gets as its tools."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.agents.session import Attempt, Brief, Submitted, Tools
+from harness.model.config import Budget
+from harness.model.entry import Candidate, Entry
+from harness.model.judging import EnvironmentRecord, Summary
+from harness.model.solution import ParamValue
+from harness.model.verdict import EntryKind, Verdict
+from harness.store.solutions import load_solution
+from harness.store.trees import tree_files, tree_id
+
+Params = dict[str, ParamValue]
+SOLUTION = """\
+language: cpp
+entry: kernel.cpp::run
+# people's words survive
+params: {WIDTH: 2, UNROLL: 1}   # the values as committed
+tune: {WIDTH: [1, 2, 4, 8], UNROLL: [1, 2, 4]}
+"""
+
+
+class Bench:
+    """What is known of one problem, and the judge of it: `speedup(params)`, None when it does not pass."""
+
+    def __init__(self, speedup: Callable[[Params], float | None]) -> None:
+        self.speedup = speedup
+        self.attempts: dict[str, Attempt] = {}
+        self.tried: list[tuple[str, Params]] = []
+        """Worker and params of each trial, in order."""
+        self.notes: list[str] = []
+        self.judged = 0
+        self.stop_after: int | None = None
+
+    def tools(self, directory: Path, worker: str) -> Tools:
+        def commit(message: str) -> Submitted:
+            tree = tree_id(tree_files(directory))
+            self.attempts.setdefault(tree, Attempt(tree, worker, None))
+            self.tried.append((worker, dict(load_solution(directory).spec.params)))
+            return Submitted(commit=message, tree=tree, branch=f"agents/main/{worker}/t/one")
+
+        def outcome(submitted: Submitted) -> Entry | None:
+            if self.stop_after is not None and self.judged >= self.stop_after:
+                return None
+            self.judged += 1
+            speedup = self.speedup(dict(load_solution(directory).spec.params))
+            verdict = Verdict.PASSED if speedup is not None else Verdict.INCORRECT_NUMERICAL
+            self.attempts[submitted.tree] = Attempt(submitted.tree, worker, verdict, speedup)
+            return entry(verdict, speedup)
+
+        @contextlib.contextmanager
+        def turn() -> Iterator[None]:
+            yield
+
+        return Tools(
+            commit=commit,
+            outcome=outcome,
+            history=lambda: tuple(self.attempts.values()),
+            note=self.notes.append,
+            turn=turn,
+        )
+
+    def brief(self, directory: Path, worker: str = "w01", *, seed: int = 1, budget: Budget | None = None) -> Brief:
+        return Brief(
+            role="worker",
+            prompt="faster",
+            directory=directory,
+            solution=directory,
+            tools=self.tools(directory, worker),
+            budget=budget or Budget(),
+            seed=seed,
+        )
+
+
+def entry(verdict: Verdict, speedup: float | None) -> Entry:
+    return Entry(
+        seq=1,
+        prev=None,
+        kind=EntryKind.EVALUATION,
+        run="main",
+        problem="t/one",
+        problem_digest="sha256:0",
+        target="cpu",
+        candidate=Candidate(
+            commit="0" * 40, tree="0" * 40, branch="agents/main/w01/t/one", worker="w01", language="cpp"
+        ),
+        environment=EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch="2", sandbox="none"),
+        verdict=verdict,
+        reason=None if verdict is Verdict.PASSED else "element 3 differs",
+        summary=Summary(speedup=speedup, passed=1 if speedup else 0, of=1),
+        at="2026-01-01T00:00:00.000Z",
+    )
+
+
+def write_solution(directory: Path, text: str = SOLUTION) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "solution.yaml").write_text(text)
+    (directory / "kernel.cpp").write_text('extern "C" void run() {}\n')
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge at work on this machine must not hold the tests up."""
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
