@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.judge.builder import BuildFailed
 from harness.judge.devices import Device
+from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
@@ -88,8 +89,6 @@ class Opponents:
         Raises:
             BaselineFailed: it cannot be compiled.
         """
-        from harness.judge.inputs import InputSource  # noqa: PLC0415 - as the judge does
-
         side = self.reference(problem)
         source = InputSource(problem, reference=load_reference(problem))
         for done, workload in enumerate(workloads):
