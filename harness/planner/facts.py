@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -17,10 +18,14 @@ def inputs_of(
     workers: Iterable[WorkerFacts],
     assignments: Sequence[Assignment],
     policy: PolicyConfig,
+    recent: Sequence[str],
 ) -> PolicyInputs:
-    """Everything a decision depends on, with elsewhere-counts filled in."""
+    """Everything a decision depends on.
+
+    `recent` says when the run's last evaluations were entered, on whatever problem, in ascending order.
+    """
     return PolicyInputs(
-        problems=tuple(_problem(one, standings, policy) for one in standings),
+        problems=tuple(_problem(one, recent, policy) for one in standings),
         workers=tuple(workers),
         assignments=tuple(assignments),
         policy=policy,
@@ -35,12 +40,8 @@ def worker_facts(name: str, said: Mapping[str, Any], stint: int) -> WorkerFacts:
     return WorkerFacts(worker=name, stint=stint, finished={str(problem): why for problem, why in pairs if why in known})
 
 
-def _problem(standing: Standing, everything: Sequence[Standing], policy: PolicyConfig) -> ProblemFacts:
+def _problem(standing: Standing, recent: Sequence[str], policy: PolicyConfig) -> ProblemFacts:
     best = standing.champion or standing.best
-    last = standing.last_at or ""
-    elsewhere = sum(
-        other.evaluations for other in everything if other.problem != standing.problem and (other.last_at or "") > last
-    )
     return ProblemFacts(
         problem=standing.problem,
         evaluations=standing.evaluations,
@@ -51,7 +52,7 @@ def _problem(standing: Standing, everything: Sequence[Standing], policy: PolicyC
         since_gain=standing.since_gain,
         recent_gain=_recent_gain(standing, policy.stale_after),
         cost_s=round(standing.cost_s, 3),
-        elsewhere=elsewhere if standing.evaluations else 0,
+        elsewhere=len(recent) - bisect_right(recent, standing.last_at) if standing.last_at else 0,
     )
 
 

@@ -175,7 +175,13 @@ class _Planner:
                 came = self._since[name] = (problem, done)
             stint = done - came[1] if problem is not None and came else 0
             facts.append(worker_facts(name, read_live(self._workspace, f"worker-{name}"), stint))
-        return inputs_of(table, facts, present, self._config.policy)
+        return inputs_of(table, facts, present, self._config.policy, self._recent())
+
+    def _recent(self) -> list[str]:
+        """When the run's last evaluations were entered, ascending: as many as can matter to anything stale."""
+        sql = "SELECT at FROM entries WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY at DESC LIMIT ?"
+        limit = self._config.policy.return_after + 1
+        return sorted(at for (at,) in self._index.query(sql, (self._config.run, self._target, limit)))
 
     def _record(self, inputs: PolicyInputs, decision: Decision) -> None:
         record = {

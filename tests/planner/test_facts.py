@@ -1,0 +1,77 @@
+"""From standings to what the policy decides by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.model.assignment import Assignment
+from harness.model.config import PolicyConfig
+from harness.planner.facts import inputs_of, worker_facts
+from harness.planner.policy import PolicyInputs, ProblemFacts, WorkerFacts
+from harness.store.standings import Gain, Standing
+
+POLICY = PolicyConfig(stale_after=10)
+
+
+def standing(problem: str, evaluations: int, last_at: str | None, *gains: tuple[int, float]) -> Standing:
+    return Standing(
+        problem=problem,
+        evaluations=evaluations,
+        verdicts={"PASSED": max(0, evaluations - 2), "TIMEOUT": min(2, evaluations)},
+        gains=tuple(Gain(evaluation=at, seq=at, speedup=speedup, worker="w01") for at, speedup in gains),
+        since_gain=evaluations - gains[-1][0] if gains else evaluations,
+        last_at=last_at,
+        cost_s=2.00049,
+    )
+
+
+def facts(*standings: Standing, recent: Sequence[str] = ()) -> dict[str, ProblemFacts]:
+    found: PolicyInputs = inputs_of(standings, [], [], POLICY, recent)
+    return {one.problem: one for one in found.problems}
+
+
+def test_numbers_are_taken_over_and_failures_counted() -> None:
+    one = facts(standing("t/one", 12, "2026-01-01T00:00:00.000Z", (3, 1.2)))["t/one"]
+    assert (one.evaluations, one.failures, one.since_gain, one.cost_s) == (12, 2, 9, 2.0)
+    assert (one.speedup, one.score) == (None, None)
+
+
+def test_the_slope_is_what_the_last_evaluations_gained() -> None:
+    recent = facts(standing("t/one", 30, "x", (5, 1.5), (25, 2.0)))["t/one"]
+    assert recent.recent_gain == round(math.log(2.0 / 1.5), 6)
+    old = facts(standing("t/one", 30, "x", (5, 1.5), (18, 2.0)))["t/one"]
+    assert old.recent_gain == 0.0
+    first = facts(standing("t/one", 4, "x", (2, 3.0)))["t/one"]
+    assert first.recent_gain == round(math.log(3.0), 6)
+    slower = facts(standing("t/one", 4, "x", (2, 0.5)))["t/one"]
+    assert slower.recent_gain == 0.0
+
+
+def test_a_problem_knows_when_the_others_had_their_turn() -> None:
+    days = [f"2026-01-0{day}T00:00:00.000Z" for day in range(1, 8)]
+    found = facts(
+        standing("t/one", 5, days[1]),
+        standing("t/two", 70, days[6]),
+        standing("t/new", 0, None),
+        standing("t/old", 1, "2025-01-01T00:00:00.000Z"),
+        recent=days,
+    )
+    assert {problem: one.elsewhere for problem, one in found.items()} == {
+        "t/one": 5,
+        "t/two": 0,
+        "t/new": 0,
+        "t/old": 7,
+    }
+
+
+def test_a_workers_words_are_believed_as_far_as_they_make_sense() -> None:
+    said = {"finished": {"t/one": "exhausted", "t/two": "bored"}, "state": "idle"}
+    assert worker_facts("w01", said, 3) == WorkerFacts(worker="w01", stint=3, finished={"t/one": "exhausted"})
+    assert worker_facts("w01", {"finished": "nonsense"}, 0).finished == {}
+    assert worker_facts("w01", {}, 0).finished == {}
+
+
+def test_the_table_in_force_is_an_input() -> None:
+    row = Assignment(worker="w01", problem="t/one", state="pinned")
+    assert inputs_of([], [], [row], POLICY, []).assignments == (row,)
