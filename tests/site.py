@@ -277,9 +277,9 @@ class Site:
 
 
 @contextlib.contextmanager
-def site_in(directory: Path, *, tunable: bool = False) -> Iterator[Site]:
-    """A fresh site below a directory, closed at the end."""
-    site = Site(directory / "work space", directory / "scratch")
+def site_in(directory: Path, *, tunable: bool = False, stub: bool = True) -> Iterator[Site]:
+    """A fresh site below a directory, closed at the end; without the `stub` its judge is the real one."""
+    site = Site(directory / "work space", directory / "scratch", stub=stub)
     make_site(site.root, tunable=tunable)
     try:
         yield site

@@ -29,10 +29,10 @@ from harness.store.workspace import Workspace
 
 START_S = 180.0
 """A judge imports torch and calibrates its clock before it is ready; on a slow, cold disk that takes minutes."""
-MARGIN_S = 60.0
-"""Beyond the judge's own limit: building, moving data, and a machine that does other things too."""
-BASELINE_FACTOR = 3.0
-"""A baseline request times every variant of the reference, and one of them is compiled first."""
+MARGIN_S = 120.0
+"""Beyond the judge's own limit, which is what ends a candidate that hangs: this one is for a judge that does."""
+BASELINE_FACTOR = 10.0
+"""A baseline request times every variant of the reference on every workload, and compiles one of them first."""
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 _LOG_BYTES = 5_000_000

@@ -47,8 +47,8 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
 def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(tunable_template, tmp_path) as killed:
-        killed.kill_at(place, case)
-        killed.go_on(case)
+        ended = killed.kill_at(place, case)
+        killed.go_on(case, ended=ended)
         check(killed.site, crowned=())
         assert_note_recorded_once(killed.site)
 
