@@ -99,7 +99,7 @@ def _standings(
     from harness.store.standings import known_problems, known_targets, standings
 
     here = [str(problem) for problem in list_problems(workspace.problems, config.problems)]
-    problems = sorted({*here, *known_problems(index, run)})
+    problems = sorted({*here, *known_problems(index)})
     targets: list[str | None] = [config.target] if config.target else [*known_targets(index, run)]
     return [(target, standings(index, problems, target, run)) for target in targets or [None]]
 

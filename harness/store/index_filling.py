@@ -16,7 +16,7 @@ from harness.store.rows import ROW_FIELDS, Row, row_of, row_values
 from harness.store.spool import read_all, signature
 from harness.store.workspace import Workspace
 
-SCHEMA = "kernel-harness index 2"
+SCHEMA = "kernel-harness index 1"
 Progress = Callable[[int, int], None]
 """Called with the bytes of ledger read so far, and the bytes to read in all."""
 
@@ -35,6 +35,7 @@ CREATE TABLE entries (
 ) WITHOUT ROWID;
 CREATE TABLE documents (problem TEXT, seq INTEGER, body BLOB, PRIMARY KEY (problem, seq));
 CREATE INDEX by_tree ON entries (tree);
+CREATE INDEX by_run ON entries (run, target);
 CREATE INDEX by_time ON entries (at);
 CREATE INDEX standing ON entries (
   kind, problem, seq, target, run, verdict, worker, speedup, low, cost_s, form, candidate

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from harness.model.verdict import EntryKind, Trust, Verdict
 from harness.store.index import Index
 from harness.store.index_filling import short_id
+from harness.store.ledger import problem_of
 from harness.store.rows import Row
 
 
@@ -127,19 +128,17 @@ def standings(
     )
 
 
-def known_problems(index: Index, run: str | None = None) -> list[str]:
-    """Every problem that has entries, in a run or at all."""
-    return _distinct(index, "problem", run)
+def known_problems(index: Index) -> list[str]:
+    """Every problem that has entries, of whichever run."""
+    committed = (problem_of(str(file)) for (file,) in index.query("SELECT file FROM files"))
+    spooled = (str(problem) for (problem,) in index.query("SELECT DISTINCT problem FROM entries WHERE committed = 0"))
+    return sorted({*filter(None, committed), *spooled})
 
 
-def known_targets(index: Index, run: str | None = None) -> list[str]:
-    """Every target that entries were made for, in a run or at all."""
-    return _distinct(index, "target", run)
-
-
-def _distinct(index: Index, column: str, run: str | None) -> list[str]:
-    sql = f"SELECT DISTINCT {column} FROM entries WHERE ?1 IS NULL OR run = ?1 ORDER BY 1"  # noqa: S608
-    return [str(value) for (value,) in index.query(sql, (run,))]
+def known_targets(index: Index, run: str) -> list[str]:
+    """Every target that a run has entries for."""
+    found = index.query("SELECT DISTINCT target FROM entries WHERE run = ? ORDER BY target", (run,))
+    return [str(target) for (target,) in found]
 
 
 class _Evaluation(NamedTuple):
