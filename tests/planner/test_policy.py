@@ -62,7 +62,7 @@ def inputs(draw: st.DrawFn) -> PolicyInputs:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(inputs())
 def test_a_decision_obeys_people_and_invents_nothing(given_inputs: PolicyInputs) -> None:
     decision = decide(given_inputs)
@@ -87,7 +87,7 @@ def test_a_decision_obeys_people_and_invents_nothing(given_inputs: PolicyInputs)
             assert name in {row.worker for row in new}, "a worker is idle although a problem is open to it"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(inputs())
 def test_a_decision_is_deterministic_and_survives_being_recorded(given_inputs: PolicyInputs) -> None:
     decision = decide(given_inputs)
@@ -96,7 +96,7 @@ def test_a_decision_is_deterministic_and_survives_being_recorded(given_inputs: P
     assert Decision.model_validate_json(decision.model_dump_json()) == decision
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(inputs())
 def test_workers_share_a_problem_only_when_nothing_better_is_free(given_inputs: PolicyInputs) -> None:
     fresh = given_inputs.model_copy(

@@ -1,0 +1,239 @@
+"""The planner's loop on a real repository: what it writes, what it obeys, what it records."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigurationError, RepositoryError
+from harness.model.assignment import Assignment
+from harness.model.config import Config
+from harness.planner.planner import DECISIONS, run_planner
+from harness.planner.replay import replay
+from harness.store.coordination import parse, read_text
+from harness.store.ledger import read_records
+from harness.store.live import read_live, write_live
+from harness.store.notes import leave_note, waiting_notes
+from harness.store.repo import Repo
+from tests.site import Site, git, site_in
+from tests.waiting import wait_until
+
+NAMES = ("w01", "w02")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def planning(site: Site, config: Config | None = None, workers: tuple[str, ...] = NAMES) -> Iterator[None]:
+    """A planner at work in a thread; its end is the end of the block."""
+    stop, failed = threading.Event(), []
+
+    def work() -> None:
+        try:
+            run_planner(site.workspace, config or Config(), stop, workers=workers, target="cpu")
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="planner under test")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=30)
+    assert not failed, failed[0]
+
+
+def table(site: Site) -> tuple[Assignment, ...]:
+    with Repo(site.workspace) as repo:
+        return parse(read_text(repo, "main")).assignments
+
+
+def until(site: Site, condition: Callable[[dict[str, str]], bool], what: str) -> dict[str, str]:
+    """Wait for worker -> problem of the table to be as wanted."""
+
+    def now() -> dict[str, str] | None:
+        rows = {row.worker: row.problem for row in table(site) if row.state != "paused"}
+        return {"": "", **rows} if condition(rows) else None
+
+    return wait_until(now, what=what)
+
+
+def edit(site: Site, *rows: str, keep: bool = True) -> None:
+    """A person edits the table and commits it, on top of whatever the planner wrote last."""
+    with Repo(site.workspace) as repo:
+
+        def committed() -> bool:
+            tip = repo.tip("main")
+            head, begin, rest = read_text(repo, "main").partition("<!-- harness:assignments begin -->")
+            inside, end, tail = rest.partition("<!-- harness:assignments end -->")
+            lines = inside.strip().splitlines()
+            kept = lines if keep else lines[:2]
+            text = head + begin + "\n" + "\n".join([*kept, *rows]) + "\n" + end + tail
+            with contextlib.suppress(RepositoryError):  # the planner was faster: read again
+                repo.commit_files("main", {"COORDINATION.md": text.encode()}, "Edit the table", expect=tip)
+                return True
+            return False
+
+        wait_until(committed, what="a person's edit")
+
+
+def records(site: Site, file: str = DECISIONS) -> list[dict[str, object]]:
+    with Repo(site.workspace) as repo:
+        return [dict(record) for record in read_records(site.workspace, repo, file, branch="main")]
+
+
+def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
+    with planning(site):
+        rows = until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        assert {rows["w01"], rows["w02"]} == {"t/one", "t/two"}
+    (record,) = records(site)
+    assert (record["run"], record["target"], record["policy"]) == ("main", "cpu", "coverage-then-gain/1")
+    assert git(site.root, "status", "--porcelain") == ""
+    assert "| t/one | - | - |" in (site.root / "COORDINATION.md").read_text(), "standings are written at the end"
+    assert git(site.root, "show", "main:ledger/decisions.yaml").startswith("# kernel-harness ledger, format 1")
+
+
+def test_a_worker_that_is_done_is_moved_and_then_rests(site: Site) -> None:
+    with planning(site, workers=("w01",)):
+        first = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        write_live(site.workspace, "worker-w01", {"state": "idle", "finished": {first: "exhausted"}})
+        second = until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")["w01"]
+        write_live(site.workspace, "worker-w01", {"state": "idle", "finished": {first: "exhausted", second: "stale"}})
+        until(site, lambda rows: not rows, "no row")
+    assert len(records(site)) == 3
+
+
+def test_pinned_rows_stay_and_paused_problems_get_nobody(site: Site) -> None:
+    edit(site, "| w02 | t/two | pinned | mine |", "| - | t/one | paused | under repair |")
+    with planning(site):
+        rows = until(site, lambda rows: "w01" in rows, "a row for w01")
+        assert rows["w01"] == "t/two", "shared: nothing else is open"
+    kept = [row for row in table(site) if row.state != "active"]
+    assert [(row.worker, row.problem, row.wanted) for row in kept] == [
+        ("w02", "t/two", "mine"),
+        ("-", "t/one", "under repair"),
+    ]
+
+
+def test_a_pause_moves_the_worker_at_once(site: Site) -> None:
+    with planning(site, workers=("w01",)):
+        before = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        edit(site, f"| - | {before} | paused | |")
+        until(site, lambda rows: rows.get("w01") not in {None, before}, "another problem")
+
+
+def test_a_broken_table_is_named_by_line_and_the_last_good_one_stays(site: Site) -> None:
+    with planning(site, workers=("w01",)):
+        before = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        edit(site, "| w09 | nowhere |")
+        broken = git(site.root, "rev-parse", "main")
+        text = git(site.root, "show", "main:COORDINATION.md")
+        line = next(number for number, row in enumerate(text.splitlines(), 1) if "w09" in row)
+
+        def said() -> str | None:
+            messages = read_live(site.workspace, "planner").get("messages")
+            return str(messages[0]) if isinstance(messages, list) and messages else None
+
+        message = wait_until(said, what="a complaint")
+        assert f"COORDINATION.md on main:{line}" in message
+        assert "last good table stays in force" in message
+        shown = read_live(site.workspace, "planner")["assignments"]
+        assert [row["problem"] for row in shown if isinstance(row, dict)] == [before]  # type: ignore[attr-defined]
+        assert git(site.root, "rev-parse", "main") == broken, "nothing is written over a person's broken table"
+        edit(site, keep=False)
+        wait_until(lambda: not said(), what="the end of the complaint")
+        until(site, lambda rows: "w01" in rows, "a row again")
+
+
+def test_peoples_text_survives(site: Site) -> None:
+    file = site.root / "COORDINATION.md"
+    file.write_text(file.read_text().replace("# ", "# Ours: ", 1) + "\nPeople's last words.\n")
+    git(site.root, "commit", "--quiet", "--all", "-m", "Say something")
+    with planning(site):
+        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+    text = git(site.root, "show", "main:COORDINATION.md")
+    assert text.startswith("# Ours: ")
+    assert text.endswith("People's last words.")
+
+
+def test_a_persons_uncommitted_edit_is_left_alone(site: Site) -> None:
+    file = site.root / "COORDINATION.md"
+    file.write_text(file.read_text() + "\nnot committed yet\n")
+    with planning(site):
+        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+    assert file.read_text().endswith("not committed yet\n")
+    assert "not committed yet" not in git(site.root, "show", "main:COORDINATION.md")
+
+
+def test_notes_become_lessons_once(site: Site) -> None:
+    for text in ("wider is not faster", "wider  is\nnot faster", "unrolling helps"):
+        leave_note(site.workspace, problem="t/one", worker="w01", session="s", text=text, at="2026-01-01T00:00:00.000Z")
+    with planning(site):
+        wait_until(lambda: not waiting_notes(site.workspace), what="the notes to be taken")
+    lessons = records(site, "ledger/lessons/t/one.yaml")
+    assert sorted(str(lesson["text"]) for lesson in lessons) == [
+        "unrolling helps",
+        "wider is not faster",
+        "wider is not faster",
+    ]
+    shown = git(site.root, "show", "main:COORDINATION.md")
+    assert shown.count("w01: wider is not faster") == 1, "the same words are said once"
+
+
+def test_decisions_replay(site: Site) -> None:
+    with planning(site, workers=("w01",)):
+        first = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        write_live(site.workspace, "worker-w01", {"finished": {first: "exhausted"}})
+        until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")
+    with Repo(site.workspace) as repo:
+        found = replay(site.workspace, repo, Config())
+    assert [(one.seq, one.same) for one in found] == [(1, True), (2, True)]
+    done = site.run("planner", "--replay")
+    assert done.returncode == 0
+    assert done.stdout.count("yes") == 2
+    assert "no decisions of run other" in site.run("planner", "--replay", "--run", "other").stdout
+
+
+def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) -> None:
+    with planning(site, workers=("w01",)):
+        until(site, lambda rows: "w01" in rows, "a row")
+    file = site.root / "ledger/decisions.yaml"
+    text = file.read_text()
+    assert "decision: {assignments: [{worker:" in text
+    inputs, decided, decision = text.partition("decision:")
+    file.write_text(inputs + decided + decision.replace('"t/one"', '"t/two"'))
+    git(site.root, "commit", "--quiet", "--all", "-m", "Tamper")
+    done = site.run("planner", "--replay")
+    assert done.returncode == 1
+    assert "1 of 1 decisions come out differently" in done.stdout
+
+
+def test_one_planner_a_repository(site: Site) -> None:
+    with planning(site):
+        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        with pytest.raises(ConfigurationError, match="harness planner"):
+            run_planner(site.workspace, Config(), threading.Event(), workers=NAMES, target="cpu")
+
+
+def test_the_planners_process_is_small_and_ends_on_sigterm(site: Site) -> None:
+    process = site.start("planner", "--worker", "w01")
+    until(site, lambda rows: "w01" in rows, "a row")
+    mapped = Path(f"/proc/{process.pid}/maps").read_text()
+    resident = next(
+        line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS")
+    )
+    assert int(resident.split()[1]) < 100_000, resident
+    assert not [name for name in ("torch", "scipy", "optuna") if f"/{name}/" in mapped]
+    process.terminate()
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, output
+    site.no_strays()
