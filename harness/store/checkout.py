@@ -29,6 +29,8 @@ LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.01
 _LOCK_TEXT = "kernel-harness"
 _SHOWN = 8
+_LEDGER = "ledger/"
+_HISTORY = 500
 
 Blob = str | None
 """A blob's id, or None where there is no file."""
@@ -71,14 +73,14 @@ class Checkout:
 
 
 @contextmanager
-def locked_index(index: Path, *, wait_s: float = LOCK_WAIT_S) -> Iterator[bool]:
-    """Hold `index.lock` as git does; False when another git command keeps it for longer than `wait_s`.
+def locked_index(index: Path) -> Iterator[bool]:
+    """Hold `index.lock` as git does; False when another git command keeps it for longer than `LOCK_WAIT_S`.
 
     The lock of a harness that was killed is recognised by its text and removed.
     """
     lock = index.with_name(f"{index.name}.lock")
     mine = lock.with_name(f"{lock.name}.{secrets.token_hex(6)}")
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + LOCK_WAIT_S
     mine.write_text(f"{_LOCK_TEXT} {os.getpid()} {_started(os.getpid())}\n")
     try:
         # A hard link is made with its content or not at all: a lock of ours never lacks its text.
@@ -146,7 +148,9 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     sparse: list[str] = []
     for path, former in behind.items():
         want, have = wanted.get(path), present.get(path, _Entry(None, None, skipped=False))
-        known = {*former, want[1] if want else None}
+        known: set[Blob] = {*former, want[1] if want else None}
+        if path.startswith(_LEDGER) and have.blob not in known:
+            known |= _once_held(checkout.git, tip, path)
         if have.mode == "unmerged" or have.blob not in known:
             left[path] = former
             continue
@@ -160,6 +164,19 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
         _replace_index(checkout, changed, sparse, scratch)
     failpoint("checkout.index_replaced")
     checkout.remember(left)
+
+
+def _once_held(git: Git, tip: str, path: str) -> set[Blob]:
+    """What a branch's recent commits held at a path.
+
+    Nobody but the harness writes the ledger, so an older state of it in the index is nobody's work: a `git stash` that
+    raced with a commit left it, and the next `git commit` would take entries back.
+    """
+    changes = git.run(
+        "log", f"--max-count={_HISTORY}", "--format=", "--raw", "--no-abbrev", "--no-renames", tip, "--", path
+    )
+    ids = [line.split(" ")[2:4] for line in changes.text.splitlines() if line.startswith(":")]
+    return {None if set(each) == {"0"} else each for pair in ids for each in pair}
 
 
 @dataclass(frozen=True)
