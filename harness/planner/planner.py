@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.planner.facts import inputs_of, worker_facts
 from harness.planner.policy import NAME, Decision, PolicyInputs, decide
+from harness.store.branch_commits import Change
 from harness.store.changes import Changes
 from harness.store.coordination import parse, read_text, render
 from harness.store.files import file_lock
@@ -42,6 +44,10 @@ STANDINGS_EVERY_S = 30.0
 _NOTES_KEPT = 3
 
 logger = logging.getLogger(__name__)
+
+
+class TableChangedError(HarnessError):
+    """The table that a decision was made from is no longer in force."""
 
 
 def run_planner(
@@ -94,6 +100,7 @@ class _Planner:
         self._ledger, self._index = ledger, index
         self._workers, self._target = workers, target
         self._branch = config.coordination_branch
+        self._where = f"{COORDINATION_NAME} on {self._branch}"
         self._table: tuple[Assignment, ...] = ()
         self._since: dict[str, tuple[str, int]] = {}
         """Worker -> its problem, and how many evaluations it had made there when it came."""
@@ -118,6 +125,8 @@ class _Planner:
         try:
             self._round()
             self._said = []
+        except TableChangedError:
+            logger.info("the table was changed while a decision was made: it is made again")
         except FormatError as error:
             self._complain(f"{error}; the last good table stays in force")
         except HarnessError as error:
@@ -142,9 +151,7 @@ class _Planner:
     def _round(self) -> None:
         self._index.refresh(self._repo)
         self._take_notes()
-        text = read_text(self._repo, self._branch)
-        present = parse(text, where=f"{COORDINATION_NAME} on {self._branch}").assignments
-        self._table = present
+        present = self._table = self._present()
         table = self._standings()
         inputs = self._inputs(present, table)
         decision = decide(inputs)
@@ -153,8 +160,11 @@ class _Planner:
             self._record(inputs, decision)
             failpoint("planner.decision_recorded")
         if moved or time.monotonic() - self._written_at >= STANDINGS_EVERY_S:
-            self._write(decision.assignments, table)
+            self._write(present, decision.assignments, table)
         self._ledger.flush()
+
+    def _present(self) -> tuple[Assignment, ...]:
+        return parse(read_text(self._repo, self._branch), where=self._where).assignments
 
     def _standings(self) -> tuple[Standing, ...]:
         tip = self._repo.tip(self._branch)
@@ -215,19 +225,30 @@ class _Planner:
             texts[:] = [*(text for text in texts if text != line), line]
         return {problem: "; ".join(texts[-_NOTES_KEPT:]) for problem, texts in last.items()}
 
-    def _write(self, assignments: tuple[Assignment, ...], table: tuple[Standing, ...]) -> None:
-        """Rewrite COORDINATION.md, on top of whatever people committed meanwhile."""
+    def _write(
+        self, seen: tuple[Assignment, ...], assignments: tuple[Assignment, ...], table: tuple[Standing, ...]
+    ) -> None:
+        """Rewrite COORDINATION.md, on top of whatever else people wrote meanwhile.
+
+        Raises:
+            TableChangedError: the table on the branch is not the one that was `seen`.
+        """
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        text = read_text(self._repo, self._branch)
-        body = markdown(table)
-        fresh = render(text, assignments=assignments, standings_markdown=body, notes=self._notes(), updated_at=now)
+        body, notes = markdown(table), self._notes()
+
+        def build(read: Callable[[str], bytes | None]) -> Change:
+            text = (read(COORDINATION_NAME) or b"").decode()
+            if parse(text, where=self._where).assignments != seen:
+                raise TableChangedError("a person has changed the table", where=self._where)
+            fresh = render(text, assignments=assignments, standings_markdown=body, notes=notes, updated_at=now)
+            if _without_time(fresh) == _without_time(text):
+                return Change()
+            failpoint("planner.before_write")
+            return Change(writes={COORDINATION_NAME: fresh.encode()})
+
+        self._repo.commit_built(self._branch, build, "Plan")
         self._written_at = time.monotonic()
         self._table = assignments
-        if _without_time(fresh) == _without_time(text):
-            return
-        failpoint("planner.before_write")
-        tip = self._repo.tip(self._branch)
-        self._repo.commit_files(self._branch, {COORDINATION_NAME: fresh.encode()}, "Plan", expect=tip)
         failpoint("planner.after_write")
 
     def finish(self) -> None:
@@ -235,7 +256,11 @@ class _Planner:
         try:
             self._index.refresh(self._repo)
             self._take_notes()
-            self._write(self._table, self._standings())
+            present = self._present()
+            self._write(present, present, self._standings())
+        except HarnessError as error:
+            self._complain(str(error))
+        try:
             self._ledger.flush(force=True)
         except HarnessError as error:
             self._complain(str(error))

@@ -13,6 +13,7 @@ from harness.errors import ConfigurationError, RepositoryError
 from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.planner.planner import DECISIONS, run_planner
+from harness.planner.policy import Decision, PolicyInputs, decide
 from harness.planner.replay import replay
 from harness.store.coordination import parse, read_text
 from harness.store.ledger import read_records
@@ -237,3 +238,30 @@ def test_the_planners_process_is_small_and_ends_on_sigterm(site: Site) -> None:
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, output
     site.no_strays()
+
+
+def test_a_broken_table_is_not_written_over_at_the_end_either(site: Site) -> None:
+    with planning(site, workers=("w01",)):
+        until(site, lambda rows: "w01" in rows, "a row")
+        edit(site, "| w09 | nowhere |")
+        wait_until(lambda: read_live(site.workspace, "planner").get("messages"), what="a complaint")
+    assert "| w09 | nowhere |" in git(site.root, "show", "main:COORDINATION.md")
+
+
+def test_an_edit_between_decision_and_writing_wins(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided, edited = threading.Event(), threading.Event()
+
+    def decide_slowly(inputs: PolicyInputs) -> Decision:
+        decision = decide(inputs)
+        if not edited.is_set():
+            decided.set()
+            edited.wait(20)
+        return decision
+
+    monkeypatch.setattr("harness.planner.planner.decide", decide_slowly)
+    with planning(site, workers=("w01",)):
+        assert decided.wait(20)
+        edit(site, "| w01 | t/two | pinned | a person was faster |")
+        edited.set()
+        wait_until(lambda: read_live(site.workspace, "planner").get("assignments"), what="the planner to see it")
+    assert [(row.worker, row.problem, row.state) for row in table(site)] == [("w01", "t/two", "pinned")]
