@@ -46,7 +46,7 @@ from harness.store.problems import load_problem
 from harness.store.solutions import check_solution, load_solution
 
 Progress = Callable[[JudgeProgress], None]
-_TIMING_SHARE = 0.5
+_TIMING_SHARE = 0.25
 """Of max_judge_s, for blocks beyond the first twelve, divided among the workloads."""
 
 
