@@ -8,9 +8,30 @@ import subprocess
 import sys
 from pathlib import Path
 
-WORKSPACE = Path(__file__).parent.parent / "build" / "demo"
+ROOT = Path(__file__).parent.parent
+WORKSPACE = ROOT / "build" / "demo"
 HARNESS = (sys.executable, "-m", "harness")
 START = ("start", "--workers", "2", "--agent", "tuner", "--device", "cpu")
+SETTINGS = """
+# The minutes are few: every problem gets one trial before any gets a second.
+policy:
+  slice_evaluations: 1
+"""
+
+
+def harness(what: str, *arguments: str, directory: Path = WORKSPACE) -> int:
+    """Say what is done and do it; the command's exit code."""
+    print(f"\n== {what}\n$ harness {' '.join(arguments)}", flush=True)
+    return subprocess.run([*HARNESS, *arguments], cwd=directory, check=False).returncode
+
+
+def configure() -> None:
+    """Settle the workers' pace in harness.yaml, and commit it as a user would."""
+    file = WORKSPACE / "harness.yaml"
+    file.write_text(file.read_text() + SETTINGS)
+    identity = ["-c", "user.name=Demo", "-c", "user.email=demo@localhost", "-c", "commit.gpgsign=false"]
+    commit = ["commit", "--quiet", "--no-verify", "-m", "Give every problem a trial first", "harness.yaml"]
+    subprocess.run(["git", *identity, *commit], cwd=WORKSPACE, check=True)
 
 
 def main() -> int:
@@ -20,22 +41,16 @@ def main() -> int:
     options = parser.parse_args()
     if WORKSPACE.exists():
         shutil.rmtree(WORKSPACE)  # made by an earlier demo, and nothing but a demo
-    steps = [
-        ("a fresh workspace with six problems", [*HARNESS, "init", str(WORKSPACE)], WORKSPACE.parent.parent),
-        (
-            f"two tuners and a planner, {options.minutes:g} minutes; the first baseline compiles for a while",
-            [*HARNESS, *START, "--max-minutes", str(options.minutes)],
-            WORKSPACE,
-        ),
-        ("is the ledger whole and true", [*HARNESS, "audit"], WORKSPACE),
-    ]
-    for what, command, directory in steps:
-        print(f"\n== {what}\n$ harness {' '.join(command[3:])}", flush=True)
-        code = subprocess.run(command, cwd=directory, check=False).returncode
-        if code:
-            return code
-    print(f"\nEverything is in {WORKSPACE}: `git log --all --graph`, `harness status`, `harness log`, ledger/.")
-    return 0
+    code = harness("a fresh workspace with six problems", "init", str(WORKSPACE), directory=ROOT)
+    if code:
+        return code
+    configure()
+    what = f"two tuners and a planner, {options.minutes:g} minutes; each first baseline is compiled"
+    code = harness(what, *START, "--max-minutes", str(options.minutes))
+    code = code or harness("is the ledger whole and true", "audit")
+    if code == 0:
+        print(f"\nEverything is in {WORKSPACE}: `git log --all --graph`, `harness status`, `harness log`, ledger/.")
+    return code
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ from harness.store.problems import load_problem
 from harness.store.solutions import check_solution, load_solution
 
 Progress = Callable[[JudgeProgress], None]
-_TIMING_SHARE = 0.25
+_TIMING_SHARE = 0.08
 """Of max_judge_s, for blocks beyond the first twelve, divided among the workloads."""
 
 
@@ -248,7 +249,7 @@ class _Evaluation:
                 return correct(workload, rounds.tally)
             self._device.settle()
             failpoint("judge.before_timing")
-            found = rounds.time(self._request.half_width, self._cap_s())
+            found = rounds.time(self._half_width(), self._cap_s())
             result = timed(workload, found, rounds.tally, variant, self._device)
             result = result.model_copy(update={"note": check.note})
             return self._bounded(workload, result)
@@ -263,6 +264,10 @@ class _Evaluation:
         except FormatError:
             return result
         return with_bounds(result, found.sol_us, found.floor_us)
+
+    def _half_width(self) -> float:
+        """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""
+        return self._request.half_width * math.sqrt(len(self._problem.workloads))
 
     def _cap_s(self) -> float:
         return _TIMING_SHARE * self._request.max_judge_s / len(self._problem.workloads)
