@@ -270,7 +270,15 @@ class Ledger:
             return Change({HEADS: render_heads(heads)} if appends else {}, appends)
 
         failpoint("ledger.before_commit")
-        commit = self._repo.commit_built(self._branch, build, _message(records))
+        try:
+            commit = self._repo.commit_built(self._branch, build, _message(records))
+        except OSError as error:
+            raise LedgerError(
+                f"spooled entries cannot be committed to {self._branch} ({error.strerror or error})",
+                where=str(error.filename or self._workspace.git_common_dir),
+                remedy="the spool keeps them. Free some space or make the repository writable; "
+                "the next flush tries again",
+            ) from error
         failpoint("ledger.after_commit")
         return commit
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import attrgetter
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from harness.model.verdict import EntryKind, Trust, Verdict
@@ -119,12 +119,14 @@ def standings(
         if kind is not EntryKind.EVALUATION:
             for row in index.select(f"WHERE kind = '{kind}'{shared} ORDER BY problem, seq", given):
                 others.setdefault(row.problem, []).append(row)
-    columns = ", ".join(_Evaluation._fields)
-    sql = f"SELECT {columns} FROM entries WHERE kind = 'evaluation'{same} ORDER BY problem, seq"  # noqa: S608
-    found = map(_Evaluation._make, index.query(sql, given))
-    evaluations = {problem: list(group) for problem, group in groupby(found, key=attrgetter("problem"))}
+    columns = ", ".join(_Evaluations._fields)
+    sql = f"SELECT problem, {columns} FROM entries WHERE kind = 'evaluation'{same} ORDER BY problem, seq"  # noqa: S608
+    evaluations = {
+        problem: _Evaluations(*tuple(zip(*group, strict=True))[1:])
+        for problem, group in groupby(index.query(sql, given), key=itemgetter(0))
+    }
     return tuple(
-        _standing(index, problem, others.get(problem, []), evaluations.get(problem, [])) for problem in problems
+        _standing(index, problem, others.get(problem, []), evaluations.get(problem, _NONE)) for problem in problems
     )
 
 
@@ -141,34 +143,33 @@ def known_targets(index: Index, run: str) -> list[str]:
     return [str(target) for (target,) in found]
 
 
-class _Evaluation(NamedTuple):
-    """The columns of an evaluation that a standing needs: those of the index `standing`, which holds nothing else."""
+class _Evaluations(NamedTuple):
+    """A problem's evaluations, oldest first, as columns: those of the index `standing`, so that SQLite reads no more.
 
-    problem: str
-    seq: int
-    verdict: str
-    worker: str | None
-    speedup: float | None
-    low: float | None
-    cost_s: float | None
-    form: int
+    Columns and not rows, because counting and summing 100,000 of them then takes no Python per evaluation.
+    """
+
+    seq: tuple[int, ...] = ()
+    verdict: tuple[str, ...] = ()
+    worker: tuple[str | None, ...] = ()
+    speedup: tuple[float | None, ...] = ()
+    low: tuple[float | None, ...] = ()
+    cost_s: tuple[float | None, ...] = ()
+    form: tuple[int, ...] = ()
     """`short_id` of the problem's digest."""
-    candidate: int | None
+    candidate: tuple[int | None, ...] = ()
     """`short_id` of the tree."""
 
 
-def _standing(index: Index, problem: str, others: list[Row], evaluations: list[_Evaluation]) -> Standing:
-    last = index.row(problem, evaluations[-1].seq) if evaluations else None
+_NONE = _Evaluations()
+
+
+def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations) -> Standing:
+    count = len(made.seq)
+    last = index.row(problem, made.seq[-1]) if count else None
     newest = max([*others, *([last] if last else [])], key=lambda row: row.seq, default=None)
     digest = newest.problem_digest if newest else None
-    form = short_id(digest)
-    passed = [
-        (number, evaluation)
-        for number, evaluation in enumerate(evaluations, 1)
-        if evaluation.verdict == Verdict.PASSED and evaluation.form == form
-    ]
-    gains = _gains(passed)
-    best = max((found for _, found in passed), key=lambda found: found.speedup or 0.0, default=None)
+    gains, best = _gains_and_best(made, short_id(digest))
     present = sorted((row for row in others if row.problem_digest == digest), key=lambda row: row.seq)
     baselines = [row.baseline_us for row in present if row.kind == EntryKind.BASELINE and row.baseline_us]
     return Standing(
@@ -176,24 +177,36 @@ def _standing(index: Index, problem: str, others: list[Row], evaluations: list[_
         problem_digest=digest,
         baseline_us=baselines[-1] if baselines else None,
         champion=champion_of(row for row in present if row.kind == EntryKind.CONFIRMATION),
-        best=index.row(problem, best.seq) if best else None,
-        evaluations=len(evaluations),
-        verdicts=dict(Counter(found.verdict for found in evaluations)),
-        workers=dict(Counter(found.worker or "" for found in evaluations)),
-        duplicates=len(evaluations) - len({found.candidate for found in evaluations}),
+        best=index.row(problem, best) if best else None,
+        evaluations=count,
+        verdicts=dict(Counter(made.verdict)),
+        workers={worker or "": number for worker, number in Counter(made.worker).items()},
+        duplicates=count - len(set(made.candidate)),
         gains=gains,
-        since_gain=len(evaluations) - (gains[-1].evaluation if gains else 0),
-        cost_s=sum(row.cost_s or 0.0 for row in others) + sum(found.cost_s or 0.0 for found in evaluations),
+        since_gain=count - (gains[-1].evaluation if gains else 0),
+        cost_s=sum(row.cost_s or 0.0 for row in others) + sum(filter(None, made.cost_s)),
         last_at=last.at if last else None,
-        entries=len(others) + len(evaluations),
+        entries=len(others) + count,
     )
 
 
-def _gains(passed: Iterable[tuple[int, _Evaluation]]) -> tuple[Gain, ...]:
-    """Evaluations whose interval lies above the speed-up of the last gain: luck alone seldom makes one."""
+def _gains_and_best(made: _Evaluations, form: int | None) -> tuple[tuple[Gain, ...], int | None]:
+    """The gains, and the `seq` of the fastest that passed, among evaluations of the problem's present form.
+
+    A gain's whole interval lies above the last gain's speed-up: luck alone seldom makes one.
+    """
     gains: list[Gain] = []
-    for number, found in passed:
-        bound = found.low if found.low is not None else found.speedup
-        if found.speedup is not None and bound is not None and bound > (gains[-1].speedup if gains else 0.0):
-            gains.append(Gain(number, found.seq, found.speedup, found.worker))
-    return tuple(gains)
+    best, highest, mark = None, 0.0, 0.0
+    each = zip(made.seq, made.verdict, made.worker, made.speedup, made.low, made.form, strict=True)
+    for number, (seq, verdict, worker, speedup, low, its_form) in enumerate(each, 1):
+        if speedup is None or speedup <= mark or verdict != _PASSED or its_form != form:
+            continue
+        if speedup > highest:
+            best, highest = seq, speedup
+        if (speedup if low is None else low) > mark:
+            gains.append(Gain(number, seq, speedup, worker))
+            mark = speedup
+    return tuple(gains), best
+
+
+_PASSED = str(Verdict.PASSED)

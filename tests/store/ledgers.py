@@ -7,7 +7,8 @@ import os
 import random
 import subprocess
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def make_workspace(root: Path, files: dict[str, str] | None = None) -> Workspace
     git(root, "add", "-A")
     git(root, "commit", "-q", "-m", "start")
     return Workspace(root)
+
+
+@contextmanager
+def small_disk(at: Path, size: str) -> Iterator[bool]:
+    """A file system of its own at `at`; False where this process may not mount one (a container's root, say)."""
+    at.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(at)]
+    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(at)], check=True)
 
 
 def ticking(start: datetime = START, step_s: float = 1.0) -> Callable[[], datetime]:

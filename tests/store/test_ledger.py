@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from harness.store.ledger import Ledger, ledger_file, problem_of, read_documents
 from harness.store.repo import Repo
 from harness.store.spool import segments
 from harness.store.workspace import Workspace
-from tests.store.ledgers import PROBLEM, START, draft, git, make_workspace, ticking
+from tests.store.ledgers import PROBLEM, START, draft, git, make_workspace, small_disk, ticking
 
 FILE = ledger_file(PROBLEM)
 DECISIONS = "ledger/decisions.yaml"
@@ -246,6 +247,34 @@ def test_a_flush_that_git_refuses_keeps_the_spool(workspace: Workspace, repo: Re
     assert ledger.flush(force=True) is not None
     ledger.close()
     assert committed(workspace) == [1, 2]
+
+
+def fill_up(path: Path) -> None:
+    """Leave no room on the file system of `path`."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1200k") as mounted:
+        if not mounted:
+            return  # tests/store/test_spool.py has a stand-in for the full disk
+        workspace = make_workspace(tmp_path / "disk" / "w")
+        with Repo(workspace) as repo:
+            ledger = open_ledger(workspace, repo)
+            entered = [ledger.append(draft())]
+            filler = workspace.root / "filler"
+            fill_up(filler)
+            with pytest.raises(LedgerError, match="no space left to write the ledger's spool"):
+                entered.extend(ledger.append(draft()) for _ in range(5))
+            with pytest.raises((LedgerError, RepositoryError), match=r"No space left|cannot be committed"):
+                ledger.flush(force=True)
+            filler.unlink()
+            entered.append(ledger.append(draft()))
+            assert ledger.flush(force=True) is not None
+            ledger.close()
+            assert [entry.seq for entry in entered] == committed(workspace)
 
 
 def test_heads_are_found_in_the_files_where_no_heads_file_is(workspace: Workspace, repo: Repo) -> None:

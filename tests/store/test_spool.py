@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from harness.errors import LedgerError
 from harness.store.entry_yaml import render
 from harness.store.spool import HEADER, Record, Spool, read_all, read_segment, segments, signature
+from tests.store.ledgers import small_disk
 
 _FILE = "ledger/starter/a b.yaml"
 
@@ -144,14 +145,10 @@ with opened(directory) as spool:
         assert spool.recovered == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
 def test_a_really_full_disk(tmp_path: Path) -> None:
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True, check=False
-    )
-    if mounted.returncode:  # in a container: the one above stands for it
-        return
-    try:
+    with small_disk(tmp_path, "64k") as mounted:
+        if not mounted:
+            return  # the limit above stands for it
         with opened(tmp_path / "daemon") as spool:
             spool.append(record(1))
             with pytest.raises(LedgerError, match="no space left to write the ledger's spool"):
@@ -159,8 +156,20 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
             assert [found.seq for found in held(tmp_path / "daemon")] == [1]
             spool.append(record(2))
         assert [found.seq for found in held(tmp_path / "daemon")] == [1, 2]
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_read_only_spool(tmp_path: Path) -> None:
+    with small_disk(tmp_path, "64k") as mounted:
+        if not mounted:
+            return
+        with opened(tmp_path / "daemon") as spool:
+            spool.append(record(1))
+            spool.close_segment()
+            subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
+            with pytest.raises(LedgerError, match=r"the ledger's spool cannot be written \(Read-only file system\)"):
+                spool.append(record(2))
+        with opened(tmp_path / "daemon"):  # reading goes on
+            assert [found.seq for found in held(tmp_path / "daemon")] == [1]
 
 
 def test_a_spool_that_cannot_be_written_says_who_may(tmp_path: Path) -> None:
