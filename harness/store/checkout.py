@@ -149,7 +149,8 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     for path, former in behind.items():
         want, have = wanted.get(path), present.get(path, _Entry(None, None, skipped=False))
         known: set[Blob] = {*former, want[1] if want else None}
-        if path.startswith(_LEDGER) and have.blob not in known:
+        here = _contents(checkout.root / path, len(tip))
+        if path.startswith(_LEDGER) and not (have.blob in known and here & known):
             known |= _once_held(checkout.git, tip, path)
         if have.mode == "unmerged" or have.blob not in known:
             left[path] = former
@@ -169,8 +170,8 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
 def _once_held(git: Git, tip: str, path: str) -> set[Blob]:
     """What a branch's recent commits held at a path.
 
-    Nobody but the harness writes the ledger, so an older state of it in the index is nobody's work: a `git stash` that
-    raced with a commit left it, and the next `git commit` would take entries back.
+    Nobody but the harness writes the ledger, so another state of it in the index or the checkout is nobody's work: a
+    `git stash` that raced with a commit left it, and the next `git commit` would take entries back.
     """
     changes = git.run(
         "log", f"--max-count={_HISTORY}", "--format=", "--raw", "--no-abbrev", "--no-renames", tip, "--", path

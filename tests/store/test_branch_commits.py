@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -388,15 +387,18 @@ def person_at_work(root: Path, stop: threading.Event, done: list[int]) -> None:
             if _insists(root, "stash") and not _insists(root, "stash", "pop"):
                 _insists(root, "stash", "drop")
             _insists(root, "checkout", "-q", "HEAD", "--", "mine.txt")
-            _insists(root, "checkout", "-q", "side")
-            _insists(root, "checkout", "-q", "main")
+            if _insists(root, "checkout", "-q", "side"):
+                assert _insists(root, "checkout", "-q", "main", times=100)
 
 
-def _insists(root: Path, *arguments: str) -> bool:
+def _insists(root: Path, *arguments: str, times: int = 5) -> bool:
     """Try a few times, as one does when git says that another command holds a lock."""
-    for _ in range(5):
-        with suppress(subprocess.CalledProcessError):
+    for _ in range(times):
+        try:
             git(root, *arguments)
+        except subprocess.CalledProcessError as error:
+            print(arguments, error.stderr.decode())  # noqa: T201 - pytest shows it when the test fails
+        else:
             return True
     return False
 
