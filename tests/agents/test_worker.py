@@ -1,0 +1,207 @@
+"""A worker as a process of its own, with a daemon and a stub judge: it does what its row says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.agents.worker import kind_of
+from harness.errors import ConfigurationError
+from harness.model.assignment import Assignment
+from harness.model.config import AgentConfig, Config
+from harness.model.entry import Entry
+from harness.model.verdict import EntryKind
+from harness.store.coordination import read_text, render
+from harness.store.live import read_live
+from harness.store.notes import waiting_notes
+from harness.store.repo import Repo
+from tests.site import Site, git, site_in
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path, tunable=True) as made:
+        yield made
+
+
+def assign(site: Site, *rows: Assignment) -> None:
+    """Put a table in force."""
+    with Repo(site.workspace) as repo:
+        text = render(
+            read_text(repo, "main"), assignments=rows, standings_markdown="", notes={}, updated_at="2026-01-01"
+        )
+        repo.commit_files("main", {"COORDINATION.md": text.encode()}, "Assign")
+
+
+def row(problem: str, worker: str = "w01") -> Assignment:
+    return Assignment(worker=worker, problem=problem, wanted="try")
+
+
+def says(site: Site, what: str, condition: Callable[[dict[str, object]], object], worker: str = "w01") -> None:
+    """Wait for the worker's live file to be as wanted."""
+    wait_until(lambda: condition(read_live(site.workspace, f"worker-{worker}")), what=f"{worker} {what}")
+
+
+def evaluations(site: Site, problem: str) -> list[Entry]:
+    return [entry for entry in site.entries(problem) if entry.kind is EntryKind.EVALUATION]
+
+
+@contextlib.contextmanager
+def at_work(site: Site, *workers: str) -> Iterator[None]:
+    """Workers in processes, ended cleanly."""
+    processes = [site.start("worker", worker) for worker in workers]
+    yield
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        output, _ = process.communicate(timeout=30)
+        assert process.returncode == 0, output
+
+
+def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site) -> None:
+    site.start("daemon")
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        says(site, "has finished t/one", lambda said: said.get("finished") == {"t/one": "exhausted"})
+        says(site, "is idle", lambda said: said.get("state") == "idle")
+        found = evaluations(site, "t/one")
+        assert len(found) == len({entry.candidate.tree for entry in found if entry.candidate}) == 8
+        assign(site, row("t/two"))
+        says(site, "has finished t/two", lambda said: "t/two" in dict(said.get("finished") or {}))  # type: ignore[call-overload]
+    assert len(evaluations(site, "t/two")) == 8
+    message = git(site.root, "log", "-1", "--format=%B", "agents/main/w01/t/one")
+    trailers = dict(line.split(": ", 1) for line in message.splitlines() if ": " in line)
+    assert {name: trailers[name] for name in ("Run", "Worker", "Agent", "Model", "Cost-USD")} == {
+        "Run": "main",
+        "Worker": "w01",
+        "Agent": "tuner",
+        "Model": "optuna-tpe",
+        "Cost-USD": "0.0000",
+    }
+    assert len(trailers["Session"]) == 32
+    assert [note.problem for note in waiting_notes(site.workspace)] == ["t/one", "t/two"]
+    worktree = site.workspace.worktree("w01", "t/one")
+    assert git(worktree, "status", "--porcelain") == "", "its work is on its branch"
+    assert git(site.root, "status", "--porcelain") == ""
+
+
+def test_a_worker_that_is_moved_leaves_after_the_trial_it_is_at(site: Site) -> None:
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        says(site, "waits for a verdict", lambda said: said.get("state") == "waiting")
+        assign(site, row("t/two"))
+        site.start("daemon")
+        says(site, "is on t/two", lambda said: said.get("problem") == "t/two")
+        wait_until(lambda: evaluations(site, "t/two"), what="an evaluation of t/two")
+    assert len(evaluations(site, "t/one")) == 1
+
+
+def test_two_workers_on_one_problem_never_try_the_same(site: Site) -> None:
+    site.start("daemon")
+    assign(site, row("t/one"), row("t/one", "w02"))
+    with at_work(site, "w01", "w02"):
+        for worker in ("w01", "w02"):
+            says(site, "has finished", lambda said: said.get("finished") == {"t/one": "exhausted"}, worker)
+    commits = git(site.root, "log", "--format=%H", "agents/main/w01/t/one", "agents/main/w02/t/one", "^main").split()
+    trees = [git(site.root, "rev-parse", f"{commit}:problems/t/one/solutions/cpu") for commit in commits]
+    assert len(trees) == len(set(trees)) == 8
+    wait_until(lambda: len(evaluations(site, "t/one")) == 8, what="every candidate's entry")
+
+
+def test_a_paused_problem_gets_no_work_and_no_row_is_no_work(site: Site) -> None:
+    pause = Assignment(worker="-", problem="t/one", state="paused")
+    assign(site, pause, Assignment(worker="w01", problem="t/one", state="pinned"))
+    with at_work(site, "w01"):
+        says(site, "is idle", lambda said: said.get("state") == "idle")
+        assign(site, Assignment(worker="w01", problem="t/one", state="pinned"))
+        says(site, "has begun", lambda said: said.get("state") == "waiting")
+    assert git(site.root, "branch", "--list", "agents/*").split()
+
+
+def test_a_broken_table_leaves_the_last_row_in_force(site: Site) -> None:
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        says(site, "waits for a verdict", lambda said: said.get("state") == "waiting")
+        with Repo(site.workspace) as repo:
+            broken = read_text(repo, "main").replace("| w01 |", "| w01")
+            repo.commit_files("main", {"COORDINATION.md": broken.replace("| t/one", "t/one").encode()}, "Break")
+        site.start("daemon")
+        says(site, "goes on", lambda said: int(str(said.get("evaluations") or 0)) >= 3)
+    assert "last row stays in force" in (site.workspace.logs / "worker-w01.log").read_text()
+
+
+def test_a_successor_starts_from_the_champion(site: Site) -> None:
+    commit = site.submit(
+        "w07",
+        "t/one",
+        "stub: speedup=2.0",
+        solution="language: cpp\nentry: kernel.cpp::increment\nparams: {WIDTH: 3}\ntune: {WIDTH: [3, 4]}\n",
+    )
+    site.run("daemon", "--once")
+    assert [entry.kind for entry in site.entries("t/one")][-1] is EntryKind.CHAMPION
+    site.start("daemon")
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        says(site, "has finished", lambda said: said.get("finished") == {"t/one": "exhausted"})
+    text = git(site.root, "show", "agents/main/w01/t/one:problems/t/one/solutions/cpu/kernel.cpp")
+    assert "stub: speedup=2.0" in text
+    tried = [entry.candidate.tree for entry in evaluations(site, "t/one") if entry.candidate]
+    assert len(tried) == 2
+    assert tried[0] == commit.tree, "the champion's own tree is not judged again"
+
+
+def test_a_problem_without_a_solution_is_said_and_left(site: Site) -> None:
+    git(site.root, "rm", "-r", "--quiet", "problems/t/one/solutions")
+    git(site.root, "commit", "--quiet", "-m", "Take the solution away")
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        says(site, "has given up", lambda said: said.get("finished") == {"t/one": "exhausted"})
+        says(site, "says why", lambda said: "no such directory" in str(said.get("said")))
+    assert "no such directory" in waiting_notes(site.workspace)[0].text
+
+
+def test_a_new_solution_from_people_is_something_to_do_again(site: Site) -> None:
+    site.start("daemon")
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        says(site, "has finished", lambda said: said.get("finished") == {"t/one": "exhausted"})
+        kernel = site.root / "problems/t/one/solutions/cpu/kernel.cpp"
+        kernel.write_text(kernel.read_text() + "// merged by a person\n")
+        git(site.root, "commit", "--quiet", "--all", "-m", "Merge a better kernel")
+        says(site, "works again", lambda said: said.get("state") in {"starting", "waiting", "working"})
+
+
+def test_one_process_a_worker(site: Site) -> None:
+    with at_work(site, "w01"):
+        says(site, "runs", lambda said: said.get("state") == "idle")
+        again = site.run("worker", "w01")
+        assert again.returncode == 2
+        assert "harness worker w01" in again.stdout
+
+
+def test_kinds_that_are_not_there_are_refused_by_name(site: Site) -> None:
+    assert kind_of(Config()) == "tuner"
+    with pytest.raises(ConfigurationError, match="agent `claude` is not available; available: tuner"):
+        kind_of(Config(agent=AgentConfig(kind="claude")))
+    done = site.run("worker", "w01", "--agent", "command")
+    assert done.returncode == 2
+    assert "available: tuner" in done.stdout
+    assert "--agent tuner" in done.stdout
+
+
+def test_a_killed_worker_leaves_nothing_that_the_next_one_stumbles_over(site: Site) -> None:
+    assign(site, row("t/one"))
+    first = site.start("worker", "w01")
+    says(site, "waits for a verdict", lambda said: said.get("state") == "waiting")
+    first.kill()
+    first.wait(timeout=10)
+    site.start("daemon")
+    with at_work(site, "w01"):
+        says(site, "has finished", lambda said: said.get("finished") == {"t/one": "exhausted"})
+    wait_until(lambda: len(evaluations(site, "t/one")) == 8, what="all eight entries, the interrupted trial's too")
+    assert json.loads((site.workspace.live / "worker-w01.json").read_text())["state"] == "stopped"
