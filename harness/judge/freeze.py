@@ -119,8 +119,15 @@ class Herd:
 
     @classmethod
     def of(cls, first: int, *, isolated: bool) -> Herd:
-        """The herd of a sandbox that has started its command and has run nothing untrusted yet."""
-        herd = cls(first, os.readlink(f"/proc/{first}/ns/pid") if isolated else None, first)
+        """The herd of a sandbox that has started its command and has run nothing untrusted yet.
+
+        Raises:
+            FreezeError: it has ended, and its process id may be another's: nothing of the host is ever stopped.
+        """
+        namespace = os.readlink(f"/proc/{first}/ns/pid") if isolated else None
+        if namespace == os.readlink("/proc/self/ns/pid"):
+            raise FreezeError("the sandbox ended before it began")
+        herd = cls(first, namespace, first)
         herd._gather()
         if isolated:
             herd.runner = next(pid for pid in herd._processes if pid != first)

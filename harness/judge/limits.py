@@ -15,6 +15,7 @@ from pathlib import Path
 
 GIB = 1 << 30
 _CGROUPS = Path("/sys/fs/cgroup")
+_PREFIX = "kernel-harness-"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def join_cgroups(pid: int, limits: Limits, name: str) -> tuple[Path, ...]:
     for parent, values in _settings(limits):
         if parent is None:
             continue
-        group = parent / f"kernel-harness-{name}"
+        _remove_left_behind(parent)
+        group = parent / f"{_PREFIX}{os.getpid()}-{name}"
         try:
             group.mkdir()
             made.append(group)
@@ -101,6 +103,15 @@ def join_cgroups(pid: int, limits: Limits, name: str) -> tuple[Path, ...]:
             if made and made[-1] == group:
                 remove_cgroups((made.pop(),))
     return tuple(made)
+
+
+def _remove_left_behind(parent: Path) -> None:
+    """Groups of judges that were killed: empty by now, since sandboxes die with their judge."""
+    for group in parent.glob(f"{_PREFIX}*"):
+        owner = group.name.removeprefix(_PREFIX).partition("-")[0]
+        if not Path(f"/proc/{owner}").exists():
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
 
 def remove_cgroups(groups: tuple[Path, ...]) -> None:

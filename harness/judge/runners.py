@@ -119,13 +119,13 @@ class Runner:
             return
         try:
             self.channel.expect(wire.Code.HELLO, time.monotonic() + _HELLO_S)
-        except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
+            self._herd = Herd.of(self._process.first, isolated=self.plan.sandbox == "bubblewrap")
+        except (ChannelClosed, ChannelTimeout, MalformedRecord, FreezeError, OSError) as error:
             said = self.said() or str(error) or "it printed nothing"
             self.kill()
             raise ConfigurationError(
                 f"the runner does not start in its sandbox: {said}", remedy="harness doctor says what is missing"
             ) from error
-        self._herd = Herd.of(self._process.first, isolated=self.plan.sandbox == "bubblewrap")
 
     @property
     def herd(self) -> Herd:
