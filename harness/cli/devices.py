@@ -24,8 +24,8 @@ def choose(config: Config) -> Chosen:
     """The devices of a configuration, or the default of this machine."""
     if config.devices:
         target = config.target or ("cpu" if config.devices == ("cpu",) else gpu_target() or "cuda")
-        return Chosen(config.devices, target, f"devices {', '.join(config.devices)} as configured")
-    return Chosen(("cpu",), config.target or "cpu", "device cpu: the judge of this version runs on it")
+        return Chosen(config.devices, target, "as configured")
+    return Chosen(("cpu",), config.target or "cpu", "the one that every machine has; --device names another")
 
 
 def gpu_target() -> str | None:

@@ -14,6 +14,8 @@ from typing import Literal
 import click
 
 from harness.cli.output import emit, json_option
+from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
+from harness.store.workspace import Workspace
 
 _FREE_GB = 5
 _GIT = (2, 30)
@@ -35,14 +37,11 @@ class Check:
 @json_option
 def doctor(*, as_json: bool) -> None:
     """Say what works here, what is missing, and the command that mends it. Exit code 1 when something is missing."""
-    from harness.errors import AnswerIsNo, ConfigurationError
-    from harness.store.workspace import Workspace
-
     try:
         workspace: Workspace | None = Workspace.find()
     except ConfigurationError:
         workspace = None
-    checks = [*_machine(), *_repository(workspace)]
+    checks = [*_machine(), *_defaults(workspace), *_repository(workspace)]
     settings = _settings(workspace)
     if as_json:
         emit([*(asdict(check) for check in checks), *settings], as_json=True)
@@ -67,7 +66,6 @@ def _machine() -> Iterator[Check]:
     yield _sandbox()
     yield _torch()
     yield _gpu()
-    yield _agents()
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     mend = "" if free > _FREE_GB else "free some: the caches and 100,000 ledger entries take a few GB"
     yield Check("disk", "ok" if free > _FREE_GB else "missing", f"{free:.0f} GB free", mend)
@@ -93,7 +91,6 @@ def _compiler() -> Check:
 
 
 def _sandbox() -> Check:
-    from harness.errors import ConfigurationError
     from harness.judge.sandbox import check
 
     try:
@@ -119,18 +116,38 @@ def _gpu() -> Check:
     return Check("GPU", "note", f"{said.splitlines()[0]}; this version judges on the device cpu")
 
 
-def _agents() -> Check:
+def _defaults(workspace: Workspace | None) -> Iterator[Check]:
+    """What `harness start` takes when nobody says, and why."""
     from harness.agents.worker import KINDS
+    from harness.cli.devices import choose
+    from harness.model.config import Config
+    from harness.store.configuration import load_config
 
-    return Check("agents", "ok", f"{', '.join(KINDS)} (no key and no model needed)")
+    try:
+        config = load_config(workspace) if workspace else Config()
+    except HarnessError as error:
+        yield Check("harness.yaml", "missing", str(error).splitlines()[0], error.remedy or "mend the file")
+        return
+    chosen = choose(config)
+    yield Check("default device", "ok", f"{', '.join(chosen.devices)}: {chosen.why}")
+    kinds = f"available: {', '.join(KINDS)}"
+    if config.agent.kind is None:
+        yield Check("default agent", "ok", f"tuner: needs no key and no model; {kinds}")
+    elif config.agent.kind in KINDS:
+        yield Check("default agent", "ok", f"{config.agent.kind}: as configured; {kinds}")
+    else:
+        yield Check(
+            "default agent",
+            "missing",
+            f"{config.agent.kind}: not in this version; {kinds}",
+            "harness start --agent tuner",
+        )
 
 
-def _repository(workspace: object) -> Iterator[Check]:
-    from harness.errors import HarnessError
+def _repository(workspace: Workspace | None) -> Iterator[Check]:
     from harness.store.repo import Repo, requirements
-    from harness.store.workspace import Workspace
 
-    if not isinstance(workspace, Workspace):
+    if workspace is None:
         yield Check("workspace", "note", "none here", "harness init DIR, or change into one")
         return
     yield Check("workspace", "ok", str(workspace.root))
@@ -152,7 +169,6 @@ def _repository(workspace: object) -> Iterator[Check]:
 
 
 def _lock(path: Path, name: str) -> Iterator[Check]:
-    from harness.errors import ConfigurationError
     from harness.store.files import file_lock
 
     if not path.exists():
@@ -164,11 +180,10 @@ def _lock(path: Path, name: str) -> Iterator[Check]:
         yield Check(f"harness {name}", "note", error.what, "harness stop" if name == "start" else "")
 
 
-def _settings(workspace: object) -> list[dict[str, str]]:
+def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
     from harness.store.configuration import explain_config
-    from harness.store.workspace import Workspace
 
-    if not isinstance(workspace, Workspace):
+    if workspace is None:
         return []
     return [{"key": each.key, "value": str(each.value), "from": each.source} for each in explain_config(workspace)]
 

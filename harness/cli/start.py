@@ -67,6 +67,7 @@ def start(
     config = load_config(workspace, given)
     chosen = choose(config)
     config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind_of(config)})
+    _problems(workspace, config)  # a glob that matches nothing is said before anything starts
     log_to_file(workspace, "start")
     logging.getLogger("harness").info("start: %s", chosen.why)
     stop, how = _stop_on_signals()
@@ -179,25 +180,47 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
     )
 
 
+def _problems(workspace: Workspace, config: Config) -> list[str]:
+    """The problems of the run, as the coordination branch has them.
+
+    Raises:
+        ConfigurationError: a glob matches none.
+    """
+    from harness.errors import ConfigurationError
+    from harness.store.problems import problem_names
+    from harness.store.repo import Repo
+
+    with Repo(workspace) as repo:
+        files = repo.files(repo.tip(config.coordination_branch), "problems")
+    for glob in config.problems:
+        if not problem_names(files, (glob,)):
+            there = ", ".join(problem_names(files)) or "none at all"
+            raise ConfigurationError(
+                f"no problem on {config.coordination_branch} matches `{glob}`; there are: {there}",
+                where="--problem, or `problems` in harness.yaml",
+                remedy="what is not committed is not seen: `git add problems && git commit`",
+            )
+    return problem_names(files, config.problems)
+
+
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
     """The final standings, and what could not be beaten."""
     from harness.cli.output import emit
     from harness.store.index import Index
-    from harness.store.problems import list_problems
     from harness.store.repo import Repo
     from harness.store.standings import standings
     from harness.store.standings_table import HEADINGS, cells, for_scripts, totals
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)
-        table = standings(index, list_problems(workspace.problems, config.problems), target, config.run)
+        table = standings(index, _problems(workspace, config), target, config.run)
         sentences = repo.checkout_state(config.coordination_branch)
     if as_json:
         shown = {"ended": outcome.why, "target": target, "problems": [for_scripts(one) for one in table]}
         click.echo(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
         return
     click.echo(f"ended: {outcome.why}")
-    emit([dict(zip(HEADINGS, cells(one), strict=True)) for one in table], as_json=False, empty="no problems match")
+    emit([dict(zip(HEADINGS, cells(one), strict=True)) for one in table], as_json=False)
     for line in [totals(table), *_unbeaten(table), *sentences]:
         click.echo(line)
 

@@ -1,0 +1,100 @@
+"""`harness doctor`: what it finds, what it calls missing, and what it advises."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tests.site import Site, git
+from tests.waiting import wait_until
+
+
+def checks(site: Site, extra: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, str]]]:
+    done = site.run("doctor", "--json", extra=extra)
+    text = done.stdout[: done.stdout.rindex("]") + 1]
+    return done.returncode, {row["what"]: row for row in json.loads(text) if "what" in row}
+
+
+def without(tmp_path: Path, *missing: str) -> str:
+    """A PATH with everything but some programs."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for place in reversed(os.environ["PATH"].split(os.pathsep)):
+        for program in Path(place).glob("*") if Path(place).is_dir() else ():
+            if program.name not in missing:
+                link = directory / program.name
+                link.unlink(missing_ok=True)
+                link.symlink_to(program)
+    return str(directory)
+
+
+def test_a_machine_that_can_work_is_told_so(site: Site) -> None:
+    done = site.run("doctor")
+    assert done.returncode == 0, done.stdout
+    for what in (
+        "python",
+        "git",
+        "C++ compiler",
+        "bubblewrap",
+        "torch",
+        "GPU",
+        "default agent",
+        "disk",
+        "COORDINATION.md",
+    ):
+        assert f"\n{what} " in done.stdout, what
+    assert "missing" not in done.stdout
+    assert "configuration" in done.stdout
+    assert "policy.slice_evaluations" in done.stdout
+
+
+def test_what_is_missing_comes_with_the_command_that_mends_it(site: Site, tmp_path: Path) -> None:
+    path = without(tmp_path, "bwrap", "c++", "g++", "clang++", "gcc", "cc")
+    code, found = checks(site, {"PATH": path, "CXX": ""})
+    assert code == 1
+    assert found["bubblewrap"]["state"] == "missing"
+    assert "bubblewrap" in found["bubblewrap"]["mend"]
+    assert (found["C++ compiler"]["state"], found["C++ compiler"]["mend"]) == ("missing", "apt-get install g++")
+    assert found["git"]["state"] == "ok"
+
+
+def test_every_value_comes_with_its_source(site: Site) -> None:
+    config = site.root / "harness.yaml"
+    config.write_text(config.read_text() + "\nworkers: 7\n")
+    line = config.read_text().splitlines().index("workers: 7") + 1
+    done = site.run("doctor", "--json")
+    settings = {row["key"]: row for row in json.loads(done.stdout) if "key" in row}
+    assert settings["workers"]["value"] == "7"
+    assert f"harness.yaml:{line}" in settings["workers"]["from"]
+    assert settings["policy.stale_after"]["from"] == "default"
+
+
+def test_the_default_device_and_agent_are_given_with_the_reason(site: Site) -> None:
+    _, found = checks(site)
+    assert found["default device"]["found"].startswith("cpu: ")
+    assert found["default agent"]["found"].startswith("tuner: ")
+
+
+def test_what_runs_here_is_named(site: Site) -> None:
+    process = site.start("planner")
+    wait_until((site.workspace.live / "planner.json").exists, what="a planner")
+    _, found = checks(site)
+    assert str(process.pid) in found["harness planner"]["found"]
+
+
+def test_a_broken_table_is_found(site: Site) -> None:
+    file = site.root / "COORDINATION.md"
+    end = "<!-- harness:assignments end -->"
+    file.write_text(file.read_text().replace(end, f"| w01 | nowhere |\n{end}"))
+    git(site.root, "commit", "--quiet", "--all", "-m", "Break the table")
+    code, found = checks(site)
+    assert code == 1
+    assert "COORDINATION.md on main:" in found["COORDINATION.md"]["found"]
+
+
+def test_it_works_outside_a_workspace(site: Site, tmp_path: Path) -> None:
+    _, found = checks(Site(tmp_path, site.scratch))
+    assert found["workspace"]["state"] == "note"
+    assert "harness init" in found["workspace"]["mend"]
+    assert "COORDINATION.md" not in found

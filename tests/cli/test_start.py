@@ -1,0 +1,168 @@
+"""`harness start` as a person runs it: limits, endings, kills, refusals, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness.model.entry import Entry
+from harness.model.verdict import EntryKind
+from harness.store.live import read_live
+from tests.site import Site, git
+from tests.waiting import wait_until
+
+START = ("start", "--workers", "2", "--agent", "tuner", "--device", "cpu")
+
+
+def evaluations(site: Site) -> list[Entry]:
+    return [entry for entry in site.entries() if entry.kind is EntryKind.EVALUATION]
+
+
+def trees(site: Site) -> list[tuple[str, str]]:
+    return [(entry.problem, entry.candidate.tree) for entry in evaluations(site) if entry.candidate]
+
+
+def pids(site: Site) -> dict[str, int]:
+    """The parts that say where they are."""
+    files = [file.stem for file in site.workspace.live.glob("*.json")]
+    said = {name: read_live(site.workspace, name).get("pid") for name in files}
+    return {name: pid for name, pid in said.items() if isinstance(pid, int)}
+
+
+def until_judging(site: Site) -> None:
+    wait_until(lambda: evaluations(site), what="a first entry", deadline_s=40)
+
+
+def test_a_limit_is_met_exactly_and_everything_is_left_clean(site: Site) -> None:
+    done = site.run(*START, "--problem", "t/o*", "--max-evaluations", "5")
+    assert done.returncode == 0, done.stdout
+    assert len(trees(site)) == len(set(trees(site))) == 5
+    assert {entry.problem for entry in site.entries()} == {"t/one"}
+    branches = git(site.root, "branch", "--list", "--format=%(refname:short)", "agents/*").split()
+    assert branches == ["agents/main/w01/t/one", "agents/main/w02/t/one"]
+    assert git(site.root, "status", "--porcelain") == ""
+    assert "ended: 5 evaluations are made" in done.stdout
+    assert "t/one      100 us" in done.stdout
+    site.no_strays()
+    audit = site.run("audit")
+    assert audit.returncode == 0, audit.stdout
+    # Limits count the invocation: three more.
+    again = site.run(*START, "--problem", "t/o*", "--max-evaluations", "3", "--json")
+    assert again.returncode == 0, again.stdout
+    assert len(trees(site)) == len(set(trees(site))) == 8
+    said = json.loads(again.stdout)
+    assert said["ended"] == "3 evaluations are made"
+    (problem,) = said["problems"]
+    assert (problem["problem"], problem["evaluations"]) == ("t/one", 8)
+    assert problem["champion"]["speedup"] == pytest.approx(1.35, abs=0.01)
+
+
+def test_it_ends_by_itself_when_nothing_is_left_to_try(site: Site) -> None:
+    done = site.run(*START)
+    assert done.returncode == 0, done.stdout
+    assert "ended: nothing is left to try" in done.stdout
+    assert len(trees(site)) == len(set(trees(site))) == 16
+    assert {problem for problem, _ in trees(site)} == {"t/one", "t/two"}
+    assert "2 of 2 problems have a confirmed speed-up" in done.stdout
+    assert "confirmed: t/one" in done.stdout, "improvements are said as they come"
+    assert git(site.root, "status", "--porcelain") == ""
+    assert "all 8 combinations" in (site.root / "COORDINATION.md").read_text(), "lessons are shown"
+    replay = site.run("planner", "--replay", "--json")
+    assert replay.returncode == 0, replay.stdout
+    assert {row["same"] for row in json.loads(replay.stdout)} == {"yes"}
+
+
+def test_minutes_end_it_and_what_is_not_beaten_is_said(site: Site) -> None:
+    done = site.run(*START, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sleep 600"})
+    assert done.returncode == 0, done.stdout
+    assert "ended: 0.05 minutes are over" in done.stdout
+    assert "not beaten: t/one: not evaluated yet" in done.stdout
+    site.no_strays()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_ends_cleanly_on_a_signal_and_goes_on_later(site: Site, number: int, code: int) -> None:
+    process = site.start(*START)
+    until_judging(site)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == code, output
+    assert "ended: stopped" in output
+    site.no_strays()
+    assert git(site.root, "status", "--porcelain") == ""
+    assert not list(site.workspace.spool.glob("*/*.spool")), "the ledger is committed"
+    audit = site.run("audit")
+    assert audit.returncode == 0, audit.stdout
+
+
+def test_killed_it_leaves_nothing_running_and_goes_on_where_it_was(site: Site) -> None:
+    process = site.start(*START)
+    until_judging(site)
+    process.kill()
+    process.wait(timeout=10)
+    site.no_strays()
+    done = site.run(*START)
+    assert done.returncode == 0, done.stdout
+    assert len(trees(site)) == len(set(trees(site))) == 16
+    audit = site.run("audit")
+    assert audit.returncode == 0, audit.stdout
+
+
+@pytest.mark.parametrize("part", ["daemon", "planner", "worker-w01"])
+def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: str) -> None:
+    process = site.start(*START)
+    until_judging(site)
+    os.kill(pids(site)[part], signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert f"the {part} ended (SIGKILL) and is started again" in output
+    assert len(trees(site)) == len(set(trees(site))) == 16
+    site.no_strays()
+
+
+def test_a_second_start_is_refused_by_name_and_disturbs_nothing(site: Site) -> None:
+    process = site.start(*START)
+    until_judging(site)
+    again = site.run(*START)
+    assert again.returncode == 2
+    assert f"pid {process.pid} (harness start)" in again.stdout
+    assert set(pids(site)) >= {"daemon", "planner", "start", "worker-w01", "worker-w02"}
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+
+
+def test_a_part_that_cannot_work_ends_everything_with_its_reason(site: Site) -> None:
+    lock = site.start("planner")
+    wait_until(lambda: "planner" in pids(site), what="a planner started by hand")
+    done = site.run(*START)
+    assert done.returncode == 2, done.stdout
+    assert "the planner cannot work" in done.stdout
+    assert f"held by pid {lock.pid}" in done.stdout
+    wait_until(lambda: set(site.strays()) == {lock.pid}, what="the end of all other parts")
+
+
+@pytest.mark.parametrize("agent", ["claude", "command"])
+def test_agents_that_are_not_there_are_refused(site: Site, agent: str) -> None:
+    done = site.run("start", "--agent", agent)
+    assert done.returncode == 2
+    assert f"agent `{agent}` is not available; available: tuner" in done.stdout
+    assert "harness start --agent tuner" in done.stdout
+    assert not site.workspace.live.exists() or not pids(site)
+
+
+def test_a_problem_glob_that_matches_nothing_is_an_error(site: Site) -> None:
+    done = site.run(*START, "--problem", "nowhere/*")
+    assert done.returncode == 2, done.stdout
+    assert "nowhere/*" in done.stdout
+    assert "t/one" in done.stdout, "what there is"
+
+
+def test_outside_a_workspace_it_says_so(site: Site, tmp_path: Path) -> None:
+    elsewhere = Site(tmp_path, site.scratch)
+    done = elsewhere.run("start")
+    assert done.returncode == 2
+    assert "harness init" in done.stdout

@@ -1,0 +1,108 @@
+"""`harness submit` from inside a worktree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.model.entry import Entry
+from harness.store.repo import Repo
+from tests.site import KERNEL, Site, git
+
+
+@pytest.fixture
+def worktree(site: Site) -> Path:
+    with Repo(site.workspace) as repo:
+        return repo.add_worktree("w05", "t/one", "agents/main/w05/t/one", repo.tip("main"))
+
+
+def inside(site: Site, worktree: Path) -> Site:
+    """The same site as seen from the solution's directory; what it starts is ended by the site."""
+    return Site(worktree / "problems/t/one/solutions/cpu", site.scratch, processes=site.processes)
+
+
+def write(worktree: Path, text: str) -> None:
+    (worktree / "problems/t/one/solutions/cpu/kernel.cpp").write_text(f"{KERNEL}// {text}\n")
+
+
+def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) -> None:
+    site.start("daemon")
+    write(worktree, "stub: speedup=1.25")
+    done = inside(site, worktree).run("submit", "-m", "Try less work")
+    assert done.returncode == 0, done.stdout
+    assert "agents/main/w05/t/one" in done.stdout
+    assert "PASSED" in done.stdout
+    assert "1.25" in done.stdout
+    message = git(site.root, "log", "-1", "--format=%B", "agents/main/w05/t/one")
+    assert message.startswith("Try less work\n\n")
+    assert "Worker: w05" in message
+    assert "Agent: person" in message
+    assert git(worktree, "status", "--porcelain") == ""
+    again = inside(site, worktree).run("submit", "--json")
+    assert Entry.model_validate_json(again.stdout).verdict == "PASSED", "known: told again, not judged again"
+    assert sum(request["kind"] == "evaluation" for request in site.requests()) == 1
+
+
+def test_what_does_not_pass_is_exit_code_1(site: Site, worktree: Path) -> None:
+    site.start("daemon")
+    write(worktree, "stub: verdict=INCORRECT_NUMERICAL")
+    done = inside(site, worktree).run("submit")
+    assert done.returncode == 1, done.stdout
+    assert "INCORRECT_NUMERICAL" in done.stdout
+
+
+def test_without_waiting_the_commit_is_told(site: Site, worktree: Path) -> None:
+    write(worktree, "anything")
+    done = inside(site, worktree).run("submit", "--no-wait", "--json")
+    assert done.returncode == 0, done.stdout
+    said = json.loads(done.stdout)
+    assert said["commit"] == git(site.root, "rev-parse", "agents/main/w05/t/one")
+    assert said["tree"] == git(site.root, "rev-parse", f"{said['commit']}:problems/t/one/solutions/cpu")
+
+
+def test_the_starting_solution_is_a_candidate_too(site: Site, worktree: Path) -> None:
+    before = git(site.root, "rev-parse", "main")
+    done = inside(site, worktree).run("submit", "--no-wait", "--json")
+    commit = json.loads(done.stdout)["commit"]
+    assert commit != before
+    assert git(site.root, "rev-parse", f"{commit}^") == before
+
+
+def test_nobody_judging_is_said_after_the_deadline(site: Site, worktree: Path) -> None:
+    write(worktree, "anything")
+    done = inside(site, worktree).run("submit", "--deadline", "0.3")
+    assert done.returncode == 1
+    assert "harness daemon` running?" in done.stdout
+
+
+def test_only_the_solution_may_have_changed(site: Site, worktree: Path) -> None:
+    (worktree / "problems/t/one/definition.json").write_text("{}")
+    done = inside(site, worktree).run("submit", "--no-wait")
+    assert done.returncode == 2
+    assert "problems/t/one/definition.json" in done.stdout
+    assert "--" not in git(site.root, "log", "--format=%s", "main..agents/main/w05/t/one")
+
+
+def test_a_broken_solution_is_named_by_file_and_line(site: Site, worktree: Path) -> None:
+    (worktree / "problems/t/one/solutions/cpu/solution.yaml").write_text("language: cpp\nentry: gone.cpp::f\n")
+    done = inside(site, worktree).run("submit", "--no-wait")
+    assert done.returncode == 2
+    assert "solution.yaml:2" in done.stdout
+    assert "gone.cpp" in done.stdout
+
+
+def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, worktree: Path) -> None:
+    config = site.root / "harness.yaml"
+    config.write_text(config.read_text() + "\nlanguages: [triton]\n")
+    write(worktree, "anything")
+    done = inside(site, worktree).run("submit", "--no-wait")
+    assert done.returncode == 2, done.stdout
+    assert "`language` is cpp; this run allows triton" in done.stdout
+
+
+def test_outside_a_worktree_it_says_where_to_go(site: Site) -> None:
+    done = site.run("submit")
+    assert done.returncode == 2
+    assert "workspaces/<worker>/<suite>/<name>/" in done.stdout
