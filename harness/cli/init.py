@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -29,5 +30,5 @@ def init(directory: Path, problems: str) -> None:
         click.echo(f"{root} is a workspace already; nothing was missing")
         return
     click.echo(f"workspace {root}, branch {made.branch}: added {', '.join(made.added)}")
-    shown = "" if root == Path.cwd() else f"cd {directory} && "
+    shown = "" if root == Path.cwd() else f"cd {shlex.quote(str(directory))} && "
     click.echo(f"next: {shown}harness doctor    then: harness start")

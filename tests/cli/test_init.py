@@ -33,7 +33,7 @@ def test_a_new_directory_becomes_a_workspace_with_a_clean_checkout(tmp_path: Pat
         assert (root / name).is_file(), name
     assert git("status", "--porcelain", cwd=root) == ""
     assert git("branch", "--show-current", cwd=root).strip() == "main"
-    assert "harness doctor" in done.stdout
+    assert "next: cd 'new one' && harness doctor" in done.stdout
 
 
 def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
