@@ -22,6 +22,7 @@ from harness.store.workspace import Workspace
 from tests.waiting import wait_until
 
 STUB = Path(__file__).parent / "stub_judge.py"
+TARGET = "cpu"
 MARKER = "HARNESS_TEST_SITE"
 """In the environment of every process that a site starts, and so of their children."""
 
@@ -165,7 +166,7 @@ class Site:
         branch = f"agents/{run}/{worker}/{problem}"
         index = {"GIT_INDEX_FILE": str(self.scratch / f"index-{worker}")}
         self.scratch.mkdir(parents=True, exist_ok=True)
-        place = f"problems/{problem}/solutions/cpu"
+        place = f"problems/{problem}/solutions/{TARGET}"
         try:
             parent = git(self.root, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
         except subprocess.CalledProcessError:

@@ -12,7 +12,8 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
     hold=FILE       answer when FILE exists
 
 Directives of a problem (in its definition's description) work on its baseline. Every request is noted, one JSON
-object a line, in `$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed.
+object a line, in `$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed, and
+`$STUB_JUDGE_ANSWERS_AS` another one for its answers alone.
 """
 
 from __future__ import annotations
@@ -139,14 +140,15 @@ class Stub:
         self.target = "cpu" if device.startswith("cpu") else "h200"
         self.device = {"name": f"stub {device}", "id": f"stub-{device}"}
         self.cache = cache
-        version = hashlib.sha256(os.environ.get("STUB_JUDGE_VERSION", "1").encode()).hexdigest()
+        version = os.environ.get("STUB_JUDGE_VERSION", "1")
         self.environment = {
             "harness": "0.1.0",
-            "judge": f"sha256:{version}",
+            "judge": version_of(version),
             "python": "3",
             "torch": "none",
             "sandbox": sandbox,
         }
+        self.answers_as = version_of(os.environ.get("STUB_JUDGE_ANSWERS_AS", version))
 
     def ready(self) -> Json:
         return {"event": "ready", "target": self.target, "device": self.device, "environment": self.environment}
@@ -199,7 +201,7 @@ class Stub:
             "event": "answer",
             "id": request["id"],
             "device": self.device,
-            "environment": self.environment,
+            "environment": {**self.environment, "judge": self.answers_as},
             "cost": cost,
         } | parts
 
@@ -228,6 +230,10 @@ class Stub:
         seed += request["kind"].encode()
         rows = [workload(uuid, speedup, seed, request["baseline"][uuid]) for uuid in workloads(request)]
         return self.answer(request, verdict="PASSED", workloads=rows, summary=summary(rows))
+
+
+def version_of(seed: str) -> str:
+    return f"sha256:{hashlib.sha256(seed.encode()).hexdigest()}"
 
 
 def runner_lives() -> bool:

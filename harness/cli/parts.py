@@ -48,16 +48,26 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int | None, *, once: bool) -> None:
     """Run the benchmark daemon alone: judge what the run's branches hold, and enter it into the ledger."""
     from harness.daemon.daemon import run_daemon
+    from harness.daemon.invocation import current_invocation
     from harness.store.configuration import load_config
     from harness.store.parentage import die_with_parent
 
+    invocation = current_invocation()
     die_with_parent()
     stop = stop_on_signals()
     workspace = Workspace.find()
     overrides: dict[str, object] = {"run": run_name} if run_name else {}
     config = load_config(workspace, overrides)
     log_to_file(workspace, "daemon")
-    run_daemon(workspace, config, devices=devices, max_evaluations=max_evaluations, once=once, stop=stop)
+    run_daemon(
+        workspace,
+        config,
+        devices=devices,
+        max_evaluations=max_evaluations,
+        once=once,
+        invocation=invocation,
+        stop=stop,
+    )
 
 
 @click.command()

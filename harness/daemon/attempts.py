@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -68,7 +69,8 @@ class Attempts:
     def forget(self, identity: Sequence[str]) -> None:
         """The measurement has its entry."""
         self._here.pop(self._file(identity), None)
-        self._file(identity).unlink(missing_ok=True)
+        with suppress(OSError):  # it has its entry: nobody asks for its attempts again
+            self._file(identity).unlink(missing_ok=True)
 
     def _file(self, identity: Sequence[str]) -> Path:
         return self._directory / f"{hashlib.sha256(json.dumps(list(identity)).encode()).hexdigest()[:32]}.json"

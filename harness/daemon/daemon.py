@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from harness.daemon.attempts import MOST, Attempts, Loss
-from harness.daemon.dispatch import Ask, Decided, Outdated, Planner, baseline_identity, job_identity
+from harness.daemon.dispatch import Ask, Decided, Outdated, Planner, Work, baseline_identity, job_identity
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
+from harness.daemon.invocation import evaluations_before
 from harness.daemon.judges import Answered, JudgeClient, Lost, News, expand_devices, judge_command
 from harness.daemon.live import Display
 from harness.daemon.queue import EvaluationQueue, Job
@@ -29,7 +29,7 @@ from harness.failpoints import failpoint
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeReady
-from harness.model.verdict import Verdict
+from harness.model.verdict import EntryKind, Verdict
 from harness.store.files import file_lock
 from harness.store.index import Index
 from harness.store.ledger import Ledger
@@ -58,6 +58,7 @@ def run_daemon(
     devices: Sequence[str] = (),
     max_evaluations: int | None = None,
     once: bool = False,
+    invocation: str | None = None,
     stop: threading.Event,
 ) -> None:
     """Judge what the run's branches hold, until told to stop.
@@ -68,6 +69,7 @@ def run_daemon(
         devices: one judge each; by default the configuration's.
         max_evaluations: entries of kind evaluation that this invocation may write; due confirmations come on top.
         once: end when nothing is left to do.
+        invocation: names what the limit counts over; a daemon that is started again for the same one goes on counting.
         stop: end soon: nothing is finished half, judges are ended, the ledger is committed.
 
     Raises:
@@ -82,6 +84,11 @@ def run_daemon(
         ledger = Ledger(workspace, repo, writer="daemon", branch=branch)
         stack.callback(ledger.close)
         index = stack.enter_context(Index(workspace, branch=branch))
+        done = 0
+        if invocation is not None and max_evaluations is not None:
+            index.refresh(repo)
+            count = index.count(run=config.run, kind=EntryKind.EVALUATION)
+            done = count - evaluations_before(workspace, invocation, count)
         daemon = Daemon(
             workspace,
             config,
@@ -90,31 +97,12 @@ def run_daemon(
             index,
             devices=expand_devices(devices or config.devices),
             max_evaluations=max_evaluations,
+            evaluations_done=done,
         )
         try:
             daemon.run(stop, once=once)
         finally:
             daemon.close()
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What a judge is at work on: a job, or a baseline for it."""
-
-    job: Job
-    ask: Ask
-
-    @property
-    def is_baseline(self) -> bool:
-        return self.ask.request.kind == "baseline"
-
-    @property
-    def identity(self) -> Sequence[str]:
-        """What its attempts are counted by."""
-        key = self.job.key
-        if self.is_baseline:
-            return baseline_identity(key.problem, key.problem_digest, key.target, key.judge)
-        return job_identity(self.job)
 
 
 class Daemon:
@@ -130,10 +118,11 @@ class Daemon:
         *,
         devices: Sequence[str],
         max_evaluations: int | None = None,
+        evaluations_done: int = 0,
     ) -> None:
         self._workspace, self._config, self._repo, self._ledger = workspace, config, repo, ledger
         self._max_evaluations = max_evaluations
-        self._evaluations_done = 0
+        self._evaluations_done = evaluations_done
         self._inbox: _Inbox = queue.SimpleQueue()
         self._queue = EvaluationQueue()
         self._display = Display(workspace)
@@ -151,14 +140,16 @@ class Daemon:
                 judge_command(device, workspace, config),
                 workspace.logs / f"judge-{device.replace(':', '-')}.log",
                 self._inbox.put,
+                target=config.target,
             )
             for device in devices
         }
-        self._work: dict[str, _Work] = {}
+        self._work: dict[str, Work] = {}
         self._scan_at = 0.0
         self._dispatch_at = 0.0
         self._recoveries_said = 0
         self._known: dict[str, JudgeReady] = {}
+        self._crowning: set[tuple[str, int]] = set()
 
     # --- the loop ---
 
@@ -276,6 +267,7 @@ class Daemon:
             return False
         failpoint("daemon.after_take")
         try:
+            self._scanner.refresh()  # with an index that is behind, what has an entry would be measured again
             plan = self._planner.plan(job, self._repo.tip(self._config.coordination_branch), ready)
         except (HarnessError, OSError):
             self._queue.put_back(job)
@@ -294,7 +286,7 @@ class Daemon:
         return True
 
     def _ask(self, judge: JudgeClient, job: Job, ask: Ask) -> None:
-        work = _Work(job, ask)
+        work = Work(job, ask)
         self._work[judge.device] = work
         if work.is_baseline:
             self._queue.put_back(job)
@@ -326,10 +318,12 @@ class Daemon:
         elif isinstance(heard, Lost):
             self._lost(judge, self._work.pop(judge.device, None), heard)
 
-    def _answered(self, work: _Work, answered: Answered) -> None:
+    def _answered(self, work: Work, answered: Answered) -> None:
         failpoint("daemon.after_answer")
         answer, job, run = answered.answer, work.job, self._config.run
-        if work.is_baseline:
+        if answer.environment.judge != job.key.judge:
+            self._gone(work, Loss(how="ended", reason="the judge answered as another version than it began as"))
+        elif work.is_baseline:
             if answer.verdict is not Verdict.PASSED and self._try_again(work, answer):
                 return
             draft = baseline_draft(run, job.key.problem, answered.request.problem_digest, job.key.target, answer)
@@ -338,7 +332,7 @@ class Daemon:
             draft = judged_draft(run, job, work.ask.language, answer, work.ask.baseline_seq)
             self._recorder.enter(draft, lambda entry: self._entered(job, entry))
 
-    def _lost(self, judge: JudgeClient, work: _Work | None, lost: Lost) -> None:
+    def _lost(self, judge: JudgeClient, work: Work | None, lost: Lost) -> None:
         """Count it against what was being judged; the job waits for the judge's next life, or for its verdict."""
         self._display.say(f"{lost.reason}; see {judge.log_file}")
         if not self._known and judge.failures >= _STARTS:
@@ -347,18 +341,20 @@ class Daemon:
                 where=str(judge.log_file),
                 remedy="see that file, and `harness doctor`",
             )
-        if work is None:
-            return
+        if work is not None:
+            self._gone(work, Loss(how=lost.how, reason=lost.reason))
+
+    def _gone(self, work: Work, loss: Loss) -> None:
         if not work.is_baseline:
             self._queue.put_back(work.job)
-        self._count_loss(work, Loss(how=lost.how, reason=lost.reason))
+        self._count_loss(work, loss)
 
-    def _try_again(self, work: _Work, answer: JudgeAnswer) -> bool:
+    def _try_again(self, work: Work, answer: JudgeAnswer) -> bool:
         """Whether a baseline that failed is measured once more: its entry would condemn every candidate."""
         self._count_loss(work, Loss(how="ended", reason=answer.reason or answer.verdict))
         return len(self._attempts.losses(work.identity)) < MOST
 
-    def _count_loss(self, work: _Work, loss: Loss) -> None:
+    def _count_loss(self, work: Work, loss: Loss) -> None:
         """An attempt at a measurement came to nothing."""
         try:
             self._attempts.lost(work.identity, loss)
@@ -371,7 +367,6 @@ class Daemon:
         failpoint("daemon.after_baseline")
         judge = entry.environment.judge if entry.environment else ""
         self._attempts.forget(baseline_identity(entry.problem, entry.problem_digest, entry.target, judge))
-        self._scanner.refresh()
 
     def _entered(self, job: Job, entry: Entry) -> None:
         """An evaluation or confirmation is on disk: tell the worker, and see what follows from it."""
@@ -383,6 +378,9 @@ class Daemon:
         self._settle(job.key.problem, job.key.target)
 
     def _crown(self, confirmation: Entry) -> None:
+        if (confirmation.problem, confirmation.seq) in self._crowning:
+            return  # its entry is held: the ledger cannot take it now
+        self._crowning.add((confirmation.problem, confirmation.seq))
         failpoint("daemon.before_champion")
         self._recorder.enter(champion_draft(confirmation), self._crowned)
 

@@ -11,7 +11,7 @@ from harness.daemon.attempts import MOST, Attempts
 from harness.daemon.drafts import fastest, lost_baseline_draft, unjudged_draft, verdict_of_losses
 from harness.daemon.queue import Job
 from harness.daemon.snapshots import Snapshots
-from harness.errors import FormatError, HarnessError
+from harness.errors import FormatError, HarnessError, RepositoryError
 from harness.model.config import Config
 from harness.model.entry import Entry, EntryDraft
 from harness.model.judging import JudgeReady, JudgeRequest
@@ -50,6 +50,27 @@ class Outdated:
 Plan = Ask | Decided | Outdated
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a judge is at work on: a job, or a baseline for it."""
+
+    job: Job
+    ask: Ask
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the baseline comes first."""
+        return self.ask.request.kind == "baseline"
+
+    @property
+    def identity(self) -> Sequence[str]:
+        """What its attempts are counted by."""
+        key = self.job.key
+        if self.is_baseline:
+            return baseline_identity(key.problem, key.problem_digest, key.target, key.judge)
+        return job_identity(self.job)
+
+
 class _Refused(Exception):  # noqa: N818 - a verdict on its way out, never seen outside
     def __init__(self, reason: str, language: str = "") -> None:
         super().__init__(reason)
@@ -72,7 +93,10 @@ class Planner:
         Raises:
             HarnessError: nothing about the candidate: the repository, the index or the disk refuse.
         """
-        problem = self.snapshots.problem(commit, job.key.problem)
+        try:
+            problem = self.snapshots.problem(commit, job.key.problem)
+        except (FormatError, RepositoryError):
+            return Outdated()  # the next look at the refs says what is wrong with it
         if problem.digest != job.key.problem_digest or judge.environment.judge != job.key.judge:
             return Outdated()
         row = self.index.find_baseline(problem.key, problem.digest, job.key.target, job.key.judge)

@@ -111,6 +111,7 @@ class JudgeClient:
         command: the judge's command line.
         log_file: where its stderr goes.
         post: gets the news; the caller hands each back to `hear` in its own thread.
+        target: what its candidates are tuned for, where that is not the device's own.
         start_within_s: a judge that is not ready by then is ended.
     """
 
@@ -121,6 +122,7 @@ class JudgeClient:
         log_file: Path,
         post: Callable[[News], None],
         *,
+        target: str | None = None,
         start_within_s: float = START_S,
     ) -> None:
         self.device = device
@@ -131,6 +133,7 @@ class JudgeClient:
         self.progress: JudgeProgress | None = None
         self.failures = 0
         """Losses since the last answer."""
+        self._target = target
         self._command = list(command)
         self._post = post
         self._start_within_s = start_within_s
@@ -155,23 +158,30 @@ class JudgeClient:
         self._overdue = False
         self._allowed_s = self._start_within_s
         self._until = time.monotonic() + self._allowed_s
+        failpoint("daemon.before_judge_start")
+        try:
+            self._process = self._open()
+        except OSError as error:
+            self._post(Ended(self.device, self._life, f"cannot be started: {error}"))
+            return
+        failpoint("daemon.after_judge_start")
+        self._reader = threading.Thread(
+            target=_listen, args=(self._process, self.device, self._life, self._post), name=f"judge-{self.device}"
+        )
+        self._reader.start()
+
+    def _open(self) -> subprocess.Popen[bytes]:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         _rotate(self.log_file)
-        failpoint("daemon.before_judge_start")
         with self.log_file.open("ab") as log:
             self._log_from = log.tell()
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # its own process group: Ctrl-C is for the daemon, a kill is for all of it
             )
-        failpoint("daemon.after_judge_start")
-        self._reader = threading.Thread(
-            target=_listen, args=(self._process, self.device, self._life, self._post), name=f"judge-{self.device}"
-        )
-        self._reader.start()
 
     def ask(self, request: JudgeRequest, *, within_s: float | None = None) -> None:
         """Send a request to an idle judge."""
@@ -193,8 +203,8 @@ class JudgeClient:
             return self._lost(news.how)
         event = news.event
         if isinstance(event, JudgeReady):
-            self.ready, self.state = event, "idle"
-            return event
+            self.ready, self.state = event.model_copy(update={"target": self._target or event.target}), "idle"
+            return self.ready
         if self.request is None or event.id != self.request.id:
             return None  # an answer to nothing that was asked
         if isinstance(event, JudgeProgress):

@@ -104,11 +104,15 @@ class Scanner:
         if place is None or self._seen.get((branch, target)) == mark:
             return []
         digest = self._digest(base, place[1])
-        if digest is None:
-            return []
         self._queue.drop(
-            lambda job: job.key.problem == place[1] and (job.key.problem_digest, job.key.judge) != (digest, judge)
+            lambda job: (
+                (job.key.problem, job.key.target) == (place[1], target)
+                and (job.key.problem_digest, job.key.judge) != (digest, judge)
+            )
         )
+        if digest is None:
+            self._seen.pop((branch, target), None)  # what was dropped is queued again once the problem is whole
+            return []
         found = []
         for each in candidates(self._repo, branch, tip, base, target):
             if not self._index.has(digest, each.tree, target, judge):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from harness.errors import HarnessError, RepositoryError
+from harness.errors import FormatError, RepositoryError
 from harness.failpoints import failpoint
 from harness.model.problem import Problem
 from harness.store.problems import SOLUTIONS_NAME, load_problem, problem_digest
@@ -25,7 +25,7 @@ class Snapshots:
         self._data_root = data_root
         self._problems_dir = workspace.cache / "problems"
         self._candidates_dir = workspace.cache / "candidates"
-        self._problems: dict[tuple[str, str], Problem | HarnessError] = {}
+        self._problems: dict[tuple[str, str], Problem | FormatError] = {}
 
     def problem_tree(self, commit: str, key: str) -> str | None:
         """The tree id of a problem's directory at a commit: cheap, and the same as long as nothing of it changed."""
@@ -48,7 +48,7 @@ class Snapshots:
         if known is None or (isinstance(known, Problem) and not known.directory.is_dir()):
             known = self._load(commit, key, tree)
             self._problems[key, tree] = known
-        if isinstance(known, HarnessError):
+        if isinstance(known, FormatError):
             raise known
         return known
 
@@ -60,7 +60,7 @@ class Snapshots:
         """
         return self._repo.export(commit, f"problems/{key}/solutions/{target}", self._candidates_dir / tree)
 
-    def _load(self, commit: str, key: str, tree: str) -> Problem | HarnessError:
+    def _load(self, commit: str, key: str, tree: str) -> Problem | FormatError:
         incoming = self._problems_dir / f"incoming-{tree}"
         shutil.rmtree(incoming, ignore_errors=True)  # a killed daemon may have left a part of it
         try:
@@ -74,7 +74,7 @@ class Snapshots:
                 incoming.rename(directory)
             failpoint("daemon.after_problem_kept")
             return load_problem(directory, key=key, data_root=self._data_root)
-        except HarnessError as error:
+        except FormatError as error:
             return error
         finally:
             shutil.rmtree(incoming, ignore_errors=True)

@@ -307,6 +307,35 @@ def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, d
         wait_until(lambda: not site.live().get("messages"), what="the end of the message")
 
 
+def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: Site, daemon: Daemon) -> None:
+    go = site.scratch / "go"
+    with daemon() as running:
+        busy = site.submit("w01", "t/two", f"stub: hold={go}")
+        wait_until(lambda: (site.live().get("current") or {}).get("kind") == "evaluation", what="a judge at work")
+        waiting = site.submit("w01", "t/one", "waits")
+        wait_until(lambda: site.live()["queued"] == 1, what="a candidate in the queue")
+        (site.root / "problems/t/one/definition.json").write_text("{}")
+        git(site.root, "commit", "--quiet", "-am", "Break a problem")
+        broken = git(site.root, "rev-parse", "HEAD")  # the daemon commits to this branch too
+        running.says("candidates of t/one wait")
+        wait_until(lambda: site.live()["queued"] == 0, what="an empty queue")
+        other = site.submit("w02", "t/two", "another")
+        go.touch()
+        running.entry_of(busy)
+        running.entry_of(other)
+        git(site.root, "revert", "--no-edit", broken)
+        assert running.entry_of(waiting).verdict is Verdict.PASSED
+
+
+def test_a_problem_that_is_taken_away_holds_nobody_up(site: Site, daemon: Daemon) -> None:
+    git(site.root, "rm", "--quiet", "-r", "problems/t/one")
+    with daemon() as running:
+        site.submit("w01", "t/one", "an orphan")
+        git(site.root, "commit", "--quiet", "-m", "Take it away")
+        running.says("there is no problem t/one")
+        running.entry_of(site.submit("w01", "t/two", "fine"))
+
+
 def test_stopping_commits_the_ledger_and_leaves_the_checkout_clean(site: Site, daemon: Daemon) -> None:
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/one", "stub: speedup=0.9"))
@@ -360,6 +389,26 @@ def test_a_judge_that_never_becomes_ready_ends_the_daemon_with_the_reason(
     assert raised.value.where == str(site.workspace.logs / "judge-cpu.log")
 
 
+def test_a_judge_that_cannot_be_started_at_all_ends_the_daemon_too(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judges, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", str(site.scratch / "no-such-judge"))
+    with pytest.raises(ConfigurationError, match=r"cannot be started: .*No such file"):
+        once()
+
+
+def test_an_answer_of_another_judge_version_is_no_answer(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_JUDGE_ANSWERS_AS", "2")
+    commit = site.submit("w01", "t/one", "honest")
+    once()
+    baseline = site.entries()[0]
+    assert baseline.verdict is Verdict.INVALID_REFERENCE
+    assert [entry.verdict for entry in of(site.entries(), commit)] == [Verdict.INVALID_REFERENCE]
+
+
 def test_a_second_daemon_is_refused_and_told_who_is_there(site: Site, daemon: Daemon) -> None:
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/one"))
@@ -373,3 +422,14 @@ def test_two_devices_share_the_work_and_a_baseline_is_measured_once(site: Site, 
         site.submit("w01", "t/one", f"number {number} stub: speedup=0.9")
     once(Config(devices=("cpu", "cpu:1")))
     assert kinds(site) == {EntryKind.BASELINE: 1, EntryKind.EVALUATION: 6}
+
+
+def test_a_target_of_ones_own_has_solutions_of_its_own(site: Site, once: Once) -> None:
+    site.submit("w01", "t/one", "for cpu")
+    once(Config(target="epyc"))
+    assert not site.entries()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tests.site.TARGET", "epyc")
+        site.submit("w01", "t/one", "for epyc")
+    once(Config(target="epyc"))
+    assert {entry.target for entry in site.entries()} == {"epyc"}

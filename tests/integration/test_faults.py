@@ -20,7 +20,7 @@ from harness.model.verdict import EntryKind
 from harness.store.ledger import Ledger, utc_now
 from harness.store.spool import segments
 from tests.integration.kills import check
-from tests.site import Commit, Site, git, site_in
+from tests.site import Commit, Site, git, site_in, write_problem
 from tests.waiting import wait_until
 
 DAEMON = [sys.executable, "-m", "harness", "daemon"]
@@ -186,10 +186,35 @@ def test_a_person_works_in_the_checkout_while_the_harness_runs(site: Site) -> No
     check(site)
 
 
-def test_a_second_harness_is_refused_and_told_who_is_there(site: Site) -> None:
-    first = site.start("daemon")
-    wait_until(lambda: site.live().get("pid"), what="the daemon")
-    second = site.run("daemon")
+def test_of_two_harnesses_the_second_is_refused_and_told_who_is_there(site: Site) -> None:
+    write_problem(site.root, "t/one", tunable=True)
+    git(site.root, "add", "--all")
+    git(site.root, "commit", "--quiet", "-m", "Something to tune")
+    start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--problem", "t/one")
+    first = site.start(*start)
+    daemon = wait_until(lambda: site.live().get("pid"), what="the daemon")
+    second = site.run(*start)
     assert second.returncode == 2
-    assert f"held by pid {first.pid} (harness daemon)" in second.stdout
+    assert f"held by pid {first.pid} (harness start)" in second.stdout
+    third = site.run("daemon")
+    assert third.returncode == 2
+    assert f"held by pid {daemon} (harness daemon)" in third.stdout
     end(first)
+    site.no_strays()
+    assert site.run("daemon", "--once").returncode == 0  # what was submitted when the first was told to end
+    check(site, crowned=())
+
+
+def test_a_daemon_that_dies_under_start_is_started_again_and_keeps_the_limit(site: Site) -> None:
+    write_problem(site.root, "t/one", tunable=True)
+    git(site.root, "add", "--all")
+    git(site.root, "commit", "--quiet", "-m", "Something to tune")
+    died = {"HARNESS_FAILPOINT": "daemon.after_outcome:2", "HARNESS_FAILPOINT_MARK": str(site.scratch / "died")}
+    start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--problem", "t/one")
+    done = site.run(*start, "--max-evaluations", "3", extra=died)
+    assert done.returncode == 0, done.stdout
+    assert "the daemon ended (SIGKILL) and is started again" in done.stdout
+    assert sum(evaluations(site).values()) == 3
+    again = site.run(*start, "--max-evaluations", "1")
+    assert again.returncode == 0, again.stdout
+    assert sum(evaluations(site).values()) == 4

@@ -41,7 +41,7 @@ def passed(site: Site) -> None:
         ("judge.answered:2", True),
     ],
 )
-def test_killed_with_the_whole_stack(site: Site, place: str, survives: bool) -> None:  # noqa: FBT001
+def test_killed_with_the_whole_stack(site: Site, place: str, survives: bool) -> None:
     mark = site.scratch / "killed"
     failpoint = {"HARNESS_FAILPOINT": place, "HARNESS_FAILPOINT_MARK": str(mark)}
     killed = site.run("daemon", "--once", extra=failpoint, deadline_s=DEADLINE_S)

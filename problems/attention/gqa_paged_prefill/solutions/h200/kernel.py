@@ -11,8 +11,24 @@ import triton.language as tl
 
 
 @triton.jit
-def step(sums, most, total, mine, k_cache, v_cache, table, start, position, length, scale,
-         ROW: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr):
+def step(
+    sums,
+    most,
+    total,
+    mine,
+    k_cache,
+    v_cache,
+    table,
+    start,
+    position,
+    length,
+    scale,
+    ROW: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     keys = start + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, DIM)
     if MASKED:  # past the end of a sequence its table, and the rest of its last page, may hold anything
@@ -37,9 +53,23 @@ def step(sums, most, total, mine, k_cache, v_cache, table, start, position, leng
 
 
 @triton.jit
-def attend(q, k_cache, v_cache, page_table, kv_lengths, output, chunk, max_pages, scale,
-           HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
-           BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr):
+def attend(
+    q,
+    k_cache,
+    v_cache,
+    page_table,
+    kv_lengths,
+    output,
+    chunk,
+    max_pages,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     GROUP: tl.constexpr = HEADS // KV_HEADS
     ROW: tl.constexpr = KV_HEADS * DIM
     first = (tl.num_programs(2) - 1 - tl.program_id(2)) * BLOCK_T  # the longest tiles start first
@@ -61,11 +91,43 @@ def attend(q, k_cache, v_cache, page_table, kv_lengths, output, chunk, max_pages
     seen_by_all = (length - chunk + first + 1) // BLOCK_N * BLOCK_N
     end = tl.minimum(length, length - chunk + first + BLOCK_T)
     for start in tl.range(0, seen_by_all, BLOCK_N):
-        sums, most, total = step(sums, most, total, mine, k_cache, v_cache, table, start, position, length, scale,
-                                 ROW, DIM, PAGE, BLOCK_N, False)
+        sums, most, total = step(
+            sums,
+            most,
+            total,
+            mine,
+            k_cache,
+            v_cache,
+            table,
+            start,
+            position,
+            length,
+            scale,
+            ROW,
+            DIM,
+            PAGE,
+            BLOCK_N,
+            False,
+        )
     for start in tl.range(seen_by_all, end, BLOCK_N):
-        sums, most, total = step(sums, most, total, mine, k_cache, v_cache, table, start, position, length, scale,
-                                 ROW, DIM, PAGE, BLOCK_N, True)
+        sums, most, total = step(
+            sums,
+            most,
+            total,
+            mine,
+            k_cache,
+            v_cache,
+            table,
+            start,
+            position,
+            length,
+            scale,
+            ROW,
+            DIM,
+            PAGE,
+            BLOCK_N,
+            True,
+        )
     tl.store(output + at, (sums / total[:, None]).to(output.dtype.element_ty), mask=token[:, None] < chunk)
 
 
@@ -75,6 +137,21 @@ def run(q, k_cache, v_cache, page_table, kv_lengths, output, *, BLOCK_T, BLOCK_N
     batch, max_pages = page_table.shape
     chunk = tokens // batch
     attend[(kv_heads, batch, triton.cdiv(chunk, BLOCK_T))](
-        q, k_cache, v_cache, page_table, kv_lengths, output, chunk, max_pages, math.log2(math.e) / math.sqrt(dim),
-        heads, kv_heads, dim, page, BLOCK_T, BLOCK_N, num_warps=WARPS, num_stages=STAGES,
+        q,
+        k_cache,
+        v_cache,
+        page_table,
+        kv_lengths,
+        output,
+        chunk,
+        max_pages,
+        math.log2(math.e) / math.sqrt(dim),
+        heads,
+        kv_heads,
+        dim,
+        page,
+        BLOCK_T,
+        BLOCK_N,
+        num_warps=WARPS,
+        num_stages=STAGES,
     )

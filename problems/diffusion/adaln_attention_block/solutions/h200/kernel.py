@@ -32,8 +32,18 @@ def modulate(x, shift, scale, output, tokens, HIDDEN: tl.constexpr, BLOCK: tl.co
 
 
 @triton.jit
-def attend(qkv, output, tokens, scale, HEADS: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr,
-           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr):
+def attend(
+    qkv,
+    output,
+    tokens,
+    scale,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    REST: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    EVEN: tl.constexpr,
+):
     HIDDEN: tl.constexpr = HEADS * DIM
     head = tl.program_id(1)
     qkv += tl.program_id(2).to(tl.int64) * tokens * 3 * HIDDEN + head * DIM
@@ -93,7 +103,9 @@ def finish(x, product, bias, gate, output, tokens, HIDDEN: tl.constexpr, BLOCK: 
     tl.store(output + at, value.to(output.dtype.element_ty), mask=inside)
 
 
-def run(x, shift, scale, gate, qkv_weight, qkv_bias, proj_weight, proj_bias, output, *, BLOCK_M, BLOCK_N, WARPS, STAGES):
+def run(
+    x, shift, scale, gate, qkv_weight, qkv_bias, proj_weight, proj_bias, output, *, BLOCK_M, BLOCK_N, WARPS, STAGES
+):
     batch, tokens, hidden = x.shape
     rows, dim = batch * tokens, hidden // HEADS
     block = triton.next_power_of_2(hidden)
@@ -103,8 +115,18 @@ def run(x, shift, scale, gate, qkv_weight, qkv_bias, proj_weight, proj_bias, out
     merged = modulated  # its content is spent
     even = tokens % BLOCK_N == 0
     attend[(triton.cdiv(tokens, BLOCK_M), HEADS, batch)](
-        qkv, merged, tokens, math.log2(math.e) / math.sqrt(dim), HEADS, dim, 16, BLOCK_M, BLOCK_N, even,
-        num_warps=WARPS, num_stages=STAGES,
+        qkv,
+        merged,
+        tokens,
+        math.log2(math.e) / math.sqrt(dim),
+        HEADS,
+        dim,
+        16,
+        BLOCK_M,
+        BLOCK_N,
+        even,
+        num_warps=WARPS,
+        num_stages=STAGES,
     )
     product = torch.mm(merged, proj_weight.t())
     finish[(rows,)](x, product, proj_bias, gate, output, tokens, hidden, block, num_warps=4)

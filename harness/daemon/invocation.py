@@ -1,0 +1,42 @@
+"""Which `harness start` a daemon works for, so that its limits are counted over the daemon's restarts too."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from harness.store.files import atomic_write
+from harness.store.parentage import PARENT_VARIABLE
+from harness.store.workspace import Workspace
+
+
+def current_invocation() -> str | None:
+    """Names the supervisor that started this process: its number and when it began; None when there is none.
+
+    To be asked before `die_with_parent`, which takes the supervisor's number out of the environment.
+    """
+    supervisor = os.environ.get(PARENT_VARIABLE)
+    if supervisor is None:
+        return None
+    with suppress(OSError):
+        # The 22nd field; the second is a name in parentheses that may hold anything (proc(5)).
+        began = Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{supervisor}-{began}"
+    return None
+
+
+def evaluations_before(workspace: Workspace, invocation: str, count: int) -> int:
+    """How many evaluations the ledger held when the invocation began; `count`, and remembered, at its first daemon.
+
+    Raises:
+        ConfigurationError: it cannot be written down.
+    """
+    file = workspace.state / "invocation.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads(file.read_text())
+        if known["id"] == invocation:
+            return int(known["evaluations_before"])
+    atomic_write(file, json.dumps({"version": 1, "id": invocation, "evaluations_before": count}))
+    return count

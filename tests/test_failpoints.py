@@ -1,0 +1,50 @@
+"""A failpoint kills the process that passes it, there and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+from harness.failpoints import failpoint
+for _ in range(3):
+    failpoint("area.other")
+    failpoint("area.place")
+    print("passed", flush=True)
+"""
+
+
+def run(**variables: str) -> tuple[int, int]:
+    """Exit code, and how often the program passed the place."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.count("passed")
+
+
+@pytest.mark.parametrize(("wanted", "passed"), [("area.place", 0), ("area.place:3", 2)])
+def test_it_dies_the_time_it_is_told_to(wanted: str, passed: int) -> None:
+    assert run(HARNESS_FAILPOINT=wanted) == (-signal.SIGKILL, passed)
+
+
+@pytest.mark.parametrize("wanted", ["area", "area.place:4", "area.places", ""])
+def test_elsewhere_it_lives(wanted: str) -> None:
+    assert run(HARNESS_FAILPOINT=wanted) == (0, 3)
+
+
+def test_with_a_mark_only_the_first_process_dies(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    both = {"HARNESS_FAILPOINT": "area.place", "HARNESS_FAILPOINT_MARK": str(mark)}
+    assert run(**both) == (-signal.SIGKILL, 0)
+    assert mark.read_text().startswith("area.place ")
+    assert run(**both) == (0, 3)
