@@ -1,0 +1,36 @@
+"""One judge a device: a lock of this host that lives as long as its holder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from harness.errors import ConfigurationError
+from harness.store.quiet import lock_directory
+
+
+def take_device_lock(name: str, device: str) -> int:
+    """Lock a device; the descriptor holds the lock until it is closed.
+
+    Args:
+        name: of the lock's file.
+        device: what the message calls it.
+
+    Raises:
+        ConfigurationError: another judge holds it.
+    """
+    path = lock_directory() / f"device-{name}"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise ConfigurationError(
+            f"the device {device} is held by another judge (process {holder})",
+            where=str(path),
+            remedy="wait for it, or stop it with `harness stop`",
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
