@@ -119,7 +119,7 @@ def _workload(
     layout = layout_of(problem, workload)
     memory = device.memory(layout)
     sets = WorkloadSets(problem, source, workload)
-    check = WorkloadCheck(reference, sets)
+    check = WorkloadCheck(reference, sets, device.summed)
     times: dict[Variant, float | None] = {"eager": None, "compile": None}
     if has_own_baseline(problem):
         times["baseline"] = None

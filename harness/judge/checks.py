@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from harness.judge import stress
-from harness.judge.correctness import Comparison, all_finite, compare, compare_all
+from harness.judge.correctness import Comparison, Summed, all_finite, compare, compare_all, summed
 from harness.judge.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
@@ -40,6 +40,11 @@ class WorkloadSets:
         if kind:
             stress.make(kind, self.problem, self.workload, into)
 
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether sets must be filled one after the other."""
+        return self.source.is_custom(self.workload)
+
     def stress(self) -> tuple[str, ...]:
         """The stress cases that change something here."""
         return stress.stress_cases(self.problem, self.workload)
@@ -51,6 +56,7 @@ class WorkloadCheck:
 
     reference: Reference
     sets: WorkloadSets
+    summed: Summed = summed
     note: str | None = None
     """Why the rule on precision could not be applied."""
     _truths: int = 0
@@ -86,7 +92,7 @@ class WorkloadCheck:
         if kind:
             return self._check_stressed(inputs, expected, outputs, kind)
         limits = {name: _SLACK * limit for name, limit in self._limits.items()}
-        found = compare_all(expected, outputs, tolerance, rms_limits=limits)
+        found = compare_all(expected, outputs, tolerance, rms_limits=limits, sums=self.summed)
         if found.passed and self._is_held_against_truth():
             broken = self._hold_against_truth(inputs, expected, outputs)
             if broken is not None:
@@ -128,7 +134,9 @@ class WorkloadCheck:
         def wrong(right: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> Comparison | None:
             zero_is_wrong = stress.CASES[kind].zero_is_wrong
             for name, limits in tolerances.items():
-                found = compare(right[name], given[name], limits, name=name, zero_is_wrong=zero_is_wrong)
+                found = compare(
+                    right[name], given[name], limits, name=name, zero_is_wrong=zero_is_wrong, sums=self.summed
+                )
                 if not found.passed:
                     return found
             return None

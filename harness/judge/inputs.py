@@ -51,7 +51,9 @@ class _Plan:
 
 
 class InputSource:
-    """The inputs of one evaluation. Not for use from several threads.
+    """The inputs of one evaluation.
+
+    Several threads may refill sets of a workload once one set of it has been filled, unless its inputs are custom.
 
     Args:
         problem: whose inputs.
@@ -82,7 +84,7 @@ class InputSource:
         Raises:
             FormatError: an input cannot be made as the problem says.
         """
-        if self._is_custom(workload):
+        if self.is_custom(workload):
             return self._custom(workload)
         sizes = self._problem.sizes(workload)
         inputs = self._problem.definition.inputs
@@ -101,7 +103,7 @@ class InputSource:
         Raises:
             FormatError: an input cannot be made as the problem says.
         """
-        if self._is_custom(workload):
+        if self.is_custom(workload):
             for name, value in self._custom(workload).items():
                 _put(into[name], value)
             return
@@ -114,7 +116,8 @@ class InputSource:
         for plan in self._random_inputs(workload):
             self._fill(plan, into[plan.name], slices)
 
-    def _is_custom(self, workload: Workload) -> bool:
+    def is_custom(self, workload: Workload) -> bool:
+        """Whether the problem's own code makes the inputs."""
         return any(isinstance(given, CustomInput) for given in workload.inputs.values())
 
     def _random_inputs(self, workload: Workload) -> tuple[_Plan, ...]:

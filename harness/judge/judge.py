@@ -226,7 +226,7 @@ class _Evaluation:
         variant = self._variant(workload)
         opponent = self._own if variant == "baseline" and self._own else self._opponents.reference(self._problem)
         sets = WorkloadSets(self._problem, self._inputs, workload)
-        check = WorkloadCheck(self._reference, sets)
+        check = WorkloadCheck(self._reference, sets, self._device.summed)
         rounds: Rounds | None = None
         try:
             candidate = self._ready_candidate()
@@ -282,7 +282,6 @@ class _Evaluation:
             assert self._stage is not None  # noqa: S101 - run() built it
             begin = time.monotonic()
             runner = self._device.runner()
-            self._device.start_standby()
             self._deadline += time.monotonic() - begin  # a runner's start-up is not the candidate's time
             try:
                 self._candidate = load(self._device, runner, self._stage, trusted=False, first_call_s=self._patience)

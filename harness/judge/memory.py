@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from collections.abc import Sequence
 
 import torch
 
@@ -73,14 +74,15 @@ def read_inputs(region: Region, layout: Layout, slot: int) -> list[Value]:
     return found
 
 
-def poison_outputs(region: Region, layout: Layout, slot: int) -> None:
-    """Overwrite a slot's outputs with what no right answer is: NaN, or a pattern of bits."""
-    begin = slot * layout.output_stride
-    region.all[begin : begin + layout.output_stride].fill_(_FLOAT_POISON)
+def poison_outputs(region: Region, layout: Layout, slots: Sequence[int]) -> None:
+    """Overwrite the outputs of slots, and of those between them, with what no right answer is: NaN, or a pattern."""
+    first, end = min(slots), max(slots) + 1
+    region.all[first * layout.output_stride : end * layout.output_stride].fill_(_FLOAT_POISON)
     for field in layout.outputs:
         if not field.torch_dtype.is_floating_point:
-            start = begin + field.offset
-            region.all[start : start + field.bytes].fill_(_OTHER_POISON)
+            for slot in slots:
+                start = slot * layout.output_stride + field.offset
+                region.all[start : start + field.bytes].fill_(_OTHER_POISON)
 
 
 def read_outputs(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:

@@ -11,14 +11,14 @@ import math
 import secrets
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from harness.judge.clock import calls_for, per_call_ns
-from harness.judge.devices import Memory
+from harness.judge.devices import Memory, T
 from harness.judge.reference import Value
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
@@ -57,6 +57,10 @@ class Sets(Protocol):
 
     def refill(self, into: Mapping[str, torch.Tensor], kind: str = "") -> None:
         """Overwrite one set with fresh inputs, ordinary or of a stress case: never the same twice."""
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether sets must be filled one after the other."""
 
     def stress(self) -> Sequence[str]:
         """Names of the stress cases: awkward inputs of the same shapes."""
@@ -124,6 +128,7 @@ class Rounds:
     timed_checks: int = 0
     _baseline_ns: float = 0.0
     _alone_ns: float = math.inf
+    _baseline_alone_ns: float = math.inf
     _long: bool = False
 
     def correctness(self) -> None:
@@ -143,16 +148,24 @@ class Rounds:
             first = False
 
     def _checked_batch(self, kinds: Sequence[str], within_s: float) -> None:
-        for slot, kind in enumerate(kinds):
-            self.sets.refill(self.memory.views(slot), kind)
+        self._fill(len(kinds), kinds)
         self.candidate.batch(self.memory, range(len(kinds)), within_s)
-        for slot, kind in enumerate(kinds):
-            self._check_slot(slot, kind)
+        self._check(range(len(kinds)), kinds)
 
-    def _check_slot(self, slot: int, kind: str = "") -> None:
-        inputs = self.memory.inputs(slot)
-        expected = self._expected(inputs)
-        self._judge(inputs, expected, slot, kind)
+    def _check(self, slots: Sequence[int], kinds: Sequence[str] = ()) -> None:
+        """Hold the candidate's outputs in these slots against the reference; `kinds` by slot, ordinary by default."""
+
+        def look(slot: int) -> Outcome:
+            inputs = self.memory.inputs(slot)
+            outputs = self.memory.outputs(self.candidate.runner, slot)
+            return self.checker.check(inputs, self._expected(inputs), outputs, kinds[slot] if kinds else "")
+
+        for slot, outcome in zip(slots, self._each(look, slots), strict=True):
+            self._take_in(outcome, kinds[slot] if kinds else "")
+
+    def _each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
+        """On every processor; a reference that takes long uses them all by itself."""
+        return [work(slot) for slot in slots] if self._long else self.candidate.device.each(work, slots)
 
     def _expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
         """The reference's outputs; a reference that takes long gets every processor."""
@@ -162,8 +175,7 @@ class Rounds:
         self._long = self._long or time.monotonic() - begin > _LONG_REFERENCE_S
         return expected
 
-    def _judge(self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], slot: int, kind: str) -> None:
-        outcome = self.checker.check(inputs, expected, self.memory.outputs(self.candidate.runner, slot), kind)
+    def _take_in(self, outcome: Outcome, kind: str = "") -> None:
         if outcome.reason is not None:
             told = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
             raise RunnerFailed(outcome.verdict, told)
@@ -177,9 +189,16 @@ class Rounds:
             raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
         return min(estimate, left)
 
-    def _fill(self, calls: int) -> None:
-        for slot in range(calls):
-            self.sets.refill(self.memory.views(slot))
+    def _fill(self, calls: int, kinds: Sequence[str] = ()) -> None:
+        """Fresh inputs in so many slots; `kinds` by slot, ordinary by default."""
+
+        def refill(slot: int) -> None:
+            self.sets.refill(self.memory.views(slot), kinds[slot] if kinds else "")
+
+        alone = calls if self.sets.one_at_a_time else 1  # the first makes what the others share
+        for slot in range(alone):
+            refill(slot)
+        self.candidate.device.each(refill, range(alone, calls))
 
     def look_at_baseline(self) -> None:
         """Warm the baseline up and see how long its calls take. Its failures are the judge's to explain."""
@@ -190,13 +209,15 @@ class Rounds:
         self._baseline_ns = min(per_call_ns(batch, 1, calibration) for batch in times)
 
     def _alone(self) -> None:
-        """Calls of the candidate in batches of one, checked like any other; the quickest is remembered."""
+        """Batches of one, of both sides, the candidate's checked like any other; the quickest are remembered."""
         calibration = self.candidate.device.calibration
         for _ in range(_SINGLES):
             self._fill(1)
+            batch = self.baseline.batch(self.memory, range(1), self._patience(1) * SLOWER_THAN_BASELINE)
+            self._baseline_alone_ns = min(self._baseline_alone_ns, per_call_ns(batch, 1, calibration))
             batch = self.candidate.batch(self.memory, range(1), self._patience(1))
             self._alone_ns = min(self._alone_ns, per_call_ns(batch, 1, calibration))
-            self._check_slot(0)
+            self._check([0])
 
     def _match(self) -> Match:
         """How many calls the batches of both sides have."""
@@ -204,8 +225,7 @@ class Rounds:
         calls = calls_for(self._alone_ns, self.memory.capacity)
         self._fill(calls)
         batch = self.candidate.batch(self.memory, range(calls), self._patience(calls))
-        for slot in self._sample(calls):
-            self._check_slot(slot)
+        self._check(self._sample(calls))
         calls = calls_for(per_call_ns(batch, calls, self.candidate.device.calibration), self.memory.capacity)
         theirs = calls_for(self._baseline_ns, self.memory.capacity)
         return Match(
@@ -262,29 +282,44 @@ class Rounds:
         theirs = match.baseline.calls
         audited = {secrets.randbelow(theirs)} if self.baseline.trusted else set(self._sample(theirs))
         own = set(self._sample(match.candidate.calls))
-        for slot in sorted(own | audited):
+
+        def look(slot: int) -> tuple[Outcome | None, Outcome | None]:
             inputs = self.memory.inputs(slot)
             expected = self._expected(inputs)
-            if slot in own:
-                self._judge(inputs, expected, slot, "")
+            mine, yours = (
+                self.checker.check(inputs, expected, self.memory.outputs(side.runner, slot)) if slot in its else None
+                for side, its in ((self.candidate, own), (self.baseline, audited))
+            )
+            return mine, yours
+
+        for mine, yours in self._each(look, sorted(own | audited)):
+            if mine is not None:
+                self._take_in(mine)
                 self.timed_checks += 1
-            if slot in audited:
-                outcome = self.checker.check(inputs, expected, self.memory.outputs(self.baseline.runner, slot))
-                if outcome.reason is not None:
-                    raise BaselineFailed(outcome.reason)
+            if yours is not None and yours.reason is not None:
+                raise BaselineFailed(yours.reason)
 
     def _compare_alone(self, blocks: Sequence[Block]) -> None:
-        """A call alone and a call among many must cost the same, to within what waking a runner explains."""
-        together = math.exp(statistics.fmean(math.log(each.candidate_ns) for each in blocks))
-        most = _BATCHED_GAIN * together + self.candidate.device.calibration.handshake_ns
-        if self._alone_ns > most:
-            self._alone()  # the machine may have been slow just then
-        if self._alone_ns > most:
-            raise RunnerFailed(
-                Verdict.SUSPECT,
-                f"a call alone takes {self._alone_ns / 1e3:.1f} us, a call in a batch {together / 1e3:.1f} us: "
-                "calls are not made one by one",
-            )
+        """A call alone and a call among many must cost the same.
+
+        To within what waking a runner explains: the handshake, and what the baseline's calls cost more alone than among
+        many, whose code and data are as cold then as the candidate's.
+        """
+        together, theirs = (
+            math.exp(statistics.fmean(map(math.log, times)))
+            for times in ([each.candidate_ns for each in blocks], [each.baseline_ns for each in blocks])
+        )
+        for last in (False, False, True):  # the machine may have been slow just then
+            waking = self.candidate.device.calibration.handshake_ns + max(0.0, self._baseline_alone_ns - theirs)
+            if self._alone_ns <= _BATCHED_GAIN * together + waking:
+                return
+            if not last:
+                self._alone()
+        raise RunnerFailed(
+            Verdict.SUSPECT,
+            f"a call alone takes {self._alone_ns / 1e3:.1f} us, a call in a batch {together / 1e3:.1f} us: "
+            "calls are not made one by one",
+        )
 
 
 class BaselineFailed(Exception):  # noqa: N818 - the problem's fault, not the candidate's

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.judge.correctness import all_finite, compare, compare_all, unchanged
+from harness.judge.correctness import Summed, all_finite, compare, compare_all, summed, unchanged
+from harness.judge.native import load_native
 from harness.judge.reference import Value
 from harness.model.problem import Tolerance
 from harness.model.verdict import Verdict
@@ -182,30 +183,66 @@ def test_unchanged_names_the_input_and_the_place() -> None:
     assert unchanged({"n": 3}, {"n": 4}) == "input `n` was changed from 3 to 4"
 
 
+NUMBERS = st.floats(-1e4, 1e4, width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-30])
+
+
+@pytest.fixture(scope="module")
+def one_pass(tmp_path_factory: pytest.TempPathFactory) -> Summed:
+    native = load_native(tmp_path_factory.mktemp("native"))
+    assert native is not None
+    return native.summed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 15, 4096, 70_001])
+def test_one_pass_sees_what_torch_sees(one_pass: Summed, dtype: torch.dtype, count: int) -> None:
+    right = torch.randn(count).to(dtype)
+    found = (right.float() * (1 + 1e-2 * torch.randn(count))).to(dtype)
+    for tolerance in (
+        Tolerance(max_atol=1e-3, max_rtol=0.5),
+        Tolerance(max_atol=0.0, max_rtol=0.5),
+        Tolerance(max_atol=5),
+    ):
+        ours, theirs = one_pass(found, right, tolerance), summed(found, right, tolerance)
+        assert (ours.within, ours.some_nonzero) == (theirs.within, theirs.some_nonzero)
+        assert theirs.within
+        assert (ours.max_abs, ours.max_rel) == pytest.approx((theirs.max_abs, theirs.max_rel), rel=1e-6)
+        assert (ours.squared_error, ours.squares) == pytest.approx((theirs.squared_error, theirs.squares), rel=1e-4)
+        for place in {0, count // 2, count - 1}:
+            for bad in (math.nan, math.inf, 1e9):
+                spoilt = found.clone()
+                spoilt[place] = bad
+                assert not one_pass(spoilt, right, tolerance).within
+    assert not one_pass(torch.zeros_like(right), right, tolerance).some_nonzero
+
+
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(-1e4, 1e4, width=32), st.floats(-1e4, 1e4, width=32)), min_size=1, max_size=60),
+    st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=60),
     st.sampled_from([0.0, 1e-5, 1e-2, 1.0]),
     st.sampled_from([0.0, 1e-5, 1e-2]),
     st.sampled_from([0.5, 0.9, 1.0]),
+    st.booleans(),
 )
 def test_never_passes_what_their_tool_fails(
-    pairs: list[tuple[float, float]], atol: float, rtol: float, ratio: float
+    one_pass: Summed, pairs: list[tuple[float, float]], atol: float, rtol: float, ratio: float, native: bool
 ) -> None:
     """Their rules in their words, evaluated plainly, against ours: an output we pass, they pass, with their figures."""
     expected, actual = (torch.tensor(side) for side in zip(*pairs, strict=True))
     error = (actual - expected).abs()
-    exceeds = error > atol + rtol * expected.abs()
+    exceeds = ~(error <= atol + rtol * expected.abs())
     matched = 1.0 - float(exceeds.sum()) / len(pairs)
     all_zero = not bool(actual.any()) and bool(expected.any())
-    found = compare(expected, actual, Tolerance(max_atol=atol, max_rtol=rtol, required_matched_ratio=ratio))
+    tolerance = Tolerance(max_atol=atol, max_rtol=rtol, required_matched_ratio=ratio)
+    found = compare(expected, actual, tolerance, sums=one_pass if native else summed)
     if found.passed:
+        assert bool(actual.isfinite().all())
         assert matched >= ratio
         assert not all_zero
         assert found.matched == pytest.approx(matched)
         assert found.max_abs_error == pytest.approx(float(error.max()))
     elif matched == 1.0:
-        assert all_zero
+        assert all_zero or not bool(expected.isfinite().all())
 
 
 def test_four_megabytes_take_milliseconds() -> None:

@@ -6,15 +6,16 @@ is opened once by a judge, which holds its lock for as long as it lives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
 from harness.errors import ConfigurationError
+from harness.judge.correctness import Summed
 from harness.judge.layout import Layout
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
@@ -22,6 +23,8 @@ from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem
 from harness.model.verdict import Trust
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Device(Protocol):
 
     target: str
     calibration: Calibration
+    summed: Summed
+    """How outputs are compared here."""
 
     def record(self) -> DeviceRecord:
         """The device as it is now, for the entry."""
@@ -74,6 +79,12 @@ class Device(Protocol):
 
     def all_processors(self) -> AbstractContextManager[None]:
         """For work of the judge that is long: every processor. Nothing is timed meanwhile."""
+
+    def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
+        """Work of the judge for each slot, on as many processors as it may have. Nothing is timed meanwhile.
+
+        All of it has ended when this returns; the first exception in the slots' order is raised.
+        """
 
     def start_standby(self) -> None:
         """Start the next runner ahead, now that nothing is being timed."""

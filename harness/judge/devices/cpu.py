@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import platform
@@ -12,16 +11,18 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from harness.errors import ConfigurationError
 from harness.judge import memory as shared
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, Record, parse_record
 from harness.judge.clock import LAUNCH_BOUND, MOST_CALLS, dispatch_ns, handshake_ns, now_ns
-from harness.judge.devices import Batch, Calibration, Memory
+from harness.judge.correctness import Summed, summed
+from harness.judge.devices import Batch, Calibration, Memory, T
+from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
 from harness.judge.layout import Field, Layout
 from harness.judge.limits import GIB, Limits
@@ -34,7 +35,6 @@ from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
-from harness.store.quiet import lock_directory
 
 _ARENA_BYTES = 64 << 20
 """Of inputs, and of outputs, unless one set is larger: populated pages of shared memory on both sides."""
@@ -46,6 +46,8 @@ _URGENT_S = 0.25
 """So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
 _INDUCTOR = "/inductor"
 _LOAD_S = 60.0
+_MOST_WORKERS = 4
+"""More would wait for the interpreter's lock."""
 _OWN_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
@@ -85,7 +87,7 @@ class CpuDevice:
     target = "cpu"
 
     def __init__(self, *, cache: Path, sandbox: SandboxKind) -> None:
-        self._lock = self._take_lock()
+        self._lock = take_device_lock("cpu", "cpu")
         allowed = sorted(os.sched_getaffinity(0))
         self._cpu = allowed[-1]
         self._spin = len(allowed) > 1
@@ -96,6 +98,7 @@ class CpuDevice:
             os.sched_setaffinity(0, set(allowed[:-1]))
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+        self._pool = _pool(allowed)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
@@ -103,6 +106,7 @@ class CpuDevice:
         self._plan = RunnerPlan(sandbox=sandbox, limits=limits, scratch=self._scratch)
         self._standby = Standby(self._plan)
         self._native = load_native(cache)
+        self.summed: Summed = self._native.summed if self._native is not None else summed
         self._cold = self._native is not None and self._native.flushes
         self._inputs = Region(_ARENA_BYTES, sealed=True)
         self._outputs: dict[int, Region] = {}
@@ -110,23 +114,6 @@ class CpuDevice:
         self._digest = hashlib.sha256(f"{_processor()}{platform.node()}".encode()).hexdigest()
         self.calibration = Calibration(0.0, 0.0)
         self.recalibrate()
-
-    def _take_lock(self) -> int:
-        path = lock_directory() / "device-cpu"
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "unknown"
-            os.close(lock)
-            raise ConfigurationError(
-                f"the device cpu is held by another judge (process {holder})",
-                where=str(path),
-                remedy="wait for it, or stop it with `harness stop`",
-            ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        return lock
 
     def record(self) -> DeviceRecord:
         """Name, stable id, and how it was used."""
@@ -158,6 +145,14 @@ class CpuDevice:
             yield
         finally:
             torch.set_num_threads(1)
+
+    def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
+        """Work for each slot: runners are stopped meanwhile, so that their processor is free for it."""
+        if self._pool is None or len(slots) < 2:
+            return [work(slot) for slot in slots]
+        futures = [self._pool.submit(work, slot) for slot in slots]
+        wait(futures)
+        return [future.result() for future in futures]
 
     def start_standby(self) -> None:
         """Start the next runner ahead."""
@@ -202,12 +197,11 @@ class CpuDevice:
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """Poison, flush, hand over, time, stop (see the protocol)."""
         layout, region = memory.layout, self._outputs[id(runner)]
-        for slot in slots:
-            shared.poison_outputs(region, layout, slot)
+        shared.poison_outputs(region, layout, slots)
         if self._native is not None and self._cold:
-            for slot in slots:
-                self._native.flush(self._inputs.address + slot * layout.input_stride, layout.input_stride)
-                self._native.flush(region.address + slot * layout.output_stride, layout.output_stride)
+            first, count = min(slots), max(slots) + 1 - min(slots)
+            self._native.flush(self._inputs.address + first * layout.input_stride, count * layout.input_stride)
+            self._native.flush(region.address + first * layout.output_stride, count * layout.output_stride)
         call = secrets.randbits(62)
         herd = runner.herd
         try:
@@ -280,9 +274,22 @@ class CpuDevice:
     def close(self) -> None:
         """End the standby and give memory, files and the lock back."""
         self._standby.close()
+        if self._pool is not None:
+            self._pool.shutdown()
         self._inputs.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self._lock)
+
+
+def _pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
+    """Threads for the judge's own work, on every processor; None where there is only one."""
+
+    def begin() -> None:
+        os.sched_setaffinity(0, set(processors))
+        torch.set_num_threads(1)
+
+    workers = min(len(processors), _MOST_WORKERS)
+    return ThreadPoolExecutor(workers, "judge", begin) if workers > 1 else None
 
 
 def _with_env(plan: RunnerPlan, inductor: str) -> RunnerPlan:
