@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -206,9 +207,14 @@ class Sealed:
         scalars = {name: value for name, value in inputs.items() if not isinstance(value, torch.Tensor)}
         sizes = self._problem.sizes(self._workload)
         plan = resolve(launches, spaces, self._problem.definition, sizes, scalars, params)
-        arena = (self._inputs.data_ptr(), self._outputs.data_ptr())
-        message = self._layout.message(self.slots, "eager")
-        work = SealedWorkload(self._bench.trusted, self._functions, plan.as_json(), message, arena, self._veil)
+        one = self._layout
+        slots = SimpleNamespace(inputs=one.inputs, outputs=one.outputs, input_stride=one.input_stride, slots=self.slots)
+
+        def place(slot: int) -> tuple[int, int]:
+            first = self._inputs.data_ptr() + slot * one.input_stride
+            return first, self._outputs.data_ptr() + slot * one.output_stride
+
+        work = SealedWorkload(self._bench.trusted, self._functions, plan.as_json(), slots, place, self._veil)
         readings: list[float] = []
         for _ in range(rounds + 1):
             readings = readings[: self.slots * rounds] + work.run(range(self.slots))

@@ -9,11 +9,11 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-_SCALARS = {"int": "q", "bool": "q", "float": "d"}
+SCALAR_FORMATS = {"int": "q", "bool": "q", "float": "d"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,35 @@ class Field:
     def of(cls, message: dict[str, Any]) -> Field:
         """From the judge's JSON."""
         return cls(**{**message, "shape": tuple(message["shape"])})
+
+
+class Sets(Protocol):
+    """One workload's slots, wherever they lie: what a Python solution is called with."""
+
+    @property
+    def inputs(self) -> tuple[Field, ...]:
+        """In order."""
+
+    @property
+    def outputs(self) -> tuple[Field, ...]:
+        """In order."""
+
+    @property
+    def slots(self) -> int:
+        """How many."""
+
+    @property
+    def variant(self) -> str:
+        """How a baseline runs."""
+
+    def input_tensors(self, slot: int) -> list[Any]:
+        """The inputs of one slot in order, None where a Python scalar stands."""
+
+    def output_tensors(self, slot: int) -> list[torch.Tensor]:
+        """The outputs of one slot in order."""
+
+    def scalar_readers(self) -> list[tuple[int, str, Any]]:
+        """(position among the inputs, kind, view such that view[slot] is the value) of each Python scalar."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +130,7 @@ class Workload:
         for position, field in enumerate(self.inputs):
             if field.scalar:
                 end = field.offset + (self.slots - 1) * self.input_stride + 8
-                view = memoryview(self.arena.inputs)[field.offset : end].cast(_SCALARS[field.scalar])  # type: ignore[call-overload]
+                view = memoryview(self.arena.inputs)[field.offset : end].cast(SCALAR_FORMATS[field.scalar])  # type: ignore[call-overload]
                 found.append((position, field.scalar, view[:: self.input_stride // 8]))
         return found
 

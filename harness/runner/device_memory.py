@@ -97,7 +97,8 @@ class Window:
     driver: Driver
     address: int
     bytes: int
-    mapped: bool = False
+    mapped: int = 0
+    """Bytes from the beginning that have memory behind them."""
 
     @classmethod
     def reserve(cls, driver: Driver, size: int) -> Window:
@@ -108,19 +109,19 @@ class Window:
         return cls(driver, address.value, size)
 
     def show(self, memory: Physical, device: int = 0) -> None:
-        """Map memory here, readable and writable."""
+        """Map memory at the beginning, readable and writable."""
         base, length = ctypes.c_ulonglong(self.address), ctypes.c_size_t(memory.bytes)
         none = ctypes.c_ulonglong(0)
         self.driver.call("cuMemMap", base, length, ctypes.c_size_t(0), ctypes.c_ulonglong(memory.handle), none)
         access = _Access(_Location(_ON_DEVICE, device), _READ_WRITE)
         self.driver.call("cuMemSetAccess", base, length, ctypes.byref(access), ctypes.c_size_t(1))
-        self.mapped = True
+        self.mapped = memory.bytes
 
     def hide(self) -> None:
         """Take the memory away again; the addresses stay reserved."""
         if self.mapped:
-            self.driver.call("cuMemUnmap", ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.bytes))
-            self.mapped = False
+            self.driver.call("cuMemUnmap", ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.mapped))
+            self.mapped = 0
 
     def free(self) -> None:
         """Give back the addresses."""

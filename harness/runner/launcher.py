@@ -11,7 +11,7 @@ import ctypes
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -68,13 +68,13 @@ class Trusted:
     def veil(self, source: int, target: int, size: int, veil: Veil, slot: int) -> PreparedLaunch:
         """A launch that veils, or unveils, one set of `size` bytes (a multiple of 16)."""
         number = veil.first_set + slot
-        secret = [("I", veil.key & 0xFFFFFFFF), ("I", veil.key >> 32), ("I", number & 0xFFFFFFFF), ("I", number >> 32)]
+        secret = [("I", part & 0xFFFFFFFF) for part in (veil.key, veil.key >> 32, number, number >> 32)]
         return self._prepare("veil", _GRID, 256, [("Q", source), ("Q", target), ("Q", size // 16), *secret])
 
-    def held(self, enqueue: Callable[[], None]) -> None:
+    def held(self, enqueue: Callable[[], None], limit_ns: int = _HOLD_NS) -> None:
         """Enqueue behind a held queue, so that the device finds everything there when it starts."""
         self._ticket += 1
-        self._prepare("hold", 1, 1, [("Q", self._go.data_ptr()), ("I", self._ticket), ("Q", _HOLD_NS)]).run()
+        self._prepare("hold", 1, 1, [("Q", self._go.data_ptr()), ("I", self._ticket), ("Q", limit_ns)]).run()
         try:
             enqueue()
         finally:
@@ -116,6 +116,44 @@ class Trusted:
         return float((many - few) / (long - short))
 
 
+def renumber(veil: PreparedLaunch, number: int) -> None:
+    """Let a prepared veil hide, or show, the set of another number (64 bits)."""
+    veil.change(5, number & 0xFFFFFFFF)
+    veil.change(6, number >> 32 & 0xFFFFFFFF)
+
+
+class Slots(Protocol):
+    """What the launcher asks of a workload's layout."""
+
+    @property
+    def inputs(self) -> Sequence[Placed]:
+        """In order."""
+
+    @property
+    def outputs(self) -> Sequence[Placed]:
+        """In order."""
+
+    @property
+    def input_stride(self) -> int:
+        """Bytes of a set's inputs, a multiple of 16."""
+
+    @property
+    def slots(self) -> int:
+        """How many."""
+
+
+class Placed(Protocol):
+    """An input or output in its slot."""
+
+    @property
+    def name(self) -> str:
+        """As the plan calls it."""
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the beginning of its side of the slot."""
+
+
 class SealedWorkload:
     """One workload of a sealed solution, ready to be called slot by slot."""
 
@@ -124,8 +162,8 @@ class SealedWorkload:
         trusted: Trusted,
         functions: Mapping[str, ctypes.c_void_p],
         plan: Mapping[str, Any],
-        layout: Mapping[str, Any],
-        arena: tuple[int, int],
+        layout: Slots,
+        place: Callable[[int], tuple[int, int]],
         veil: Veil,
     ) -> None:
         """Prepare every launch.
@@ -134,12 +172,12 @@ class SealedWorkload:
             trusted: the trusted kernels.
             functions: the solution's kernels by the name its plan uses.
             plan: `ResolvedPlan` as plain data.
-            layout: the judge's workload message (inputs, outputs, strides, slots).
-            arena: device addresses of the veiled inputs and of the outputs.
+            layout: fields, bytes of a set's inputs, slots.
+            place: device addresses of a slot's veiled inputs and of its outputs.
             veil: what the inputs are veiled with.
         """
-        self._trusted = trusted
-        self._current = torch.empty(layout["input_stride"], dtype=torch.uint8, device="cuda")
+        self._trusted, self._first_set = trusted, veil.first_set
+        self._current = torch.empty(layout.input_stride, dtype=torch.uint8, device="cuda")
         spaces = plan["workspaces"]
         self._spaces = {
             name: torch.full((-(-size // 16) * 16,), 0xA5, dtype=torch.uint8, device="cuda")
@@ -151,14 +189,13 @@ class SealedWorkload:
             if init != "none"
         ]
         shared = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
-        shared |= {f"input:{field['name']}": self._current.data_ptr() + field["offset"] for field in layout["inputs"]}
+        shared |= {f"input:{field.name}": self._current.data_ptr() + field.offset for field in layout.inputs}
         self._unveil: list[PreparedLaunch] = []
         self._calls: list[list[PreparedLaunch]] = []
-        for slot in range(layout["slots"]):
-            source = arena[0] + slot * layout["input_stride"]
-            self._unveil.append(trusted.veil(source, self._current.data_ptr(), layout["input_stride"], veil, slot))
-            outputs = arena[1] + slot * layout["output_stride"]
-            addresses = shared | {f"output:{field['name']}": outputs + field["offset"] for field in layout["outputs"]}
+        for slot in range(layout.slots):
+            source, outputs = place(slot)
+            self._unveil.append(trusted.veil(source, self._current.data_ptr(), layout.input_stride, veil, slot))
+            addresses = shared | {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
             self._calls.append(
                 [
                     PreparedLaunch(trusted.driver, functions[one["kernel"]], one, addresses, 0)
@@ -166,8 +203,10 @@ class SealedWorkload:
                 ]
             )
 
-    def run(self, slots: Sequence[int]) -> list[float]:
+    def run(self, slots: Sequence[int], first_set: int | None = None) -> list[float]:
         """Call each slot, in order; microseconds each by the device's events, nothing subtracted.
+
+        `first_set` numbers the sets anew: what one batch showed of a slot's veil says nothing of the next batch's.
 
         Raises:
             CudaError: a launch failed; the context may be gone.
@@ -175,6 +214,9 @@ class SealedWorkload:
         per_call = 4 + len(self._before) + max((len(call) for call in self._calls), default=1)
         step = max(1, _IN_FLIGHT // per_call)
         readings: list[float] = []
+        if first_set is not None:
+            for slot in slots:
+                renumber(self._unveil[slot], first_set + slot)
         for begin in range(0, len(slots), step):
             readings += self._chunk(slots[begin : begin + step])
         return readings

@@ -18,12 +18,16 @@ import sys
 import time
 import traceback
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from . import wire
 from .arena import Arena, Workload
 
-_LOADERS = {"cpp": "cpp", "pytorch": "pytorch", "reference": "reference", "empty": "empty"}
+_LOADERS = {
+    "cpp": "cpp", "pytorch": "pytorch", "reference": "reference", "empty": "empty",
+    "triton": "pytorch", "cute_dsl": "pytorch", "cuda": "sealed", "known": "known",
+}  # fmt: skip
 _passed: dict[str, int] = {}
 
 
@@ -46,33 +50,58 @@ def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(descriptors)
 
 
+class DeviceLine(Protocol):
+    """A runner's side of a device whose memory is shown batch by batch."""
+
+    def prepare(self, solution: Any, message: dict[str, Any]) -> None:  # noqa: ANN401 - what a loader gave
+        """Get a workload's calls ready."""
+
+    def run(self, identity: int, slots: Sequence[int], descriptor: int) -> int:
+        """One batch in the memory of a descriptor; nanoseconds claimed."""
+
+    def let_go(self) -> None:
+        """Of that memory."""
+
+
 class _Server:
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.solution: Any = None
-        self.arena: Arena | None = None
+        self.arena: Any = None
         self.call: Any = None
+        self.device: DeviceLine | None = None
 
     def load(self, message: dict[str, Any], descriptors: list[int]) -> None:
         failpoint("runner.before_load")
-        self.arena = Arena.attach(descriptors, message["input_bytes"], message["output_bytes"])
+        if "window_bytes" in message:
+            self.device = importlib.import_module(".cuda_line", __package__).CudaLine(message, descriptors)
+        else:
+            self.arena = Arena.attach(descriptors, message["input_bytes"], message["output_bytes"])
         loader = importlib.import_module(f".{_LOADERS[message['language']]}", __package__)
         self.solution = loader.load(message)
         failpoint("runner.loaded")
         self.line.send(wire.pack_record(wire.Code.LOADED))
 
     def prepare(self, message: dict[str, Any]) -> None:
-        assert self.arena is not None  # noqa: S101 - the judge loads first
         self.call = None
-        self.call = self.solution(Workload.of(message, self.arena))
+        if self.device is not None:
+            self.device.prepare(self.solution, message)
+        else:
+            self.call = self.solution(Workload.of(message, self.arena))
         gc.collect()
         gc.freeze()
         failpoint("runner.ready")
         self.line.send(wire.pack_record(wire.Code.READY))
 
-    def batch(self, data: bytes) -> None:
+    def batch(self, data: bytes, descriptors: list[int]) -> None:
         identity, slots = wire.unpack_call(data)
         failpoint("runner.before_call")
+        if self.device is not None:
+            claimed = self.device.run(identity, slots, descriptors[0])
+            self.line.send(wire.pack_record(wire.Code.DONE, call=identity, claimed_ns=claimed))
+            self.device.let_go()
+            self.line.send(wire.pack_record(wire.Code.IDLE, call=identity))
+            return
         call = self.call
         begin = time.perf_counter_ns()
         for slot in slots:
@@ -88,7 +117,7 @@ class _Server:
                 return
             try:
                 if data[:1] != b"{":
-                    self.batch(data)
+                    self.batch(data, descriptors)
                     continue
                 message = json.loads(data)
                 if message["op"] == "load":
@@ -114,6 +143,8 @@ def main(descriptor: int) -> None:
     torch.zeros(8).add_(1)
     for name in ("cpp", "pytorch", "reference", "empty"):
         importlib.import_module(f".{name}", __package__)
+    if os.environ.get("HARNESS_RUNNER_DEVICE") == "cuda":
+        importlib.import_module(".cuda_line", __package__).warm()
     line = socket.socket(fileno=descriptor)
     line.send(wire.pack_record(wire.Code.HELLO))
     _Server(line).serve()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import wire
-from .arena import Field, Workload
+from .arena import Field, Sets
 
 Call = Callable[[int], None]
 
@@ -31,27 +31,25 @@ def load_function(path: str, name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def load(message: dict[str, Any]) -> Callable[[Workload], Call]:
-    """Import the solution; the answer prepares a workload and gives the call on one slot."""
+Halves = tuple[Callable[[int], Any], Callable[[Any, int], None]]
+"""A call in two parts: compute, and deliver what it returned."""
+
+
+def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
+    """Import the solution; the answer prepares a workload and gives the call on one slot (in halves, if `timed`)."""
     function = load_function(message["source"], message["entry"])
     constants = message["params"]
     passing = message["destination_passing"]
-    return lambda workload: prepare(function, workload, constants, destination_passing=passing)
+    build = halves if message.get("timed") else prepare
+    return lambda workload: build(function, workload, constants, destination_passing=passing)
 
 
 def prepare(
-    function: Callable[..., Any], workload: Workload, constants: Mapping[str, Any], *, destination_passing: bool
+    function: Callable[..., Any], workload: Sets, constants: Mapping[str, Any], *, destination_passing: bool
 ) -> Call:
     """Make every slot's tensors beforehand."""
-    inputs = [workload.input_tensors(slot) for slot in range(workload.slots)]
+    arguments = _arguments(workload)
     outputs = [workload.output_tensors(slot) for slot in range(workload.slots)]
-    scalars = workload.scalar_readers()
-
-    def arguments(slot: int) -> list[Any]:
-        mine = inputs[slot]
-        for position, kind, view in scalars:
-            mine[position] = bool(view[slot]) if kind == "bool" else view[slot]
-        return mine
 
     def call_passing(slot: int) -> None:
         function(*arguments(slot), *outputs[slot], **constants)
@@ -60,6 +58,38 @@ def prepare(
         store(function(*arguments(slot), **constants), outputs[slot], workload.outputs)
 
     return call_passing if destination_passing else call_returning
+
+
+def halves(
+    function: Callable[..., Any], workload: Sets, constants: Mapping[str, Any], *, destination_passing: bool
+) -> Halves:
+    """Like `prepare`, in two parts: what is returned can be delivered when the clock has stopped."""
+    arguments = _arguments(workload)
+    outputs = [workload.output_tensors(slot) for slot in range(workload.slots)]
+
+    def compute(slot: int) -> Any:  # noqa: ANN401 - whatever it returns
+        given = outputs[slot] if destination_passing else ()
+        return function(*arguments(slot), *given, **constants)
+
+    def deliver(returned: Any, slot: int) -> None:  # noqa: ANN401
+        if not destination_passing:
+            store(returned, outputs[slot], workload.outputs)
+
+    return compute, deliver
+
+
+def _arguments(workload: Sets) -> Callable[[int], list[Any]]:
+    """A slot's inputs in order, scalars as they are at that moment."""
+    inputs = [workload.input_tensors(slot) for slot in range(workload.slots)]
+    scalars = workload.scalar_readers()
+
+    def arguments(slot: int) -> list[Any]:
+        mine = inputs[slot]
+        for position, kind, view in scalars:
+            mine[position] = bool(view[slot]) if kind == "bool" else view[slot]
+        return mine
+
+    return arguments
 
 
 def store(returned: Any, outputs: Sequence[torch.Tensor], fields: Sequence[Field]) -> None:  # noqa: ANN401 - untrusted

@@ -11,18 +11,19 @@ from typing import Any
 
 import torch
 
-from .arena import Workload
-from .pytorch import Call, load_function, prepare, store
+from .arena import Sets
+from .pytorch import Call, Halves, halves, load_function, prepare, store
 
 
-def load(message: dict[str, Any]) -> Callable[[Workload], Call]:
+def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
     """Import the reference; a workload says which variant runs."""
     run = load_function(message["source"], message["entry"])
+    build = halves if message.get("timed") else prepare
     compiled: list[Callable[..., Any]] = []
 
-    def workload_call(workload: Workload) -> Call:
+    def workload_call(workload: Sets) -> Call | Halves:
         if workload.variant == "eager":
-            return prepare(run, workload, {}, destination_passing=False)
+            return build(run, workload, {}, destination_passing=False)
         fields = workload.outputs
         given = len(workload.inputs)
 
@@ -31,6 +32,6 @@ def load(message: dict[str, Any]) -> Callable[[Workload], Call]:
 
         if not compiled:
             compiled.append(torch.compile(run_into, dynamic=True))
-        return prepare(compiled[0], workload, {}, destination_passing=True)
+        return build(compiled[0], workload, {}, destination_passing=True)
 
     return workload_call

@@ -29,13 +29,13 @@ extern "C" __global__ void fill(unsigned* to, unsigned long long words, unsigned
     for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < words; i += step) to[i] = pattern;
 }
 
-// Keeps the queue from running until the host has filled it, or `limit` nanoseconds have gone by.
+// Keeps the queue from running until the host has filled it (its ticket is reached), or `limit` nanoseconds have gone by.
 extern "C" __global__ void hold(volatile const unsigned* go, unsigned wanted, unsigned long long limit) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
     do {
         asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    } while (*go != wanted && now - start < limit);
+    } while ((int)(*go - wanted) < 0 && now - start < limit);
 }
 
 // Runs for a known number of cycles of the SM's clock and reports what it took, in cycles.

@@ -1,0 +1,85 @@
+"""How the calls of a batch are made on a CUDA device, by who is asked for them.
+
+Bounded: one after the other, then wait for the device; what the runner's own clock says is recorded and never used.
+Timed: trusted code (a problem's reference or its baseline) with the device's events around each call, as the trusted
+launcher has them around a sealed one: both sides of a ratio are on the same clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from .driver import Driver
+from .launcher import Trusted
+
+_HOLD_NS = 5_000_000
+"""So long the queue is held back for the launches of one call; code that waits for the device waits as long, once."""
+
+
+class Calls(Protocol):
+    """The calls of one workload."""
+
+    def run(self, identity: int, slots: Sequence[int]) -> int:
+        """Make one call on each slot, in order, until the device has finished; nanoseconds by this process' clock."""
+
+
+class Bounded:
+    """Untrusted code, or trusted code on the judge's clock."""
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self._call = call
+
+    def run(self, identity: int, slots: Sequence[int]) -> int:
+        """See `Calls`."""
+        del identity
+        call = self._call
+        begin = time.perf_counter_ns()
+        for slot in slots:
+            call(slot)
+        torch.cuda.synchronize()
+        return time.perf_counter_ns() - begin
+
+
+class Timed:
+    """Trusted Python code by the device's events: what is delivered after the call is no part of it."""
+
+    def __init__(self, trusted: Trusted, halves: tuple[Callable[[int], Any], Callable[[Any, int], None]]) -> None:
+        self._trusted = trusted
+        self._compute, self._deliver = halves
+        self._held = True
+
+    def run(self, identity: int, slots: Sequence[int]) -> int:
+        """See `Calls`; the events' readings, nothing subtracted."""
+        del identity
+        pairs = [self._one(slot) for slot in slots]
+        torch.cuda.synchronize()
+        return int(sum(start.elapsed_time(stop) for start, stop in pairs) * 1e6)
+
+    def _one(self, slot: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+
+        def enqueue() -> None:
+            self._trusted.displace.run()
+            start.record()
+            returned = self._compute(slot)
+            stop.record()
+            self._deliver(returned, slot)
+
+        begin = time.perf_counter_ns()
+        if self._held:
+            self._trusted.held(enqueue, _HOLD_NS)
+        else:
+            enqueue()
+        self._held = self._held and time.perf_counter_ns() - begin < _HOLD_NS
+        return start, stop
+
+
+def load_trusted(path: str) -> Trusted:
+    """The trusted kernels, compiled by the judge."""
+    torch.zeros(1, device="cuda")
+    return Trusted(Driver(), Path(path).read_bytes())

@@ -1,0 +1,49 @@
+"""Language cuda: device code and a launch plan. The trusted launcher makes every call; no host code of a candidate runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .cuda_arena import CudaWorkload
+from .cuda_calls import load_trusted
+from .launcher import SealedWorkload, Veil
+
+
+class SealedCalls:
+    """One workload of a sealed solution."""
+
+    def __init__(self, work: SealedWorkload) -> None:
+        self._work = work
+
+    def run(self, identity: int, slots: Sequence[int]) -> int:
+        """Nanoseconds by the device's events, nothing subtracted. `identity` numbers the veiled sets."""
+        return int(sum(self._work.run(slots, identity)) * 1e3)
+
+
+def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
+    """Load the cubin; the answer prepares a workload."""
+    trusted = load_trusted(message["trusted"])
+    driver = trusted.driver
+    stage = Path(message["artefact"])
+    module = driver.load((stage / "kernel.cubin").read_bytes())
+    symbols: dict[str, str] = json.loads((stage / "names.json").read_text())["symbols"]
+    functions = {name: driver.function(module, symbol) for name, symbol in symbols.items()}
+    key: int = message["veil"]
+
+    def prepare(workload: CudaWorkload) -> SealedCalls:
+        base = workload.arena.address
+
+        def place(slot: int) -> tuple[int, int]:
+            begin = base + slot * workload.stride
+            return begin, begin + workload.input_stride
+
+        work = SealedWorkload(trusted, functions, workload.plan, workload, place, Veil(key, 0))
+        torch.cuda.synchronize()
+        return SealedCalls(work)
+
+    return prepare
