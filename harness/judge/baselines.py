@@ -141,7 +141,7 @@ def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadChec
     side.batch(memory, range(1), side.first_call_s)
     _check(memory, side, check, 0)
     single = min(per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration) for _ in range(3))
-    calls = calls_for(single, memory.capacity)
+    calls = calls_for(single, memory.capacity, calibration)
     logs = []
     for _ in range(_BATCHES):
         for slot in range(calls):

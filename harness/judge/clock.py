@@ -8,14 +8,12 @@ from collections.abc import Callable
 
 from harness.judge.devices import Batch, Calibration
 
-BATCH_NS = 6_000_000
-"""A batch lasts about so long: the handshake (about 0.13 ms) is then 2 % of it."""
-MOST_CALLS = 32
-"""Calls of one batch at most: filling and checking more sets would cost judging time and buy little."""
 DISTURBED_SHARE = 0.01
 """Outside work that takes more than this share of a batch spoils its block."""
 LAUNCH_BOUND = 3.0
 """A call shorter than so many dispatches measures the dispatch."""
+_LEAST_SHARE = 0.01
+"""What a clock around each call reads beyond it can be nearly all there is, and never all of it."""
 _HANDSHAKES, _REPEATS = 41, 7
 
 
@@ -41,14 +39,15 @@ def dispatch_ns(batch: Callable[[], Batch], calls: int) -> float:
     return statistics.median(batch().claimed_ns for _ in range(_REPEATS)) / calls
 
 
-def calls_for(call_ns: float, capacity: int) -> int:
+def calls_for(call_ns: float, capacity: int, calibration: Calibration) -> int:
     """Calls of one batch for a side whose calls take so long, in memory's bounds."""
-    return max(1, min(capacity, MOST_CALLS, round(BATCH_NS / max(1.0, call_ns))))
+    return max(1, min(capacity, calibration.most_calls, round(calibration.batch_ns / max(1.0, call_ns))))
 
 
 def per_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float:
     """Nanoseconds a call, after one handshake is taken off, and never more than half of what was seen."""
-    return (batch.ns - min(calibration.handshake_ns, batch.ns / 2)) / calls
+    one = (batch.ns - min(calibration.handshake_ns, batch.ns / 2)) / calls
+    return max(one - calibration.around_ns, one * _LEAST_SHARE)
 
 
 def disturbed(batch: Batch) -> bool:

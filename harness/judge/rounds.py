@@ -222,12 +222,13 @@ class Rounds:
     def _match(self) -> Match:
         """How many calls the batches of both sides have."""
         self._alone()
-        calls = calls_for(self._alone_ns, self.memory.capacity)
+        calibration = self.candidate.device.calibration
+        calls = calls_for(self._alone_ns, self.memory.capacity, calibration)
         self._fill(calls)
         batch = self.candidate.batch(self.memory, range(calls), self._patience(calls))
         self._check(self._sample(calls))
-        calls = calls_for(per_call_ns(batch, calls, self.candidate.device.calibration), self.memory.capacity)
-        theirs = calls_for(self._baseline_ns, self.memory.capacity)
+        calls = calls_for(per_call_ns(batch, calls, calibration), self.memory.capacity, calibration)
+        theirs = calls_for(self._baseline_ns, self.memory.capacity, calibration)
         return Match(
             Entrant(self.baseline, theirs, self._patience(theirs) * SLOWER_THAN_BASELINE),
             Entrant(self.candidate, calls, self._patience(calls)),

@@ -55,7 +55,7 @@ def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, devi
         speedup_ci95=interval,
         log_ratios=ratios,
         claimed_us=statistics.fmean(block.claimed_ns for block in found.blocks) / 1e3,
-        subtracted_us=device.calibration.handshake_ns / found.batch_calls / 1e3,
+        subtracted_us=(device.calibration.handshake_ns / found.batch_calls + device.calibration.around_ns) / 1e3,
         checked=found.checked,
         calls=found.calls,
         blocks=len(found.blocks),

@@ -1,4 +1,4 @@
-"""Language cuda: device code and a launch plan. The trusted launcher makes every call; no host code of a candidate runs."""
+"""Language cuda: device code and a plan; the trusted launcher makes every call. No host code of its author runs."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from harness.judge.clock import MOST_CALLS, calls_for, dispatch_ns, disturbed, handshake_ns, per_call_ns
+from harness.judge.clock import calls_for, dispatch_ns, disturbed, handshake_ns, per_call_ns
 from harness.judge.devices import Batch, Calibration
 from harness.judge.timing import Block, kept
 
@@ -23,10 +23,10 @@ def test_a_handshake_is_taken_off_once_and_never_more_than_half() -> None:
 
 
 def test_batches_are_long_enough_for_the_clock_and_fit_into_memory() -> None:
-    assert calls_for(3_000_000, 100) == 2
-    assert calls_for(100_000_000, 100) == 1
-    assert calls_for(0.0, 4096) == MOST_CALLS
-    assert calls_for(1_000, 5) == 5
+    assert calls_for(3_000_000, 100, _CALIBRATION) == 2
+    assert calls_for(100_000_000, 100, _CALIBRATION) == 1
+    assert calls_for(0.0, 4096, _CALIBRATION) == _CALIBRATION.most_calls
+    assert calls_for(1_000, 5, _CALIBRATION) == 5
 
 
 def test_a_batch_is_disturbed_by_what_others_took_not_by_how_long_it_was() -> None:

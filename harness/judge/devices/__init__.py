@@ -22,6 +22,7 @@ from harness.judge.runners import Runner
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem
+from harness.model.solution import Language
 from harness.model.verdict import Trust
 
 T = TypeVar("T")
@@ -45,6 +46,12 @@ class Calibration:
     """Of a batch, whatever its calls: what is subtracted."""
     dispatch_ns: float
     """Of one call: what a runner needs to make it."""
+    batch_ns: int = 6_000_000
+    """A batch lasts about so long: the handshake is then a few percent of it."""
+    most_calls: int = 32
+    """Calls of one batch at most: filling and checking more sets would cost judging time and buy little."""
+    around_ns: float = 0.0
+    """Of one call: what a clock around each call reads beyond it; taken off."""
 
 
 class Memory(Protocol):
@@ -70,6 +77,13 @@ class Device(Protocol):
     calibration: Calibration
     summed: Summed
     """How outputs are compared here."""
+    memory_on: torch.device
+    """Where the judge's own copy of the sets lies."""
+    languages: tuple[Language, ...]
+    """What is judged here."""
+
+    def clock(self, *, sealed: bool) -> Device:
+        """This device with the clock for sealed solutions, or for all others. A device with one clock is its own."""
 
     def record(self) -> DeviceRecord:
         """The device as it is now, for the entry."""
@@ -95,7 +109,7 @@ class Device(Protocol):
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Memory for sets of these workloads; true: other memory than before, and old grants are void."""
 
-    def grant(self, runner: Runner) -> tuple[dict[str, int], tuple[int, ...]]:
+    def grant(self, runner: Runner) -> tuple[dict[str, object], tuple[int, ...]]:
         """Let a runner reach the reserved memory: words and descriptors for its load message."""
 
     def memory(self, layout: Layout) -> Memory:
@@ -122,7 +136,7 @@ class Device(Protocol):
 
 
 def open_device(name: str, *, cache: Path, sandbox: SandboxKind) -> Device:
-    """Open and lock a device by its name: `cpu`.
+    """Open and lock a device by its name: `cpu`, `cuda`, `cuda:1`.
 
     Raises:
         ConfigurationError: no such device, or another judge holds it.
@@ -131,4 +145,9 @@ def open_device(name: str, *, cache: Path, sandbox: SandboxKind) -> Device:
         from harness.judge.devices.cpu import CpuDevice  # noqa: PLC0415 - only the device asked for is imported
 
         return CpuDevice(cache=cache, sandbox=sandbox)
-    raise ConfigurationError(f"no such device: {name}", where="--device", remedy="devices here: cpu")
+    kind, _, number = name.partition(":")
+    if kind == "cuda" and (number or "0").isdigit():
+        from harness.judge.devices.cuda import open_cuda  # noqa: PLC0415
+
+        return open_cuda(int(number or 0), cache=cache, sandbox=sandbox)
+    raise ConfigurationError(f"no such device: {name}", where="--device", remedy="devices: cpu, cuda, cuda:0 ...")

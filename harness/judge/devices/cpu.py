@@ -19,9 +19,9 @@ import torch
 
 from harness.judge import memory as shared
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, Record, parse_record
-from harness.judge.clock import LAUNCH_BOUND, MOST_CALLS, dispatch_ns, handshake_ns, now_ns
+from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
 from harness.judge.correctness import Summed, summed
-from harness.judge.devices import Batch, Calibration, Memory, T
+from harness.judge.devices import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
 from harness.judge.layout import Field, Layout
@@ -33,6 +33,7 @@ from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem
+from harness.model.solution import Language
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 
@@ -85,6 +86,8 @@ class CpuDevice:
     """The CPU of this host. One judge at a time: the lock is the host's."""
 
     target = "cpu"
+    memory_on = torch.device("cpu")
+    languages: tuple[Language, ...] = ("cpp", "pytorch")
 
     def __init__(self, *, cache: Path, sandbox: SandboxKind) -> None:
         self._lock = take_device_lock("cpu", "cpu")
@@ -114,6 +117,11 @@ class CpuDevice:
         self._digest = hashlib.sha256(f"{_processor()}{platform.node()}".encode()).hexdigest()
         self.calibration = Calibration(0.0, 0.0)
         self.recalibrate()
+
+    def clock(self, *, sealed: bool) -> Device:
+        """There is one."""
+        del sealed
+        return self
 
     def record(self) -> DeviceRecord:
         """Name, stable id, and how it was used."""
@@ -174,12 +182,12 @@ class CpuDevice:
         self._inputs = Region(inputs, sealed=True)
         return True
 
-    def grant(self, runner: Runner) -> tuple[dict[str, int], tuple[int, ...]]:
+    def grant(self, runner: Runner) -> tuple[dict[str, object], tuple[int, ...]]:
         """The inputs, shared by all, and outputs of the runner's own."""
         if id(runner) in self._outputs:
             self._outputs.pop(id(runner)).close()
         mine = self._outputs[id(runner)] = Region(self._output_bytes, sealed=False)
-        words = {"input_bytes": self._inputs.bytes, "output_bytes": mine.bytes}
+        words: dict[str, object] = {"input_bytes": self._inputs.bytes, "output_bytes": mine.bytes}
         return words, (self._inputs.descriptor, mine.descriptor)
 
     def forget(self, runner: Runner) -> None:
@@ -268,7 +276,7 @@ class CpuDevice:
 
     def trust(self, latency_ns: float) -> Trust:
         """Launch-bound: a call not much longer than its dispatch, or one whose batch is shorter than its handshake."""
-        shortest = max(LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / MOST_CALLS)
+        shortest = max(LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / self.calibration.most_calls)
         return Trust.LAUNCH_BOUND if latency_ns < shortest else Trust.BOUNDED
 
     def close(self) -> None:
