@@ -50,7 +50,7 @@ def measure(
         BaselineFailed: the reference itself, run eagerly, fails.
     """
     begin = time.monotonic()
-    source = InputSource(problem, reference=reference)
+    source = InputSource(problem, reference=reference, device=device.memory_on)
     missing: dict[str, str] = {}
     sides = _sides(request, problem, opponents, progress, missing)
     try:
@@ -125,7 +125,7 @@ def _workload(
         times["baseline"] = None
     for variant, side in sides.items():
         try:
-            side.prepare(layout, memory.capacity, variant)
+            side.prepare(workload, layout, memory.capacity, variant)
             times[variant] = _variant(memory, side, sets, check)
         except (BaselineFailed, RunnerFailed) as failure:
             if variant == "eager":

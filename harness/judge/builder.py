@@ -74,9 +74,9 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
         BuildFailed: the compiler said no, took too long, or made too much.
         ConfigurationError: no compiler.
     """
-    defines = _defines(problem, solution.spec.params)
+    macros = defines(problem, solution.spec.params)
     flags = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", *solution.spec.compile.flags]
-    key = _key(solution, flags, defines)
+    key = _key(solution, flags, macros)
     store = cache_dir / "artefacts"
     kept = store / f"{key}.so"
     index = store / f"{key}.json"
@@ -84,7 +84,7 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
         return Built(kept, cached=True)
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix="build-") as scratch, working():
-        made = _compile(solution, [*flags, *defines], Path(scratch), sandbox)
+        made = _compile(solution, [*flags, *macros], Path(scratch), sandbox)
         failpoint("judge.built")
         index_text = json.dumps({"format": _FORMAT, "sha256": _digest(made), "compiler": compiler()[1]})
         made.chmod(0o444)
@@ -95,7 +95,8 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
     return Built(kept, cached=False)
 
 
-def _defines(problem: Problem, params: Mapping[str, ParamValue]) -> list[str]:
+def defines(problem: Problem, params: Mapping[str, ParamValue]) -> list[str]:
+    """Macros: `AXIS_name` for every constant axis, and the solution's params."""
     axes = problem.definition.axes.items()
     constants = [f"-DAXIS_{name}={axis.value}" for name, axis in axes if isinstance(axis, ConstAxis)]
     return constants + [f"-D{name}={_macro(value)}" for name, value in params.items()]
@@ -156,13 +157,13 @@ def _compile(solution: Solution, arguments: list[str], scratch: Path, sandbox: S
     if code is None:
         raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
     if code != 0 or made.is_symlink() or not made.is_file():
-        raise BuildFailed(_reason(said, inside[0]) or f"the compiler ended with code {code} and said nothing")
+        raise BuildFailed(reason_of(said, inside[0]) or f"the compiler ended with code {code} and said nothing")
     if made.stat().st_size > LARGEST_ARTEFACT:
         raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
     return made
 
 
-def _reason(said: str, sources: str) -> str:
+def reason_of(said: str, sources: str) -> str:
     """The compiler's first error lines, in the user's own file names; warnings and notes left out."""
     lines = [line.replace(f"{sources}/", "") for line in said.splitlines()]
     errors = [line for line in lines if re.search(r"\b(error|undefined reference|fatal)\b", line, re.IGNORECASE)]

@@ -69,10 +69,13 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 
-    def send_call(self, call: int, slots: Sequence[int]) -> None:
+    def send_call(self, call: int, slots: Sequence[int], descriptors: Sequence[int] = ()) -> None:
         """Ask for one call on each of `slots`, in order. Safe while the runner is stopped: it reads it later."""
         try:
-            self._socket.send(wire.pack_call(call, slots))
+            if descriptors:
+                socket.send_fds(self._socket, [wire.pack_call(call, slots)], list(descriptors))
+            else:
+                self._socket.send(wire.pack_call(call, slots))
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 

@@ -290,8 +290,8 @@ def _relative(squared_error: float, squares: float) -> float:
 
 
 def _unpacked(packed: torch.Tensor) -> torch.Tensor:
-    bits = packed.view(torch.uint8).long()
-    return torch.stack((_FOUR_BIT[bits & 15], _FOUR_BIT[bits >> 4]), dim=-1).flatten(-2)
+    bits, values = packed.view(torch.uint8).long(), _FOUR_BIT.to(packed.device)
+    return torch.stack((values[bits & 15], values[bits >> 4]), dim=-1).flatten(-2)
 
 
 def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:

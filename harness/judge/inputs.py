@@ -60,6 +60,7 @@ class InputSource:
         reference: the problem's reference, loaded; it has the entry point of custom inputs.
         seed: for tests; an evaluation takes the operating system's randomness.
         data_root: where safetensors paths may lead besides the problem's directory.
+        device: where the tensors that are filled lie; the CPU by default.
     """
 
     def __init__(
@@ -69,10 +70,12 @@ class InputSource:
         reference: Reference | None = None,
         seed: int | None = None,
         data_root: Path | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self._problem = problem
         self._reference = reference
         self._data_root = data_root
+        self._device = device or torch.device("cpu")
         self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
         self._pools: dict[tuple[Purpose, torch.dtype, int], torch.Tensor] = {}
         self._plans: dict[str, tuple[_Plan, ...]] = {}
@@ -89,7 +92,8 @@ class InputSource:
         sizes = self._problem.sizes(workload)
         inputs = self._problem.definition.inputs
         tensors = {
-            name: torch.empty(self._problem.shape(spec, sizes), dtype=_held_as(spec)) for name, spec in inputs.items()
+            name: torch.empty(self._problem.shape(spec, sizes), dtype=_held_as(spec), device=self._where(spec))
+            for name, spec in inputs.items()
         }
         self.refill(workload, tensors)
         return {
@@ -183,12 +187,16 @@ class InputSource:
                 made = [(Purpose(role, *_rest(purpose)), plan.dtype, row) for role in (Role.COSINE, Role.SINE)]
             seed = self._random.getrandbits(63)
             for each in made:
-                generator = torch.Generator().manual_seed(seed)
+                generator = torch.Generator(self._device).manual_seed(seed)
                 self._pools[each] = _values(each[0], rows, row, generator).to(plan.dtype)
         return self._pools[key]
 
     def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self._random.getrandbits(63))
+        return torch.Generator(self._device).manual_seed(self._random.getrandbits(63))
+
+    def _where(self, spec: TensorSpec) -> torch.device:
+        """A Python scalar stays on the host."""
+        return self._device if spec.shape is not None else torch.device("cpu")
 
     def _custom(self, workload: Workload) -> dict[str, Value]:
         definition = self._problem.definition
@@ -202,7 +210,7 @@ class InputSource:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._random.getrandbits(63))
             try:
-                made = self._reference.custom_inputs({**sizes, **scalars}, torch.device("cpu"))
+                made = self._reference.custom_inputs({**sizes, **scalars}, self._device)
             except Exception as error:
                 raise InvalidReferenceError(
                     f"`{definition.custom_inputs_entrypoint}` raised {type(error).__name__}: {error}",
@@ -322,8 +330,10 @@ def _scalar(plan: _Plan, source: random.Random) -> float:
 def _whole(purpose: Purpose, count: int, generator: torch.Generator) -> torch.Tensor:
     bound = int(purpose.high)
     if purpose.role is Role.DISTINCT and count <= bound:
-        return torch.randperm(bound, generator=generator)[:count]
-    values = torch.randint(0, max(1, bound + (purpose.role is Role.OFFSETS)), (count,), generator=generator)
+        return torch.randperm(bound, generator=generator, device=generator.device)[:count]
+    values = torch.randint(
+        0, max(1, bound + (purpose.role is Role.OFFSETS)), (count,), generator=generator, device=generator.device
+    )
     if purpose.role is Role.OFFSETS:
         values = values.sort().values
         values[0], values[-1] = 0, bound if count > 1 else 0
@@ -337,44 +347,52 @@ def _values(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -
 
 def _normal(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
     # Clamped to what every float format here holds; a normal variate beyond 6 is one in a billion.
-    return torch.randn(rows * row, generator=generator).clamp_(-6, 6).mul_(purpose.std)
+    return torch.randn(rows * row, generator=generator, device=generator.device).clamp_(-6, 6).mul_(purpose.std)
 
 
 def _uniform(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.rand(rows * row, generator=generator).mul_(purpose.high - purpose.low).add_(purpose.low)
+    return (
+        torch.rand(rows * row, generator=generator, device=generator.device)
+        .mul_(purpose.high - purpose.low)
+        .add_(purpose.low)
+    )
 
 
 def _around_one(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    distance = torch.rand(rows * row, generator=generator).mul_(0.4).add_(0.1)
-    return distance.mul_(torch.randint(0, 2, (rows * row,), generator=generator).mul_(2).sub_(1)).add_(1)
+    distance = torch.rand(rows * row, generator=generator, device=generator.device).mul_(0.4).add_(0.1)
+    return distance.mul_(
+        torch.randint(0, 2, (rows * row,), generator=generator, device=generator.device).mul_(2).sub_(1)
+    ).add_(1)
 
 
 def _mask(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    kept = torch.rand(rows * row, generator=generator) < 0.75
+    kept = torch.rand(rows * row, generator=generator, device=generator.device) < 0.75
     return torch.where(kept, 0.0, -1e4) if purpose.role is Role.ADDITIVE_MASK else kept
 
 
 def _angle(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    angles = torch.rand(rows * row, generator=generator).mul_(2 * math.pi)
+    angles = torch.rand(rows * row, generator=generator, device=generator.device).mul_(2 * math.pi)
     return torch.cos(angles) if purpose.role is Role.COSINE else torch.sin(angles)
 
 
 def _probability(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(rows, row, generator=generator).softmax(dim=-1)
+    return torch.randn(rows, row, generator=generator, device=generator.device).softmax(dim=-1)
 
 
 def _integer(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
     low = 1 if purpose.role is Role.LENGTHS else int(purpose.low)
     high = int(purpose.high) + (purpose.role is Role.LENGTHS)
-    return torch.randint(low, max(low + 1, high), (rows * row,), generator=generator)
+    return torch.randint(low, max(low + 1, high), (rows * row,), generator=generator, device=generator.device)
 
 
 def _boolean(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 2, (rows * row,), generator=generator)
+    return torch.randint(0, 2, (rows * row,), generator=generator, device=generator.device)
 
 
 def _bits(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 256, (rows * row,), generator=generator, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    return torch.randint(0, 256, (rows * row,), generator=generator, device=generator.device, dtype=torch.uint8).view(
+        torch.float4_e2m1fn_x2
+    )
 
 
 _DRAWS: dict[Role, Callable[[Purpose, int, int, torch.Generator], torch.Tensor]] = {

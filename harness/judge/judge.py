@@ -23,7 +23,7 @@ from harness.judge.opponents import Opponents
 from harness.judge.reference import InvalidReferenceError, Reference, load_reference
 from harness.judge.rounds import BaselineFailed, Rounds
 from harness.judge.runners import RunnerFailed
-from harness.judge.sides import LANGUAGES, Side, Stage, first_call_s, load, stage_solution
+from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.verdict import correct, failed, overall, timed, weakest_trust, with_bounds
 from harness.judge.version import judge_version
 from harness.model.config import SandboxKind
@@ -70,8 +70,14 @@ class Judge:
         self.environment = environment(sandbox)
         self.cache_dir = cache_dir
         self.sandbox: SandboxKind = sandbox
-        self.opponents = Opponents(device, cache_dir, sandbox)
+        self._opponents: dict[int, Opponents] = {}
         device.start_standby()
+
+    def opponents(self, clock: Device) -> Opponents:
+        """The baselines' runners on one of the device's clocks."""
+        if id(clock) not in self._opponents:
+            self._opponents[id(clock)] = Opponents(clock, self.cache_dir, self.sandbox)
+        return self._opponents[id(clock)]
 
     def answer(self, request: JudgeRequest, progress: Progress) -> JudgeAnswer:
         """Judge. Never raises for what a problem or a solution does."""
@@ -82,14 +88,16 @@ class Judge:
         except FormatError as error:
             return self._refused(request, Verdict.INVALID_REFERENCE, _line(error))
         if self.device.reserve(problem, [layout_of(problem, workload) for workload in problem.workloads]):
-            self.opponents.close()
+            self._end_opponents()
         try:
             if request.solution_dir is None:
-                answer = measure(request, problem, reference, self.device, self.opponents, progress)
+                opponents = self.opponents(self.device)
+                answer = measure(request, problem, reference, self.device, opponents, progress)
                 return answer.model_copy(update={"environment": self.environment_with(answer.environment)})
             return _Evaluation(self, request, problem, reference, progress).run()
         except (InvalidReferenceError, BaselineFailed) as error:
-            self.opponents.drop(problem)
+            for each in self._opponents.values():
+                each.drop(problem)
             return self._refused(request, Verdict.INVALID_REFERENCE, _line(error), problem)
         finally:
             self.device.start_standby()
@@ -113,9 +121,13 @@ class Judge:
             cost=Cost(),
         )
 
+    def _end_opponents(self) -> None:
+        for each in self._opponents.values():
+            each.close()
+
     def close(self) -> None:
         """End every runner and give the device back."""
-        self.opponents.close()
+        self._end_opponents()
         self.device.close()
 
 
@@ -131,17 +143,16 @@ class _Evaluation:
     ) -> None:
         self._judge = judge
         self._device = judge.device
-        self._opponents = judge.opponents
+        self._opponents = judge.opponents(judge.device)
         self._request = request
         self._problem = problem
         self._reference = reference
         self._progress = progress
-        self._inputs = InputSource(problem, reference=reference)
+        self._inputs = InputSource(problem, reference=reference, device=judge.device.memory_on)
         self._candidate: Side | None = None
         self._own: Side | None = None
         self._deadline = 0.0
-        self._stage: Stage | None = None
-        self._patience = 0.0
+        self._staged: Staged | None = None
 
     def _say(self, stage: str, done: int = 0) -> None:
         of = len(self._problem.workloads)
@@ -153,7 +164,7 @@ class _Evaluation:
         self._say("build")
         try:
             solution = self._read()
-            self._stage = stage_solution(
+            self._staged = staged = stage_solution(
                 self._problem,
                 solution,
                 cache_dir=self._judge.cache_dir,
@@ -164,7 +175,8 @@ class _Evaluation:
             results = [failed(each, Verdict.COMPILE_ERROR, reason) for each in self._problem.workloads]
             return self._answer(results, time.monotonic() - begin, 0.0, reason)
         built = time.monotonic()
-        self._patience = first_call_s(solution.spec.language)
+        self._device = self._judge.device.clock(sealed=staged.sealed)
+        self._opponents = self._judge.opponents(self._device)
         failpoint("judge.before_rounds")
         try:
             self._prepare_opponents()
@@ -186,10 +198,10 @@ class _Evaluation:
         solution = load_solution(Path(str(self._request.solution_dir)))
         for error in check_solution(solution, self._problem.definition):
             raise error
-        if solution.spec.language not in LANGUAGES:
+        if solution.spec.language not in self._device.languages:
             raise FormatError(
                 f"language {solution.spec.language} does not run on the device {self._device.target}; "
-                f"expected one of {', '.join(LANGUAGES)}",
+                f"expected one of {', '.join(self._device.languages)}",
                 where="solution.yaml",
             )
         return solution
@@ -239,11 +251,11 @@ class _Evaluation:
                 self._deadline,
             )
             try:
-                opponent.prepare(layout, memory.capacity, variant)
+                opponent.prepare(workload, layout, memory.capacity, variant)
                 rounds.look_at_baseline()
             except RunnerFailed as failure:
                 raise BaselineFailed(f"the baseline ({variant}) failed: {failure.reason}") from None
-            candidate.prepare(layout, memory.capacity, "")
+            candidate.prepare(workload, layout, memory.capacity)
             rounds.correctness()
             if not timing:
                 return correct(workload, rounds.tally)
@@ -279,12 +291,12 @@ class _Evaluation:
             RunnerFailed: loading the candidate fails.
         """
         if self._candidate is None:
-            assert self._stage is not None  # noqa: S101 - run() built it
+            assert self._staged is not None  # noqa: S101 - run() built it
             begin = time.monotonic()
             runner = self._device.runner()
             self._deadline += time.monotonic() - begin  # a runner's start-up is not the candidate's time
             try:
-                self._candidate = load(self._device, runner, self._stage, trusted=False, first_call_s=self._patience)
+                self._candidate = load(self._device, runner, self._staged, trusted=False)
             except RunnerFailed:
                 self._device.forget(runner)
                 raise

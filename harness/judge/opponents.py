@@ -17,7 +17,7 @@ from harness.judge.layout import layout_of
 from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import Runner, RunnerFailed
-from harness.judge.sides import Side, first_call_s, load, stage_reference, stage_solution
+from harness.judge.sides import Side, load, stage_reference, stage_solution
 from harness.model.config import SandboxKind
 from harness.model.problem import Problem, Workload
 from harness.store.solutions import load_solution
@@ -58,7 +58,7 @@ class Opponents:
 
     def _start(self, problem: Problem, runner: Runner) -> Side:
         try:
-            return load(self._device, runner, stage_reference(problem), trusted=True, first_call_s=_COMPILE_S)
+            return load(self._device, runner, stage_reference(problem), trusted=True)
         except RunnerFailed as failure:
             self._device.forget(runner)
             raise BaselineFailed(f"the reference does not load: {failure.reason}") from None
@@ -72,10 +72,9 @@ class Opponents:
         solution = load_solution(problem.directory / BASELINE_DIRECTORY)
         runner: Runner | None = None
         try:
-            stage = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)
+            staged = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)
             runner = self._device.runner()
-            patience = first_call_s(solution.spec.language)
-            return load(self._device, runner, stage, trusted=False, first_call_s=patience)
+            return load(self._device, runner, staged, trusted=False)
         except BuildFailed as failure:
             raise BaselineFailed(f"baseline/ does not build: {failure.reason}") from None
         except RunnerFailed as failure:
@@ -90,7 +89,7 @@ class Opponents:
             BaselineFailed: it cannot be compiled.
         """
         side = self.reference(problem)
-        source = InputSource(problem, reference=load_reference(problem))
+        source = InputSource(problem, reference=load_reference(problem), device=self._device.memory_on)
         for done, workload in enumerate(workloads):
             if (problem.digest, workload.uuid) in self._compiled:
                 continue
@@ -98,7 +97,7 @@ class Opponents:
             layout = layout_of(problem, workload)
             memory = self._device.memory(layout)
             try:
-                side.prepare(layout, 1, "compile")
+                side.prepare(workload, layout, 1, "compile")
                 source.refill(workload, memory.views(0))
                 side.batch(memory, range(1), _COMPILE_S)
             except RunnerFailed as failure:

@@ -182,4 +182,6 @@ def _perturbed(value: Value) -> Value:
     if not isinstance(value, torch.Tensor) or value.dtype not in _RAISED:
         return value
     double = value.double()
-    return double + double * torch.randn(value.shape, dtype=torch.float64) * (_PERTURBED_ULPS * _ULP)
+    return double + double * torch.randn(value.shape, dtype=torch.float64, device=value.device) * (
+        _PERTURBED_ULPS * _ULP
+    )

@@ -208,22 +208,24 @@ class Runner:
 
 
 class Standby:
-    """Keeps one runner started ahead, so that a fresh process costs no start-up."""
+    """Keeps runners started ahead, one by default, so that a fresh process costs no start-up."""
 
-    def __init__(self, plan: RunnerPlan) -> None:
+    def __init__(self, plan: RunnerPlan, ahead: int = 1) -> None:
         self._plan = plan
+        self._ahead = ahead
         self._ready: list[Runner] = []
 
     def start(self) -> None:
-        """See to it that one is on its way. Never call this while a batch is timed."""
-        if not self._ready:
+        """See to it that so many are on their way. Never call this while a batch is timed."""
+        while len(self._ready) < self._ahead:
             self._ready.append(Runner(self._plan))
 
     def take(self) -> Runner:
         """A fresh runner, ready to load."""
-        self.start()
+        if not self._ready:
+            self._ready.append(Runner(self._plan))
         failpoint("judge.standby_taken")
-        runner = self._ready.pop()
+        runner = self._ready.pop(0)
         runner.wait_ready()
         return runner
 

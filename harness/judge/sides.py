@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.judge.builder import build_cpp
+from harness.judge.cuda_builder import build_cuda
 from harness.judge.devices import Batch, Device, Memory
 from harness.judge.layout import Layout
 from harness.judge.runners import Runner
 from harness.model.config import SandboxKind
-from harness.model.problem import Problem
+from harness.model.launches import ResolvedPlan
+from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import wire
 
 _LOAD_S = 60.0
-LANGUAGES = ("cpp", "pytorch")
-"""What the CPU judge runs."""
+_COMPILED_S, _COMPILING_S, _REFERENCE_S = 10.0, 90.0, 240.0
+"""How long a first call may take: Python may compile then, compiled code may not."""
 
 
 @dataclass
@@ -31,13 +33,18 @@ class Side:
     first_call_s: float
     """How long the first batch of a workload may take: compilers start then."""
 
-    def prepare(self, layout: Layout, slots: int, variant: str, within_s: float = _LOAD_S) -> None:
+    plans: Mapping[str, ResolvedPlan]
+
+    def prepare(self, workload: Workload, layout: Layout, slots: int, variant: str = "") -> None:
         """Tell the runner a workload's slots.
 
         Raises:
             RunnerFailed: it crashed or did not answer.
         """
-        self.runner.ask(layout.message(slots, variant), wire.Code.READY, within_s)
+        message = layout.message(slots, variant)
+        if workload.uuid in self.plans:
+            message["plan"] = self.plans[workload.uuid].as_json()
+        self.runner.ask(message, wire.Code.READY, _LOAD_S)
 
     def batch(self, memory: Memory, slots: range | list[int], within_s: float) -> Batch:
         """One timed batch; see `Device.batch`."""
@@ -48,18 +55,40 @@ class Side:
         self.device.forget(self.runner)
 
 
-Stage = Callable[[Runner], dict[str, object]]
-"""Puts what a runner loads into its stage, and says so in words for its load message."""
+@dataclass(frozen=True)
+class Staged:
+    """What a runner will load."""
+
+    put: Callable[[Runner], dict[str, object]]
+    """Puts it into a runner's stage, and says so in words for its load message."""
+    first_call_s: float
+    plans: Mapping[str, ResolvedPlan] = field(default_factory=dict)
+    """Of a sealed solution, by workload."""
+
+    @property
+    def sealed(self) -> bool:
+        """Device code only: a trusted launcher makes its calls."""
+        return bool(self.plans)
 
 
-def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> Stage:
+def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> Staged:
     """Build a solution where it must be built; the answer puts it before a runner.
 
     Raises:
         BuildFailed: it does not compile.
+        FormatError: a sealed solution's launch plan is malformed.
     """
     spec = solution.spec
     words: dict[str, object] = {"op": "load", "language": spec.language, "entry": spec.function}
+    if spec.language == "cuda":
+        made = build_cuda(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
+
+        def stage_cubin(runner: Runner) -> dict[str, object]:
+            for name in ("kernel.cubin", "names.json"):
+                shutil.copyfile(made.directory / name, runner.stage / name)
+            return {**words, "artefact": runner.inside(runner.stage)}
+
+        return Staged(stage_cubin, _COMPILED_S, made.plans)
     if spec.language == "cpp":
         built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
 
@@ -68,7 +97,7 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
             shutil.copyfile(built.path, target)
             return {**words, "artefact": runner.inside(target)}
 
-        return stage_artefact
+        return Staged(stage_artefact, _COMPILED_S)
 
     def stage_sources(runner: Runner) -> dict[str, object]:
         root = runner.stage / "solution"
@@ -83,10 +112,10 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
             "destination_passing": spec.destination_passing,
         }
 
-    return stage_sources
+    return Staged(stage_sources, _COMPILING_S)
 
 
-def stage_reference(problem: Problem) -> Stage:
+def stage_reference(problem: Problem) -> Staged:
     """The problem's reference, run as it is."""
 
     def stage(runner: Runner) -> dict[str, object]:
@@ -94,20 +123,15 @@ def stage_reference(problem: Problem) -> Stage:
         target.write_text(problem.definition.reference)
         return {"op": "load", "language": "reference", "entry": "run", "source": runner.inside(target)}
 
-    return stage
+    return Staged(stage, _REFERENCE_S)
 
 
-def load(device: Device, runner: Runner, stage: Stage, *, trusted: bool, first_call_s: float) -> Side:
+def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Side:
     """Give a fresh runner its solution.
 
     Raises:
         RunnerFailed: loading it crashed, raised or took too long.
     """
-    words, descriptors = device.grant(runner)
-    runner.ask({**stage(runner), **words}, wire.Code.LOADED, _LOAD_S, descriptors)
-    return Side(device, runner, trusted, first_call_s)
-
-
-def first_call_s(language: str) -> float:
-    """Python may compile at its first call; C++ may not."""
-    return 10.0 if language == "cpp" else 90.0
+    words, descriptors = device.grant(runner, veiled=staged.sealed)
+    runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _LOAD_S, descriptors)
+    return Side(device, runner, trusted, staged.first_call_s, staged.plans)

@@ -74,7 +74,7 @@ def _spike(tensor: torch.Tensor, role: Role) -> None:
 
 def _integers(tensor: torch.Tensor, role: Role) -> None:
     if role in _INTEGERS:
-        tensor.copy_(torch.randint(*_INTEGERS[role], tensor.shape))
+        tensor.copy_(torch.randint(*_INTEGERS[role], tensor.shape, device=tensor.device))
 
 
 CASES = {

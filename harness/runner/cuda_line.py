@@ -11,6 +11,7 @@ import torch
 from . import known, sealed  # noqa: F401 - imported before there is anything to run
 from .cuda_arena import CudaArena
 from .cuda_calls import Bounded, Calls, Timed, load_trusted
+from .launcher import Trusted
 
 
 class CudaLine:
@@ -18,7 +19,9 @@ class CudaLine:
 
     def __init__(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
         self._arena = CudaArena(descriptors, message)
-        self._trusted = load_trusted(message["trusted"]) if message.get("timed") else None
+        self._trusted: Trusted | None = None
+        if message.get("timed") and message["language"] != "cuda":
+            self._trusted = load_trusted(message["trusted"])
         self._calls: Calls | None = None
         self._stride = 0
 

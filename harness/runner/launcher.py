@@ -47,6 +47,7 @@ class Trusted:
         l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
         self._displaced = torch.empty(_DISPLACE_FACTOR * l2_bytes, dtype=torch.uint8, device="cuda")
         self._go = torch.zeros(1, dtype=torch.int32).pin_memory()
+        self._took = torch.zeros(1, dtype=torch.int64, device="cuda")
         self._ticket = 0
         self.displace = self.fill(self._displaced.data_ptr(), self._displaced.numel(), 0x3F3F3F3F)
 
@@ -70,6 +71,10 @@ class Trusted:
         number = veil.first_set + slot
         secret = [("I", part & 0xFFFFFFFF) for part in (veil.key, veil.key >> 32, number, number >> 32)]
         return self._prepare("veil", _GRID, 256, [("Q", source), ("Q", target), ("Q", size // 16), *secret])
+
+    def known(self, cycles: int) -> PreparedLaunch:
+        """A launch that spins for so many cycles of the SM's clock."""
+        return self._prepare("known", 1, 1, [("q", cycles), ("Q", self._took.data_ptr())])
 
     def held(self, enqueue: Callable[[], None], limit_ns: int = _HOLD_NS) -> None:
         """Enqueue behind a held queue, so that the device finds everything there when it starts."""

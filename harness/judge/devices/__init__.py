@@ -109,8 +109,11 @@ class Device(Protocol):
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Memory for sets of these workloads; true: other memory than before, and old grants are void."""
 
-    def grant(self, runner: Runner) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Let a runner reach the reserved memory: words and descriptors for its load message."""
+    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
+        """Let a runner reach the reserved memory: words and descriptors for its load message.
+
+        `veiled`: it makes a sealed candidate's calls, whose sets are veiled until then.
+        """
 
     def memory(self, layout: Layout) -> Memory:
         """The reserved memory, laid out for one workload."""

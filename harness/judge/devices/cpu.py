@@ -182,8 +182,9 @@ class CpuDevice:
         self._inputs = Region(inputs, sealed=True)
         return True
 
-    def grant(self, runner: Runner) -> tuple[dict[str, object], tuple[int, ...]]:
+    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """The inputs, shared by all, and outputs of the runner's own."""
+        del veiled
         if id(runner) in self._outputs:
             self._outputs.pop(id(runner)).close()
         mine = self._outputs[id(runner)] = Region(self._output_bytes, sealed=False)
@@ -276,7 +277,9 @@ class CpuDevice:
 
     def trust(self, latency_ns: float) -> Trust:
         """Launch-bound: a call not much longer than its dispatch, or one whose batch is shorter than its handshake."""
-        shortest = max(LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / self.calibration.most_calls)
+        shortest = max(
+            LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / self.calibration.most_calls
+        )
         return Trust.LAUNCH_BOUND if latency_ns < shortest else Trust.BOUNDED
 
     def close(self) -> None:

@@ -1,0 +1,206 @@
+"""From CUDA C++ to a cubin: a candidate's in the builder's sandbox, the judge's own kernels beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from harness.errors import ConfigurationError, FormatError
+from harness.judge.builder import BUILD_S, LARGEST_ARTEFACT, BuildFailed, defines, reason_of
+from harness.judge.limits import GIB, Limits
+from harness.judge.sandbox import RUNNER_HOME, Binds, launch
+from harness.judge.toolkit import Toolkit, find_toolkit
+from harness.model.config import SandboxKind
+from harness.model.launches import ResolvedPlan, resolve
+from harness.model.plan import Launch, WorkspaceSpec
+from harness.model.problem import Problem, ScalarInput, Workload
+from harness.model.solution import Solution
+from harness.runner import nvrtc
+from harness.store.quiet import working
+
+TRUSTED_KERNELS = ("veil", "fill", "hold", "known")
+_FORMAT = 1
+_OPTIONS = ("-std=c++17", "-default-device")
+_OPTIMISED = {9, 10, 12}
+"""Major versions of compute capability that have instructions of their own (`sm_90a`)."""
+
+
+@dataclass(frozen=True)
+class SealedBuild:
+    """A compiled sealed solution: a directory with kernel.cubin and names.json, and by workload its plan in numbers."""
+
+    directory: Path
+    plans: Mapping[str, ResolvedPlan]
+    cached: bool
+
+
+def architecture() -> str:
+    """Of the device at hand, as NVRTC names it."""
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}{'a' if major in _OPTIMISED else ''}"
+
+
+def plans_of(problem: Problem, solution: Solution) -> dict[str, ResolvedPlan]:
+    """The launch plan of every workload, in numbers.
+
+    Raises:
+        FormatError: the plan is malformed for one of them.
+    """
+    spec = solution.spec
+    try:
+        launches = tuple(Launch.model_validate(one) for one in spec.launch)
+        spaces = {name: WorkspaceSpec.model_validate(one) for name, one in spec.workspaces.items()}
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise FormatError(f"{where}: {first['msg']}", where="solution.yaml: launch or workspaces") from error
+    for name, tensor in problem.definition.inputs.items():
+        given = [workload.inputs.get(name) for workload in problem.workloads]
+        if tensor.shape is None and not all(isinstance(one, ScalarInput) for one in given):
+            raise FormatError(f"scalar `{name}` is drawn for every call; a launch plan has its numbers beforehand")
+
+    def plan(workload: Workload) -> ResolvedPlan:
+        scalars = {name: given.value for name, given in workload.inputs.items() if isinstance(given, ScalarInput)}
+        return resolve(launches, spaces, problem.definition, problem.sizes(workload), scalars, dict(spec.params))
+
+    return {workload.uuid: plan(workload) for workload in problem.workloads}
+
+
+def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> SealedBuild:
+    """Compile a sealed solution for the device at hand, or take it from the cache.
+
+    Raises:
+        BuildFailed: the compiler said no, took too long, or made too much.
+        FormatError: the launch plan is malformed.
+        ConfigurationError: NVRTC or its headers are missing.
+    """
+    plans = plans_of(problem, solution)
+    kernels = sorted({launch.kernel for plan in plans.values() for launch in plan.launches})
+    toolkit = find_toolkit()
+    options = [*_OPTIONS, *defines(problem, solution.spec.params), *solution.spec.compile.flags]
+    request = {
+        "library": str(toolkit.library),
+        "includes": [str(path) for path in toolkit.includes],
+        "architecture": architecture(),
+        "options": options,
+        "kernels": kernels,
+    }
+    kept = cache_dir / "cubins" / _key(solution, request)
+    if _whole(kept):
+        return SealedBuild(kept, plans, cached=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as scratch, working():
+        made = _compile(solution, request, toolkit, Path(scratch), sandbox)
+        (made / "sha256").write_text(_digest(made))
+        shutil.rmtree(kept, ignore_errors=True)
+        made.rename(kept)
+    return SealedBuild(kept, plans, cached=False)
+
+
+def _key(solution: Solution, request: Mapping[str, object]) -> str:
+    digest = hashlib.sha256(json.dumps([_FORMAT, request, solution.spec.file]).encode())
+    for name in solution.sources:
+        data = (solution.directory / name).read_bytes()
+        digest.update(f"\n{name}\n{len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()[:40]
+
+
+def _digest(directory: Path) -> str:
+    parts = [(directory / name).read_bytes() for name in ("kernel.cubin", "names.json")]
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
+
+
+def _whole(directory: Path) -> bool:
+    index = directory / "sha256"
+    return index.is_file() and index.read_text() == _digest(directory)
+
+
+def _compile(
+    solution: Solution, request: Mapping[str, object], toolkit: Toolkit, scratch: Path, sandbox: SandboxKind
+) -> Path:
+    sources, output = scratch / "sources", scratch / "output"
+    output.mkdir()
+    for name in solution.sources:
+        target = sources / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(solution.directory / name, target)
+    confined = sandbox == "bubblewrap"
+    inside = ("/sources", "/output") if confined else (str(sources), str(output))
+    program = f"{RUNNER_HOME}/runner/nvrtc.py" if confined else nvrtc.__file__
+    whole = {**request, "source": f"{inside[0]}/{solution.spec.file}"}
+    (sources / "harness-request.json").write_text(json.dumps(whole))
+    shown = {path: str(path) for path in (toolkit.library.parent, *toolkit.includes) if not _has(path)}
+    begin = time.monotonic()
+    with (scratch / "messages").open("w+b") as messages:
+        process = launch(
+            sandbox,
+            [sys.executable, "-I", "-B", program, f"{inside[0]}/harness-request.json", inside[1]],
+            binds=Binds(read_only={sources: "/sources", **shown}, writable={output: "/output"}),
+            limits=Limits(memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64),
+            env={},
+            stderr=messages,
+            cwd=scratch,
+        )
+        code = process.exit_signal_or_code(BUILD_S)
+        process.kill()
+        messages.seek(0)
+        said = messages.read(1 << 16).decode(errors="replace")
+    log = output / "compile.log"
+    told = log.read_text(errors="replace")[: 1 << 16] if log.is_file() and not log.is_symlink() else ""
+    if code is None:
+        raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
+    made = [output / name for name in ("kernel.cubin", "names.json")]
+    if code != 0 or any(path.is_symlink() or not path.is_file() for path in made):
+        raise BuildFailed(reason_of(told or said, inside[0]) or f"NVRTC ended with code {code} and said nothing")
+    if sum(path.stat().st_size for path in made) > LARGEST_ARTEFACT:
+        raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
+    return output
+
+
+def _has(path: Path) -> bool:
+    """Whether every sandbox shows this path already."""
+    return path.is_relative_to("/usr") or path.is_relative_to(sys.prefix)
+
+
+def trusted_cubin(cache: Path) -> bytes:
+    """The judge's own kernels for the device at hand, compiled once.
+
+    Raises:
+        ConfigurationError: NVRTC cannot be used here; the message is its own.
+    """
+    source = Path(nvrtc.__file__).with_name("trusted.cu")
+    toolkit = find_toolkit()
+    request = {
+        "library": str(toolkit.library),
+        "includes": [str(path) for path in toolkit.includes],
+        "source": str(source),
+        "architecture": architecture(),
+        "options": list(_OPTIONS),
+        "kernels": list(TRUSTED_KERNELS),
+    }
+    name = hashlib.sha256(source.read_bytes() + json.dumps(request).encode()).hexdigest()[:16]
+    kept = cache / "native" / f"trusted-{name}.cubin"
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+            (Path(scratch) / "request.json").write_text(json.dumps(request))
+            command = [sys.executable, "-I", "-B", nvrtc.__file__, f"{scratch}/request.json", scratch]
+            done = subprocess.run(command, check=False, capture_output=True, timeout=BUILD_S, text=True)
+            if done.returncode:
+                log = Path(scratch) / "compile.log"
+                said = log.read_text() if log.is_file() else done.stderr
+                raise ConfigurationError(f"the judge's own kernels do not compile: {said.strip()}")
+            (Path(scratch) / "kernel.cubin").replace(kept)
+    return kept.read_bytes()
