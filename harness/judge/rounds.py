@@ -222,18 +222,26 @@ class Rounds:
     def _match(self) -> Match:
         """How many calls the batches of both sides have."""
         self._alone()
-        calibration = self.candidate.device.calibration
-        calls = calls_for(self._alone_ns, self.memory.capacity, calibration)
-        self._fill(calls)
-        batch = self.candidate.batch(self.memory, range(calls), self._patience(calls))
-        self._check(self._sample(calls))
-        calls = calls_for(per_call_ns(batch, calls, calibration), self.memory.capacity, calibration)
-        theirs = calls_for(self._baseline_ns, self.memory.capacity, calibration)
+        theirs = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
+        calls = self._calls(self.candidate, self._alone_ns, 1.0)
         return Match(
             Entrant(self.baseline, theirs, self._patience(theirs) * SLOWER_THAN_BASELINE),
             Entrant(self.candidate, calls, self._patience(calls)),
             self.memory,
         )
+
+    def _calls(self, side: Side, alone_ns: float, patience: float) -> int:
+        """How many calls a side's batches have; it has made as many once, so that no timed batch meets new memory."""
+        calibration = side.device.calibration
+        made, calls = 0, calls_for(alone_ns, self.memory.capacity, calibration)
+        while made < calls:
+            made = calls
+            self._fill(made)
+            batch = side.batch(self.memory, range(made), self._patience(made) * patience)
+            if side is self.candidate:
+                self._check(self._sample(made))
+            calls = calls_for(per_call_ns(batch, made, calibration), self.memory.capacity, calibration)
+        return calls
 
     def time(self, half_width: float, cap_s: float) -> Timed:
         """Blocks until the interval is narrow enough, the cap is reached, or the deadline.
