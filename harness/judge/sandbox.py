@@ -33,6 +33,7 @@ RUNNER_HOME = "/opt/judge"
 """Inside: the directory that holds the package `runner`."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
+_PROC_OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus", "fs", "scsi", "acpi")
 _START_S = 20.0
 _REAP_S = 2.0
 
@@ -81,9 +82,18 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**fixed, **extra}
 
 
+def _guarded_proc(*, devices: bool) -> list[str]:
+    """Read-only: uid 0 without any capability still owns, and could write, every file below /proc/sys.
+
+    CUDA writes to /proc/self (the names of its threads), so that with devices only what is the host's is read-only.
+    """
+    if not devices:
+        return ["--remount-ro", "/proc"]
+    return [part for name in _PROC_OF_THE_HOST for part in ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")]
+
+
 def _binds(binds: Binds) -> list[str]:
-    # Read-only: uid 0 without any capability still owns, and could write, every file below /proc/sys.
-    arguments = ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    arguments = ["--proc", "/proc", "--dev", "/dev", *_guarded_proc(devices=bool(binds.devices))]
     for directory in _SYSTEM:
         path = Path(directory)
         if path.is_symlink():
