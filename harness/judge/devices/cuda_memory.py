@@ -114,4 +114,11 @@ def summed(found: torch.Tensor, right: torch.Tensor, tolerance: Tolerance) -> Su
     )
     excess, max_abs, max_rel, squared_error, squares, largest = seen.tolist()
     # A NaN anywhere, or inf - inf, makes the excess NaN, and the comparison false.
-    return Sums(excess <= 0.0, max_abs, max_rel, squared_error, squares, largest != 0.0)
+    return Sums(
+        max_abs=max_abs,
+        max_rel=max_rel,
+        squared_error=squared_error,
+        squares=squares,
+        within=excess <= 0.0,
+        some_nonzero=largest != 0.0,
+    )
