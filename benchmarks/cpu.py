@@ -37,6 +37,8 @@ from harness.store.submission import read_outcome, solution_dir
 from harness.store.workspace import Workspace
 
 PROBLEM = "starter/rmsnorm_h4096"
+_STANDBY_S = 4.0
+"""After an evaluation the next runner starts up: what is measured begins with one that waits."""
 _HARNESS = (sys.executable, "-m", "harness")
 
 
@@ -113,6 +115,7 @@ def loop(root: Path, candidates: int = 6) -> list[Figure]:
         _idle(workspace)
         to_queue, to_entry = [], []
         for number in range(1, candidates + 1):
+            time.sleep(_STANDBY_S)
             submitted = submit(number)
             wait_for(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, what="the candidate in the queue")
             to_queue.append(time.perf_counter() - submitted.at)

@@ -163,6 +163,7 @@ class Daemon:
             self._recorder.retry()
             if time.monotonic() >= self._scan_at:
                 self._attempt(self._scan, "comparing refs with the ledger")
+                self._report()  # what was found is seen before it is handed out, which takes longer
             if time.monotonic() >= self._dispatch_at:
                 self._attempt(self._dispatch, "handing out work")
             self._recorder.flush()

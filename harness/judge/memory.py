@@ -15,6 +15,7 @@ import torch
 
 from harness.errors import ConfigurationError
 from harness.judge.layout import Field, Layout
+from harness.judge.native import Native
 from harness.judge.reference import Value
 
 _F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h, since Linux 5.1; Python has no name for it
@@ -74,15 +75,24 @@ def read_inputs(region: Region, layout: Layout, slot: int) -> list[Value]:
     return found
 
 
-def poison_outputs(region: Region, layout: Layout, slots: Sequence[int]) -> None:
-    """Overwrite the outputs of slots, and of those between them, with what no right answer is: NaN, or a pattern."""
-    first, end = min(slots), max(slots) + 1
-    region.all[first * layout.output_stride : end * layout.output_stride].fill_(_FLOAT_POISON)
+def poison_outputs(region: Region, layout: Layout, slots: Sequence[int], native: Native | None) -> None:
+    """Overwrite the outputs of slots, and of those between them, with what no right answer is: NaN, or a pattern.
+
+    With `native` they are cold afterwards.
+    """
+    stride = layout.output_stride
+    begin, end = min(slots) * stride, (max(slots) + 1) * stride
+    if native is None:
+        region.all[begin:end].fill_(_FLOAT_POISON)
+    else:
+        native.overwrite(region.address + begin, end - begin, _FLOAT_POISON)
     for field in layout.outputs:
         if not field.torch_dtype.is_floating_point:
             for slot in slots:
-                start = slot * layout.output_stride + field.offset
+                start = slot * stride + field.offset
                 region.all[start : start + field.bytes].fill_(_OTHER_POISON)
+                if native is not None:
+                    native.flush(region.address + start, field.bytes)
 
 
 def read_outputs(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 // What the judge does between batches and around the clock that Python cannot do, or not fast enough.
 //
 // flush: takes memory out of every cache.
+// overwrite: fills memory past the caches; what of it they held is gone from them.
 // exchange: continues a stopped runner, waits for its record, stops it and proves that it is stopped, with the clock read
 // before the first and after the last. The same steps as harness/judge/freeze.py, for the usual sandbox of a few processes;
 // whatever is unusual is left to that file. In Python, cold caches make these steps cost 0.35 ms.
@@ -41,6 +42,13 @@ extern "C" int flush(void* start, uint64_t bytes) {
     }
     return 0;
 }
+
+extern "C" void overwrite(void* start, uint64_t bytes, uint8_t byte) {
+    const __m128i value = _mm_set1_epi8(char(byte));
+    __m128i* at = (__m128i*)start;
+    for (__m128i* end = at + bytes / sizeof *at; at < end; ++at) _mm_stream_si128(at, value);
+    _mm_sfence();
+}
 #elif defined(__aarch64__)
 extern "C" int flush(void* start, uint64_t bytes) {
     uint64_t type;
@@ -53,6 +61,13 @@ extern "C" int flush(void* start, uint64_t bytes) {
 }
 #else
 extern "C" int flush(void*, uint64_t) { return 1; }
+#endif
+
+#if !defined(__x86_64__)
+extern "C" void overwrite(void* start, uint64_t bytes, uint8_t byte) {
+    memset(start, byte, bytes);
+    flush(start, bytes);
+}
 #endif
 
 namespace {

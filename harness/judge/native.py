@@ -63,6 +63,7 @@ class Native:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         library.flush.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+        library.overwrite.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint8]
         library.exchange.restype = ctypes.c_long
         library.compare.argtypes = [
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int,
@@ -76,6 +77,10 @@ class Native:
     def flush(self, address: int, size: int) -> None:
         """Take memory out of every cache."""
         self._library.flush(address, size)
+
+    def overwrite(self, address: int, size: int, byte: int) -> None:
+        """Fill memory, from and to a multiple of 16 bytes, and leave nothing of it in a cache."""
+        self._library.overwrite(address, size, byte)
 
     def summed(self, found: torch.Tensor, right: torch.Tensor, tolerance: Tolerance) -> Sums:
         """`harness.judge.correctness.summed` in one pass over memory, for the dtypes that most outputs have."""

@@ -289,8 +289,9 @@ class Rounds:
     def _check_both(self, match: Match) -> None:
         """The candidate's outputs, and the baseline's: one of a trusted one, else as many as the candidate's."""
         theirs = match.baseline.calls
-        audited = {secrets.randbelow(theirs)} if self.baseline.trusted else set(self._sample(theirs))
         own = set(self._sample(match.candidate.calls))
+        audited = {min(own)} if self.baseline.trusted else set(self._sample(theirs))
+        audited = {slot for slot in audited if slot < theirs} or {secrets.randbelow(theirs)}
 
         def look(slot: int) -> tuple[Outcome | None, Outcome | None]:
             inputs = self.memory.inputs(slot)

@@ -206,11 +206,11 @@ class CpuDevice:
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """Poison, flush, hand over, time, stop (see the protocol)."""
         layout, region = memory.layout, self._outputs[id(runner)]
-        shared.poison_outputs(region, layout, slots)
-        if self._native is not None and self._cold:
+        native = self._native if self._cold else None
+        shared.poison_outputs(region, layout, slots, native)
+        if native is not None:
             first, count = min(slots), max(slots) + 1 - min(slots)
-            self._native.flush(self._inputs.address + first * layout.input_stride, count * layout.input_stride)
-            self._native.flush(region.address + first * layout.output_stride, count * layout.output_stride)
+            native.flush(self._inputs.address + first * layout.input_stride, count * layout.input_stride)
         call = secrets.randbits(62)
         herd = runner.herd
         try:
