@@ -38,7 +38,7 @@ from harness.model.problem import ConstAxis, CustomInput, Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import nvrtc
 from harness.runner.driver import Driver
-from harness.runner.launcher import SealedWorkload, Trusted, Veil
+from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, Trusted, Veil
 from harness.store.problems import load_problem
 from harness.store.solutions import load_solution
 
@@ -80,7 +80,7 @@ class Bench:
         torch.zeros(1, device="cuda")
         self.calls = calls
         self.driver = Driver()
-        cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), ["veil", "fill", "hold", "known"], [])
+        cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), list(TRUSTED_KERNELS), [])
         self.trusted = Trusted(self.driver, cubin)
         self.overhead_us = self.trusted.pair_overhead_us()
 

@@ -18,6 +18,7 @@ import torch
 from .device_memory import bytes_tensor
 from .driver import Driver, PreparedLaunch
 
+TRUSTED_KERNELS = ("veil", "fill", "hold", "known", "compare")
 _IN_FLIGHT = 512
 """Launches queued behind one hold; the driver blocks at 1,024."""
 _HOLD_NS = 200_000_000
@@ -43,7 +44,7 @@ class Trusted:
     def __init__(self, driver: Driver, cubin: bytes) -> None:
         self.driver = driver
         module = driver.load(cubin)
-        self._functions = {name: driver.function(module, name) for name in ("veil", "fill", "hold", "known")}
+        self._functions = {name: driver.function(module, name) for name in TRUSTED_KERNELS}
         l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
         self._displaced = torch.empty(_DISPLACE_FACTOR * l2_bytes, dtype=torch.uint8, device="cuda")
         self._go = torch.zeros(1, dtype=torch.int32).pin_memory()
@@ -75,6 +76,14 @@ class Trusted:
     def known(self, cycles: int) -> PreparedLaunch:
         """A launch that spins for so many cycles of the SM's clock."""
         return self._prepare("known", 1, 1, [("q", cycles), ("Q", self._took.data_ptr())])
+
+    def compare(
+        self, found: int, right: int, count: int, kind: int, limits: tuple[float, float, float], sums: int
+    ) -> PreparedLaunch:
+        """A launch that sums up how two arrays of floats differ; addresses, and (atol, rtol, least scale)."""
+        numbers = [("Q", found), ("Q", right), ("Q", count), ("i", kind), *(("f", limit) for limit in limits)]
+        blocks = max(1, min(2 * _GRID, -(-count // 2048)))
+        return self._prepare("compare", blocks, 256, [*numbers, ("Q", sums)])
 
     def held(self, enqueue: Callable[[], None], limit_ns: int = _HOLD_NS) -> None:
         """Enqueue behind a held queue, so that the device finds everything there when it starts."""

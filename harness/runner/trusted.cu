@@ -46,3 +46,63 @@ extern "C" __global__ void known(long long cycles, long long* took) {
     while (now - start < cycles);
     *took = now - start;
 }
+
+__device__ float widened(const void* from, unsigned long long i, int kind) {
+    if (kind == 0) return ((const float*)from)[i];
+    const unsigned short bits = ((const unsigned short*)from)[i];
+    if (kind == 1) return __uint_as_float((unsigned)bits << 16);
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+struct Sums {
+    double squared_error, squares;
+    unsigned max_abs, max_rel;  // bits of floats that are not negative: they compare as integers, and NaN above all
+    unsigned outside, nonzero;
+};
+
+// One pass over an output and the expected one: harness/judge/correctness.py, `Sums`. kind: 0 float32, 1 bfloat16, 2 float16.
+extern "C" __global__ void compare(const void* found, const void* right, unsigned long long count, int kind, float atol, float rtol, float least, Sums* sums) {
+    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+    double squared_error = 0, squares = 0;
+    unsigned outside = 0, nonzero = 0, largest = 0, relative = 0;
+    constexpr int EACH = 8;
+    for (unsigned long long base = (blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x) * EACH; base < count; base += step * EACH) {
+        float errors = 0, wholes = 0;
+        float x[EACH], y[EACH];
+        const int here = count - base < EACH ? (int)(count - base) : EACH;
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            x[k] = k < here ? widened(found, base + k, kind) : 0.0f;
+            y[k] = k < here ? widened(right, base + k, kind) : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            const float size = fabsf(y[k]), error = fabsf(__fsub_rn(x[k], y[k]));
+            outside |= !(error <= __fadd_rn(__fmul_rn(size, rtol), atol));
+            nonzero |= x[k] != 0.0f;
+            largest = max(largest, __float_as_uint(error));
+            relative = max(relative, __float_as_uint(error / fmaxf(size, least)));
+            errors += error * error;
+            wholes += size * size;
+        }
+        squared_error += errors;
+        squares += wholes;
+    }
+    for (int lane = 16; lane; lane >>= 1) {
+        squared_error += __shfl_xor_sync(~0u, squared_error, lane);
+        squares += __shfl_xor_sync(~0u, squares, lane);
+        largest = max(largest, __shfl_xor_sync(~0u, largest, lane));
+        relative = max(relative, __shfl_xor_sync(~0u, relative, lane));
+        outside |= __shfl_xor_sync(~0u, outside, lane);
+        nonzero |= __shfl_xor_sync(~0u, nonzero, lane);
+    }
+    if (threadIdx.x % 32) return;
+    atomicAdd(&sums->squared_error, squared_error);
+    atomicAdd(&sums->squares, squares);
+    atomicMax(&sums->max_abs, largest);
+    atomicMax(&sums->max_rel, relative);
+    if (outside) atomicOr(&sums->outside, 1u);
+    if (nonzero) atomicOr(&sums->nonzero, 1u);
+}

@@ -27,10 +27,11 @@ from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
 from harness.judge.correctness import Summed
 from harness.judge.cuda_builder import trusted_cubin
 from harness.judge.devices import Batch, Calibration, Device, Memory, T
-from harness.judge.devices.cuda_memory import CudaMemory, Places, poison, summed
+from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Places, poison
+from harness.judge.devices.cuda_start import calibration_layout, runner_environment, take_memory_and_give_it_back
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
-from harness.judge.layout import Field, Layout
+from harness.judge.layout import Layout
 from harness.judge.limits import GIB, Limits
 from harness.judge.memory import Region
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
@@ -41,7 +42,7 @@ from harness.model.solution import Language
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.runner.cuda_arena import window
-from harness.runner.device_memory import Physical
+from harness.runner.device_memory import Physical, granularity
 from harness.runner.driver import CudaError, Driver
 from harness.runner.launcher import Trusted, Veil, renumber
 from harness.sol.hardware import target_of
@@ -53,17 +54,16 @@ _SETS_BYTES = 2 * GIB
 _WINDOW_BYTES = 32 * GIB
 """Addresses a runner reserves; memory behind them comes with each batch."""
 _SCALAR_BYTES = 1 << 20
-_RESERVED_SHARE = 8
-"""One part in so many of the device's memory is the judge's from the start: a candidate cannot starve it."""
 _AHEAD = 2
 """Runners kept started: a start takes seconds, and a candidate that breaks needs another."""
-_BOUNDED = Calibration(0.0, 0.0, batch_ns=10_000_000, most_calls=256)
-_SEALED = Calibration(0.0, 0.0, batch_ns=5_000_000, most_calls=64)
+_BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=128)
+_SEALED = Calibration(0.0, 0.0, batch_ns=4_000_000, most_calls=32)
 _PROBE_CYCLES = 40_000
 _BUSY_NS = 400_000
 """A kernel of 20 us that takes so long shares the device: somebody else's time slice comes first."""
 _IDLE_WITHIN_S = 0.2
 _KNOWN_BYTES, _KNOWN_CALLS, _DISPATCHES = 1 << 20, 6, 200
+_KEPT_SIZES = 4
 _LOAD_S = 120.0
 _INDUCTOR = "/inductor"
 
@@ -101,14 +101,16 @@ class CudaDevice:
 
     def __init__(self, nvml: Nvml, lock: int, *, cache: Path, sandbox: SandboxKind) -> None:
         self._nvml, self._lock = nvml, lock
-        self.summed: Summed = summed
         self.target = target_of(nvml.name) or nvml.name.lower().replace("nvidia ", "").replace(" ", "-")
-        _take_memory_and_give_it_back()
+        take_memory_and_give_it_back()
         torch.backends.cudnn.allow_tf32 = False  # what is expected is computed as the problem says
         self._driver = Driver()
+        self._unit = granularity(self._driver)
+        self._kept: dict[int, Physical] = {}
         self._window, self._bytes = window(self._driver, _WINDOW_BYTES)
         self._cubin = trusted_cubin(cache)
         self._trusted = Trusted(self._driver, self._cubin)
+        self.summed: Summed = Comparing(self._trusted)
         self._secret = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor-cuda"
@@ -117,10 +119,11 @@ class CudaDevice:
             sandbox=sandbox,
             limits=Limits(address_space_bytes=None, memory_bytes=32 * GIB),
             scratch=self._scratch,
-            env=_environment(nvml.uuid),
+            env=runner_environment(nvml.uuid),
             devices=tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))),
         )
         self._standby = Standby(self._plan, ahead=_AHEAD)
+        self._reference: Runner | None = None
         self._scalars = Region(_SCALAR_BYTES, sealed=True)
         self._sealed_runners: dict[int, _Sealed] = {}
         self._trusted_runners: set[int] = set()
@@ -158,12 +161,17 @@ class CudaDevice:
         """A fresh runner: a standby, or for the reference one with its compiler cache."""
         if not trusted:
             return self._standby.take()
+        runner, self._reference = self._reference or self._start_trusted(), None
+        self._trusted_runners.add(id(runner))
+        runner.wait_ready()
+        return runner
+
+    def _start_trusted(self) -> Runner:
+        """The reference's next runner: with a compiler cache that no candidate can write."""
         confined = self._plan.sandbox == "bubblewrap"
         inside = _INDUCTOR if confined else str(self._inductor)
         env = {**self._plan.env, "TORCHINDUCTOR_CACHE_DIR": inside, "TRITON_CACHE_DIR": f"{inside}/triton"}
-        runner = Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
-        self._trusted_runners.add(id(runner))
-        return runner
+        return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
 
     def all_processors(self) -> contextlib.AbstractContextManager[None]:
         """The judge's own work is on the device."""
@@ -174,12 +182,15 @@ class CudaDevice:
         return [work(slot) for slot in slots]
 
     def start_standby(self) -> None:
-        """Start the next runners ahead."""
+        """Start the next runners ahead, the reference's too."""
         self._standby.start()
+        self._reference = self._reference or self._start_trusted()
 
     def settle(self) -> None:
         """Wait for the standbys' start-up: a context that is being made disturbs the device."""
         self._standby.settle()
+        if self._reference is not None:
+            self._reference.wait_ready()
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Nothing: memory comes with each batch."""
@@ -223,12 +234,15 @@ class CudaDevice:
         calls, call = len(slots), secrets.randbits(62)
         runner.herd.go()
         before = self._nvml.look()
-        with self._fresh(calls * memory.stride) as (arena, descriptor):
+        veiled = self._sealed_runners.get(id(runner))
+        own = trusted or veiled is not None
+        with self._fresh(calls * memory.stride, kept=own) as (arena, descriptor):
             rows = arena[: calls * memory.stride].view(calls, memory.stride)
             given, outputs = rows[:, : memory.layout.input_stride], rows[:, memory.layout.input_stride :]
-            self._put(runner, memory, given, call)
+            self._put(veiled, memory, given, call)
             poison(outputs, memory.layout)
-            seen_at, copied_at = Places(memory.layout, self._secret).draw(calls, POSITIONS)
+            memory.places = memory.places or Places(memory.layout, self._secret)
+            seen_at, copied_at = memory.places.draw(calls, POSITIONS)
             sample = torch.empty(POSITIONS, dtype=torch.int64, device="cuda")
             words = arena[: calls * memory.stride].view(torch.int64)
             self._trusted.displace.run()
@@ -238,7 +252,8 @@ class CudaDevice:
             torch.cuda.synchronize()
             end = now_ns()
             copied = outputs.clone(memory_format=torch.contiguous_format)
-            touched = not (trusted or self._sealed(runner)) and not torch.equal(given, memory.given[:calls])
+            one = secrets.randbelow(calls)
+            touched = not own and not torch.equal(given[one], memory.given[one])
             honest = torch.equal(copied.view(-1).view(torch.int64)[copied_at], sample)
             self._let_go(runner, record, call)
         if not honest:
@@ -252,14 +267,14 @@ class CudaDevice:
         disturbed = self._disturbed(before, after)
         return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=end - begin if disturbed else 0)
 
-    def _sealed(self, runner: Runner) -> _Sealed | None:
-        return self._sealed_runners.get(id(runner))
-
     @contextlib.contextmanager
-    def _fresh(self, size: int) -> Iterator[tuple[torch.Tensor, int]]:
-        """Physical memory that nobody has seen: its bytes, and the descriptor that reveals it."""
+    def _fresh(self, size: int, *, kept: bool) -> Iterator[tuple[torch.Tensor, int]]:
+        """Physical memory that nobody untrusted has seen: its bytes, and the descriptor that reveals it.
+
+        `kept`: only our own programs see it, so that what the last batch of this size lay in does.
+        """
         try:
-            physical = Physical.create(self._driver, size)
+            physical = self._physical(size) if kept else Physical.create(self._driver, size)
         except CudaError as error:
             raise RunnerFailed(Verdict.RUNTIME_ERROR, f"left no memory on the device ({error})") from None
         descriptor = -1
@@ -271,11 +286,20 @@ class CudaDevice:
             if descriptor >= 0:
                 os.close(descriptor)
             self._window.hide()
-            physical.close()
+            if not kept:
+                physical.close()
 
-    def _put(self, runner: Runner, memory: CudaMemory, given: torch.Tensor, call: int) -> None:
+    def _physical(self, size: int) -> Physical:
+        """Memory that only our own programs see."""
+        rounded = -(-size // self._unit) * self._unit
+        if rounded not in self._kept:
+            while len(self._kept) >= _KEPT_SIZES:
+                self._kept.pop(next(iter(self._kept))).close()
+            self._kept[rounded] = Physical.create(self._driver, size)
+        return self._kept[rounded]
+
+    def _put(self, sealed: _Sealed | None, memory: CudaMemory, given: torch.Tensor, call: int) -> None:
         """Copy the sets to where the runner will see them; for a sealed one veiled, numbered by the batch's secret."""
-        sealed = self._sealed(runner)
         if sealed is None:
             given.copy_(memory.given[: len(given)])
             return
@@ -351,8 +375,8 @@ class CudaDevice:
                 runner.ask(layout.message(calls, ""), wire.Code.READY, _LOAD_S)
                 return lambda: self.batch(runner, memory, range(calls), _LOAD_S)
 
-            handshake = handshake_ns(batches(_layout(1, _KNOWN_BYTES), _KNOWN_CALLS))
-            dispatch = dispatch_ns(batches(_layout(3, 64), _DISPATCHES), _DISPATCHES)
+            handshake = handshake_ns(batches(calibration_layout(1, _KNOWN_BYTES), _KNOWN_CALLS))
+            dispatch = dispatch_ns(batches(calibration_layout(3, 64), _DISPATCHES), _DISPATCHES)
             self.calibration = replace(_BOUNDED, handshake_ns=handshake, dispatch_ns=dispatch)
         finally:
             self.forget(runner)
@@ -365,6 +389,8 @@ class CudaDevice:
     def close(self) -> None:
         """End the standbys and give everything back."""
         self._standby.close()
+        if self._reference is not None:
+            self._reference.kill()
         self._scalars.close()
         self._nvml.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -408,29 +434,3 @@ class SealedClock:
         """However short."""
         del latency_ns
         return Trust.SEALED
-
-
-def _take_memory_and_give_it_back() -> None:
-    """Torch keeps what it has had: from now on a candidate that takes all memory cannot take the judge's."""
-    free, total = torch.cuda.mem_get_info()
-    held = torch.empty(min(free // 2, total // _RESERVED_SHARE), dtype=torch.uint8, device="cuda")
-    del held
-
-
-def _environment(uuid: str) -> dict[str, str]:
-    """What CUDA and Triton need of the environment inside."""
-    env = {
-        "HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": uuid, "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108
-        "CUDA_CACHE_DISABLE": "1",
-    }  # fmt: skip
-    for name in ("LD_LIBRARY_PATH", "CUDA_HOME"):
-        if name in os.environ:
-            env[name] = os.environ[name]
-    return env
-
-
-def _layout(inputs: int, size: int) -> Layout:
-    """Of calibration's calls."""
-    fields = tuple(Field(f"a{number}", "uint8", (size,), number * size, size, None) for number in range(inputs))
-    stride = -(-inputs * size // 4096) * 4096
-    return Layout(fields, (Field("out", "uint8", (size,), 0, size, None),), stride, stride, ())
