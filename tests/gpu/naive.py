@@ -1,0 +1,155 @@
+"""A naive judge of GPU code, as public ones are: candidate, reference and clock in one Python process.
+
+Careful in the usual way: seeded inputs, three rounds against the reference, several input sets, CUDA events, the median
+of many timed calls, both sides timed alike. One forked child a judging: `python -m tests.gpu.naive`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.judge.attacks import naive as shared
+
+_SETS, _ROUNDS, _CALLS = 3, 3, 40
+
+
+def judge(problem: Path, solution: Path, answers: int) -> None:
+    """Judge every workload and write a line for each."""
+    definition = json.loads((problem / "definition.json").read_text())
+    namespace: dict[str, Any] = {}
+    exec(definition["reference"], namespace)
+    reference = namespace["run"]
+    sizes = {name: axis.get("value") for name, axis in definition["axes"].items()}
+    candidate: Callable[..., Any] | None = None
+    for number, line in enumerate((problem / "workload.jsonl").read_text().splitlines()):
+        workload = json.loads(line)
+        sizes |= workload["axes"]
+        torch.manual_seed(number)
+        sets = [make_inputs(definition, sizes) for _ in range(_SETS)]
+        candidate = candidate or load(definition, solution, sizes)
+        correct = check(candidate, reference, sets[0], workload["tolerance"]["max_atol"])
+        latency = measure(candidate, sets)
+        baseline = measure(reference, sets)
+        os.write(answers, (json.dumps({"correct": correct, "speedup": baseline / latency}) + "\n").encode())
+
+
+def make_inputs(definition: dict[str, Any], sizes: dict[str, int]) -> list[torch.Tensor]:
+    """Standard normal inputs; weights scaled by their fan-in."""
+    made = []
+    for name, spec in definition["inputs"].items():
+        value = torch.randn([sizes[axis] for axis in spec["shape"]], device="cuda")
+        made.append(value / sizes["K"] ** 0.5 if name == "weight" else value)
+    return made
+
+
+def check(run: Callable[..., Any], reference: Callable[..., Any], inputs: list[torch.Tensor], atol: float) -> bool:
+    """Three rounds against the reference."""
+    for _ in range(_ROUNDS):
+        expected = reference(*inputs)
+        out = run(*inputs)
+        if not is_close(out, expected, atol):
+            return False
+    return True
+
+
+def is_close(out: torch.Tensor, expected: torch.Tensor, atol: float) -> bool:
+    """SOL-ExecBench's rule: 99 % of the elements within atol + 1e-2 * |expected|."""
+    return bool(torch.isclose(out.float(), expected, atol=atol, rtol=1e-2).float().mean() >= 0.99)
+
+
+def measure(run: Callable[..., Any], sets: list[list[torch.Tensor]]) -> float:
+    """Median milliseconds a call by CUDA events."""
+    median = importlib.import_module("statistics").median
+    times = []
+    torch.cuda.synchronize()
+    for call in range(_CALLS):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        run(*sets[call % len(sets)])
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop))
+    return max(1e-6, float(median(times)))
+
+
+def load(definition: dict[str, Any], solution: Path, sizes: dict[str, int]) -> Callable[..., Any]:
+    """The candidate as a function that returns its output."""
+    import yaml
+
+    spec = yaml.safe_load((solution / "solution.yaml").read_text())
+    axes = next(iter(definition["outputs"].values()))["shape"]
+    if spec["language"] == "cuda":
+        call = load_cuda(solution, spec, sizes)
+    else:
+        sys.path.insert(0, str(solution))
+        call = importlib.import_module("kernel").run
+        if not spec["destination_passing"]:
+            return call  # type: ignore[no-any-return]
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        out = torch.empty([inputs[0].shape[0], *(sizes[axis] for axis in axes[1:])], device="cuda")
+        call(*inputs, out)
+        return out
+
+    return run
+
+
+def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Callable[..., Any]:
+    """Compile and launch in this process: one kernel, a block a row, an optional workspace."""
+    from harness.judge.toolkit import find_toolkit
+    from harness.runner import nvrtc
+    from harness.runner.driver import Driver, PreparedLaunch
+
+    toolkit, (plan,) = find_toolkit(), spec["launch"]
+    major, minor = torch.cuda.get_device_capability()
+    with tempfile.TemporaryDirectory() as scratch:
+        request = {
+            "library": str(toolkit.library), "includes": [str(path) for path in toolkit.includes],
+            "source": str(solution / "kernel.cu"), "architecture": f"sm_{major}{minor}a",
+            "options": ["-std=c++17", "-default-device"], "kernels": [plan["kernel"]],
+        }  # fmt: skip
+        (Path(scratch) / "request.json").write_text(json.dumps(request))
+        subprocess.run([sys.executable, nvrtc.__file__, f"{scratch}/request.json", scratch], check=True, timeout=60)
+        driver = Driver()
+        module = driver.load((Path(scratch) / "kernel.cubin").read_bytes())
+        symbol = json.loads((Path(scratch) / "names.json").read_text())["symbols"][plan["kernel"]]
+    function = driver.function(module, symbol)
+    kept = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") if spec["workspaces"] else None
+
+    def call(x: torch.Tensor, out: torch.Tensor) -> None:
+        pointers = [x.data_ptr(), out.data_ptr(), *([kept.data_ptr()] if kept is not None else [])]
+        launch = {
+            "grid": (x.shape[0], 1, 1), "block": (*plan["block"], 1, 1)[:3], "shared_bytes": 0, "cluster": None,
+            "cooperative": False, "args": [{"kind": "value", "format": "Q", "value": at} for at in pointers],
+        }  # fmt: skip
+        PreparedLaunch(driver, function, launch, {}, 0).run()
+
+    del sizes
+    return call
+
+
+def main() -> None:
+    """Serve requests until stdin ends; CUDA is touched in children only."""
+    assert statistics.median([1.0]) == 1.0
+    shared.judge = judge
+    shared._GIVES_UP_S = 25.0  # noqa: SLF001 - a GPU's context takes its time
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(shared.serve_one(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
