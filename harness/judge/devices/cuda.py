@@ -62,7 +62,7 @@ _PROBE_CYCLES = 40_000
 _BUSY_NS = 400_000
 """A kernel of 20 us that takes so long shares the device: somebody else's time slice comes first."""
 _IDLE_WITHIN_S = 0.2
-_KNOWN_BYTES, _KNOWN_CALLS, _DISPATCHES = 1 << 20, 6, 200
+_KNOWN_BYTES, _KNOWN_CALLS, _DISPATCHES = 1 << 20, 6, 128
 _KEPT_SIZES = 4
 _LOAD_S = 120.0
 _INDUCTOR = "/inductor"
