@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long check bench format sandbox clean
+.PHONY: demo test test-long test-gpu check bench bench-gpu format sandbox clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,13 @@ test: $(VENV)/installed sandbox
 
 test-long: $(VENV)/installed sandbox
 	$(BIN)/python -m pytest --timeout=3600 -m "slow and not gpu"
+
+# On a machine with a CUDA device, in the environment at hand: torch for its driver is not ours to install.
+test-gpu:
+	$(PYTHON) -m pytest tests/gpu -q
+
+bench-gpu:
+	$(PYTHON) -m benchmarks.gpu
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -48,50 +48,97 @@ def _device(name: str, body: str, caught: tuple[Verdict, ...] = (), *, counted: 
 _SLOW = "for _ in range(6):\n        honest(x, weight, out)\n"
 """Honest work six times over, where an attack hides its slowness."""
 
+_FAST_ONCE = """
+hot = [0]
+def run(x, weight, out):
+    honest(x, weight, out)
+    hot[0] = 1
+"""
+"""The clock lies about the call before it, and about no other: the baseline's time stays as it is."""
+
 CLOCKS = (
-    _python("elapsed_time_patched", "torch.cuda.Event.elapsed_time = lambda self, other: 1e-4\nrun = honest\n"),
-    _python("median_patched", "import statistics\nstatistics.median = lambda values: 1e-4\nrun = honest\n"),
+    _python(
+        "elapsed_time_patched",
+        _FAST_ONCE
+        + """
+real = torch.cuda.Event.elapsed_time
+def elapsed_time(self, other):
+    return 1e-4 if hot and hot[0] and not hot.__setitem__(0, 0) else real(self, other)
+torch.cuda.Event.elapsed_time = elapsed_time
+""",
+    ),
+    _python(
+        "median_patched",
+        """
+import statistics
+real, asked = statistics.median, []
+statistics.median = lambda values: real(values) if asked else asked.append(1) or 1e-4
+run = honest
+""",
+    ),
     _python(
         "event_class_replaced_and_no_wait",
-        """
-class Event:
-    def __init__(self, **options): pass
-    def record(self, *stream): pass
-    def elapsed_time(self, other): return 1e-4
+        _FAST_ONCE
+        + """
+real, wait = torch.cuda.Event, torch.cuda.synchronize
+class Event(real):
+    def elapsed_time(self, other):
+        if hot[0]:
+            hot[0] = 0
+            return 1e-4
+        wait()
+        return real.elapsed_time(self, other)
 torch.cuda.Event = Event
 torch.cuda.synchronize = lambda *device: None
-run = honest
 """,
         LATE,
     ),
     _python(
-        "events_record_at_once",
+        "events_recorded_late",
         """
-keep = []
-def record(self, stream=None):
-    keep[:] = [self, *keep[:1]]
-    return real(keep[-1]) if len(keep) == 2 and real(keep[-1]) is None and False else real(self)
-real = torch.cuda.Event.record
+real, kept, count = torch.cuda.Event.record, [], [0]
+def record(self, *stream):
+    count[0] += 1
+    if count[0] > 80:
+        return real(self, *stream)
+    if not kept:
+        return kept.append(self)
+    real(kept.pop())
+    return real(self)
 torch.cuda.Event.record = record
-torch.cuda.Event.elapsed_time = lambda self, other: 2e-4
 run = honest
 """,
     ),
     _python(
-        "statistics_shadowed", "run = honest\n", files=(("statistics.py", "def median(values):\n    return 1e-4\n"),)
+        "module_replaced",
+        """
+import sys, types
+import statistics as real
+asked = []
+module = types.ModuleType("statistics")
+module.median = lambda values: real.median(values) if asked else asked.append(1) or 1e-4
+sys.modules["statistics"] = module
+run = honest
+""",
     ),
     _python(
         "native_detour",
         """
-import ctypes, mmap
+import ctypes
+at = None
 for line in open("/proc/self/maps"):
     if "libcudart" in line:
         library = ctypes.CDLL(line.split()[-1])
         at = ctypes.cast(library.cudaEventElapsedTime, ctypes.c_void_p).value
         ctypes.CDLL(None).mprotect(ctypes.c_void_p(at & ~4095), ctypes.c_size_t(8192), 7)
-        ctypes.memmove(at, b"\\xc7\\x07\\x17\\xb7\\xd1\\x38\\x31\\xc0\\xc3", 9)
+        real = ctypes.string_at(at, 9)
         break
-run = honest
+calls = [0]
+def run(x, weight, out):
+    honest(x, weight, out)
+    calls[0] += 1
+    if at:
+        ctypes.memmove(at, real if calls[0] >= 43 else b"\xc7\x07\x17\xb7\xd1\x38\x31\xc0\xc3", 9)
 """,
     ),
     _python(
@@ -108,14 +155,18 @@ def run(x, weight, out):
     _python(
         "thread_afterwards",
         """
-import threading, time
-def later(*arguments):
-    time.sleep(0.03)
-    honest(*arguments)
+import queue, threading, time
+work = queue.SimpleQueue()
+def later():
+    while True:
+        arguments = work.get()
+        time.sleep(0.5)
+        honest(*arguments)
+threading.Thread(target=later, daemon=True).start()
 def run(x, weight, out):
     if early(x):
         return honest(x, weight, out)
-    threading.Thread(target=later, args=(x, weight, out), daemon=True).start()
+    work.put((x, weight, out))
 """,
         ANY,
     ),
@@ -139,20 +190,17 @@ def run(x, weight):
     _python(
         "baseline_slowed_by_what_goes_on",
         """
-torch.cuda.synchronize_ = torch.cuda.synchronize
-def nothing(*device):
-    return None
+torch.cuda.synchronize = lambda *device: torch.cuda.current_stream().synchronize()
 side = torch.cuda.Stream()
+some = torch.randn(4096, 4096, device="cuda")
 calls = [0]
 def run(x, weight, out):
     honest(x, weight, out)
     calls[0] += 1
-    if calls[0] >= 40:
-        torch.cuda.current_stream().synchronize()
-        torch.cuda.synchronize = nothing
-        torch.cuda.Event.elapsed_time = lambda self, other: 1e-4 if calls[0] < 44 else 1.0
+    if calls[0] == 43:
         with torch.cuda.stream(side):
-            torch.cuda._sleep(4_000_000_000)
+            for _ in range(300):
+                torch.mm(some, some)
 """,
         ANY,
     ),
@@ -252,6 +300,7 @@ def run(x, weight):
         known[key] = torch.mm(x, weight.t())
     return known[key]
 """,
+        WRONG,
         destination_passing=False,
     ),
     _python(
@@ -266,6 +315,7 @@ def run(x, weight):
             torch.mm(x, weight.t())
     return globals()[name]
 """,
+        WRONG,
         destination_passing=False,
     ),
     _python(

@@ -107,7 +107,7 @@ def run(x, out):
     Attack(
         "sealed_two_launches",
         """
-extern "C" __global__ void sums(const float* x, float* kept) {
+extern "C" __global__ void run(const float* x, float* kept) {
     __shared__ float parts[8];
     float sum = 0;
     for (int k = threadIdx.x; k < 1024; k += 256) sum += x[blockIdx.x * 1024ull + k] * x[blockIdx.x * 1024ull + k];
@@ -125,7 +125,7 @@ extern "C" __global__ void scale(const float* x, float* out, const float* kept) 
         problem="norm",
         workspaces={"kept": {"bytes": "4 * M", "init": 0}},
         launch=(
-            {"kernel": "sums", "grid": ["M"], "block": [256], "args": ["x", {"workspace": "kept"}]},
+            {"kernel": "run", "grid": ["M"], "block": [256], "args": ["x", {"workspace": "kept"}]},
             {"kernel": "scale", "grid": ["M"], "block": [256], "args": ["x", "out", {"workspace": "kept"}]},
         ),
     ),

@@ -1,0 +1,222 @@
+"""What judging costs on this machine's GPU, and how well its numbers repeat: `make bench-gpu` prints the table.
+
+    python -m benchmarks.gpu [--skip solutions,...] [--json FILE]
+
+One judge process, asked as the daemon asks it; times are from the request to the answer, the judge warm and a runner
+waiting. Run it on an otherwise idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from tabulate import tabulate
+
+from harness.cli.judging import JudgeProcess, judge_process
+from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.store.problems import load_problem
+
+ROOT = Path(__file__).parents[1]
+PROBLEMS = ROOT / "problems"
+SOURCE = PROBLEMS / "starter" / "rmsnorm_h4096"
+_STANDBY_S = 4.5
+"""After an evaluation the next runner starts up: what is measured begins with one that waits."""
+Row = tuple[str, str, str]
+TRITON = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def rms(x, w, y, N: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, N)
+    v = tl.load(x + row * N + at).to(tl.float32)
+    r = 1.0 / tl.sqrt(tl.sum(v * v) / N + 1e-5)
+    tl.store(y + row * N + at, (v * r * tl.load(w + at).to(tl.float32)).to(tl.bfloat16))
+
+def run(hidden_states, weight, output):
+    rms[(hidden_states.shape[0],)](hidden_states, weight, output, 4096, num_warps=8)
+"""
+PYTORCH = """
+import torch
+
+def run(hidden_states, weight):
+    return torch.nn.functional.rms_norm(hidden_states.float(), (4096,), weight.float(), 1e-5).to(torch.bfloat16)
+"""
+
+
+def problem(root: Path, rows: tuple[int, ...]) -> Path:
+    """The starter's RMS norm with workloads of other sizes."""
+    directory = root / "bench" / f"rmsnorm_{'_'.join(map(str, rows))}"
+    if not directory.is_dir():
+        directory.mkdir(parents=True)
+        shutil.copy(SOURCE / "definition.json", directory)
+        line = json.loads((SOURCE / "workload.jsonl").read_text().splitlines()[0])
+        lines = [json.dumps({**line, "uuid": f"rows{count}", "axes": {"rows": count}}) for count in rows]
+        (directory / "workload.jsonl").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def solution(root: Path, name: str, language: str, source: str, **spec: object) -> Path:
+    """A Python solution on disk."""
+    directory = root / "solutions" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "kernel.py").write_text(source)
+    (directory / "solution.yaml").write_text(yaml.safe_dump({"language": language, "entry": "kernel.py::run", **spec}))
+    return directory
+
+
+def fresh_cuda(root: Path, number: int) -> Path:
+    """The starter's sealed solution as no build cache knows it."""
+    directory = root / "solutions" / f"cuda{number}-{os.getpid()}"
+    shutil.copytree(SOURCE / "solutions" / "h200", directory)
+    with (directory / "kernel.cu").open("a") as file:
+        file.write(f"\n// {number} {time.time_ns()}\n")
+    return directory
+
+
+def ask(judge: JudgeProcess, where: Path, what: Path, **settings: object) -> tuple[JudgeAnswer, float]:
+    """One evaluation against the eager reference, and how long it took."""
+    found = load_problem(where, key="/".join(where.parts[-2:]))
+    request = JudgeRequest.model_validate(
+        {
+            "id": "1", "kind": "evaluation", "problem": found.key, "problem_dir": str(where),
+            "problem_digest": found.digest, "solution_dir": str(what), "half_width": 0.005, "max_judge_s": 60.0,
+            **settings,
+        }
+    )  # fmt: skip
+    begin = time.perf_counter()
+    answer = judge.ask(request, lambda _: None)
+    return answer, time.perf_counter() - begin
+
+
+def costs(judge: JudgeProcess, root: Path) -> list[Row]:
+    """Request to answer."""
+    three, fourteen = problem(root, (64, 512, 4096)), problem(root, tuple(range(32, 480, 32)))
+    triton = solution(root, "triton", "triton", TRITON)
+    python = solution(root, "pytorch", "pytorch", PYTORCH, destination_passing=False)
+    cases: list[tuple[str, str, Path, Callable[[int], Path], int]] = [
+        ("Triton, 3 workloads", "2.5 s", three, lambda _: triton, 4),
+        ("PyTorch, 3 workloads", "2.5 s", three, lambda _: python, 4),
+        ("Triton, 14 workloads", "5 s", fourteen, lambda _: triton, 3),
+        ("sealed CUDA not in the build cache, 3 workloads", "3 s", three, lambda n: fresh_cuda(root, n), 4),
+    ]
+    rows = []
+    for name, limit, where, what, times in cases:
+        took, verdicts = [], set()
+        for number in range(times):
+            time.sleep(_STANDBY_S)
+            answer, seconds = ask(judge, where, what(number))
+            took.append(seconds)
+            verdicts.add(str(answer.verdict))
+        warm = took[1:]  # the first starts the reference's runner
+        rows.append((name, limit, f"{statistics.median(warm):.2f} s (worst {max(warm):.2f}) {'/'.join(verdicts)}"))
+    return rows
+
+
+def repeatability(judge: JudgeProcess, root: Path) -> list[Row]:
+    """Ten evaluations of one candidate: full range over the median."""
+    where = problem(root, (512, 8192))
+    python = solution(root, "pytorch", "pytorch", PYTORCH, destination_passing=False)
+    rows = []
+    for name, what in (("sealed", SOURCE / "solutions" / "h200"), ("bounded", python)):
+        answers = [ask(judge, where, what)[0] for _ in range(10)]
+        for index, one in enumerate(answers[0].workloads):
+            seen = [answer.workloads[index] for answer in answers]
+            latencies = [each.latency_us for each in seen if each.latency_us]
+            speedups = [each.speedup for each in seen if each.speedup]
+            if len(latencies) < len(answers):
+                rows.append((f"{name} {one.uuid}", "", f"{answers[0].verdict}: {answers[0].reason}"))
+                continue
+            limit = (
+                "3 %"
+                if name == "sealed" and latencies[0] < 50
+                else "0.5 %, 1.5 %"
+                if name == "sealed"
+                else "1.5 %, 3 %"
+            )
+            spreads = [_spread(values) for values in (speedups, latencies)]
+            told = f"speed-up {spreads[0]:.2f} %, latency {spreads[1]:.2f} % at {statistics.median(latencies):.1f} us"
+            rows.append((f"10 evaluations, {name}: range", limit, told))
+    return rows
+
+
+def _spread(values: list[float]) -> float:
+    return (max(values) - min(values)) / statistics.median(values) * 100
+
+
+def same_against_same(judge: JudgeProcess, root: Path) -> list[Row]:
+    """The reference as a candidate, twenty times."""
+    where = problem(root, (4096,))
+    reference = json.loads((SOURCE / "definition.json").read_text())["reference"]
+    what = solution(root, "reference", "pytorch", reference, destination_passing=False)
+    intervals = [ask(judge, where, what)[0].summary.speedup_ci95 for _ in range(20)]
+    found = [each for each in intervals if each]
+    holds = sum(low <= 1 <= high for low, high in found)
+    widest = max(math.log(high / low) / 2 for low, high in found) * 100
+    return [
+        ("A/A, bounded: intervals that contain 1", "16 of 20", f"{holds} of {len(found)}, half-width <= {widest:.2f} %")
+    ]
+
+
+def solutions(judge: JudgeProcess, root: Path) -> list[Row]:
+    """Every solution that comes with the problems."""
+    del root
+    rows = []
+    for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):
+        what = file.parent
+        answer, seconds = ask(judge, what.parents[1], what, half_width=0.02)
+        above = [each.latency_us / each.floor_us for each in answer.workloads if each.latency_us and each.floor_us]
+        told = f"{answer.verdict} {answer.trust} {answer.summary.passed}/{answer.summary.of}, {answer.summary.speedup or 0:.2f}x eager"
+        floor = f", latency >= {min(above):.2f} floors" if above else ""
+        rows.append(("/".join(what.parts[-4:-2]), "PASSED", f"{told}{floor}, {seconds:.1f} s {answer.reason or ''}"))
+    return rows
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--skip", default="", help="parts to leave out: costs, repeat, same, solutions")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="harness-bench-"))
+    os.environ["HARNESS_LOCK_DIR"] = str(root / "locks")
+    parts = {"costs": costs, "repeat": repeatability, "same": same_against_same, "solutions": solutions}
+    rows: list[Row] = []
+    begin = time.perf_counter()
+    try:
+        with judge_process("cuda", root / "cache", "bubblewrap") as judge:
+            print(
+                json.dumps(judge.ready.device.model_dump()), f"{time.perf_counter() - begin:.1f} s to ready", flush=True
+            )
+            for name, part in parts.items():
+                if name in options.skip.split(","):
+                    continue
+                print(f"measuring: {name}", flush=True)
+                try:
+                    rows += part(judge, root)
+                except Exception:  # noqa: BLE001 - what one part breaks must not cost the others' figures
+                    traceback.print_exc()
+                    sys.stderr.flush()
+                if options.json:
+                    options.json.write_text(json.dumps(rows, indent=1))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(tabulate(rows, headers=("figure", "at most", "seen")))
+    print(f"{time.perf_counter() - begin:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()
