@@ -206,6 +206,12 @@ class Herd:
         for process in self._processes.values():
             process.send(signal.SIGCONT)
 
+    def pin(self, processors: frozenset[int]) -> None:
+        """Keep every thread there is, and every one to come, on these processors."""
+        for pid in self._processes:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), processors)
+
     def descriptors(self) -> tuple[ctypes.Array[Process], int]:
         """What the native exchange works on: the processes (pid 1 of the sandbox first), its /proc or -1."""
         known = sorted(self._processes.values(), key=lambda process: process.pid != self.first)

@@ -67,6 +67,8 @@ class RunnerPlan:
     """Host directory for stages and what runners print."""
     env: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
+    pinned: frozenset[int] | None = None
+    """The processors it runs on from when it is ready; its start-up may use all that the limits allow."""
 
 
 class Runner:
@@ -84,6 +86,8 @@ class Runner:
         binds = Binds(read_only={self.stage: STAGE}, writable=dict(writable or {}), devices=plan.devices)
         home = RUNNER_HOME if plan.sandbox == "bubblewrap" else str(self._home_without_sandbox())
         env = dict(plan.env)
+        if plan.pinned is not None:
+            env["OMP_NUM_THREADS"] = str(len(plan.pinned))
         if plan.sandbox == "none":
             env["TMPDIR"] = str(self.directory)
         self._process: Sandboxed = launch(
@@ -120,6 +124,8 @@ class Runner:
         try:
             self.channel.expect(wire.Code.HELLO, time.monotonic() + _HELLO_S)
             self._herd = Herd.of(self._process.first, isolated=self.plan.sandbox == "bubblewrap")
+            if self.plan.pinned is not None:
+                self._herd.pin(self.plan.pinned)
         except (ChannelClosed, ChannelTimeout, MalformedRecord, FreezeError, OSError) as error:
             said = self.said() or str(error) or "it printed nothing"
             self.kill()

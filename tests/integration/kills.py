@@ -159,10 +159,11 @@ def killed_site(template: Site, directory: Path) -> Iterator[Killed]:
         site.close()
 
 
-def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",)) -> None:
+def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",), planner_owes: bool = False) -> None:
     """Every candidate has exactly one evaluation, everything follows from it once, and the ledger is whole.
 
-    Problems in `crowned` have a candidate that is worth a confirmation, and so a champion.
+    Problems in `crowned` have a candidate that is worth a confirmation, and so a champion. With `planner_owes` the
+    planner's records may still be in its spool: told to end while it started again, it leaves them to its next life.
     """
     entries = site.entries()
     evaluated = Counter(
@@ -176,7 +177,7 @@ def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",)) -> None:
     with Repo(site.workspace) as repo:
         found = audit(site.workspace, repo, branch="main")
     assert found.breaks == []
-    assert found.spooled == 0
+    assert found.spooled == 0 or planner_owes
     assert found.entries == len(entries)
     assert git(site.root, "status", "--porcelain") == ""
     git(site.root, "fsck", "--no-dangling", "--no-progress")

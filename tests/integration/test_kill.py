@@ -27,6 +27,8 @@ PACKAGE = Path(harness.__file__).parent
 
 WITHOUT_START = sorted(place for place, case in CASES.items() if case.lane not in {"start", "revive"})
 UNDER_START = sorted(set(CASES) - set(WITHOUT_START))
+OFTEN = {"supervisor.told_to_end:3", "supervisor.part_restarted", "planner.after_write", "worktree.after_champion"}
+"""Of these seconds-long ones, those that every run of the suite makes."""
 
 
 @pytest.mark.parametrize("place", WITHOUT_START)
@@ -43,13 +45,15 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
             assert_unsaved_work_kept(killed.site)
 
 
-@pytest.mark.parametrize("place", UNDER_START)
+@pytest.mark.parametrize(
+    "place", [place if place in OFTEN else pytest.param(place, marks=pytest.mark.slow) for place in UNDER_START]
+)
 def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(tunable_template, tmp_path) as killed:
         ended = killed.kill_at(place, case)
         killed.go_on(case, ended=ended)
-        check(killed.site, crowned=())
+        check(killed.site, crowned=(), planner_owes=True)
         assert_note_recorded_once(killed.site)
 
 

@@ -28,7 +28,17 @@ def run(x, factor, y):
 STARTER = Path(__file__).resolve().parents[2] / "problems" / "starter"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in STARTER.iterdir()))
+OFTEN = {"rmsnorm_h4096", "rope_gqa"}
+"""One bfloat16 problem and one float32 problem in every run of the suite; all in the long one."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow)
+        for name in sorted(path.name for path in STARTER.iterdir())
+    ],
+)
 def test_starting_solutions_pass_and_their_numbers_follow_from_their_parts(
     court: JudgeProcess, tmp_path: Path, name: str
 ) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -105,8 +105,8 @@ class CpuDevice:
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
-        limits = Limits(cpus=frozenset({self._cpu}), nice=_NICE, address_space_bytes=16 * GIB)
-        self._plan = RunnerPlan(sandbox=sandbox, limits=limits, scratch=self._scratch)
+        limits = Limits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)
+        self._plan = RunnerPlan(sandbox=sandbox, limits=limits, scratch=self._scratch, pinned=frozenset({self._cpu}))
         self._standby = Standby(self._plan)
         self._native = load_native(cache)
         self.summed: Summed = self._native.summed if self._native is not None else summed
@@ -304,7 +304,7 @@ def _pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
 
 
 def _with_env(plan: RunnerPlan, inductor: str) -> RunnerPlan:
-    return RunnerPlan(plan.sandbox, plan.limits, plan.scratch, {"TORCHINDUCTOR_CACHE_DIR": inductor}, plan.devices)
+    return replace(plan, env={"TORCHINDUCTOR_CACHE_DIR": inductor})
 
 
 def _calibration_layout(copied: int) -> Layout:
