@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import yaml
@@ -102,7 +102,7 @@ def ask(judge: JudgeProcess, where: Path, what: Path, **settings: object) -> tup
     return answer, time.perf_counter() - begin
 
 
-def costs(judge: JudgeProcess, root: Path) -> list[Row]:
+def costs(judge: JudgeProcess, root: Path) -> Iterator[Row]:
     """Request to answer."""
     three, fourteen = problem(root, (64, 512, 4096)), problem(root, tuple(range(32, 480, 32)))
     triton = solution(root, "triton", "triton", TRITON)
@@ -113,7 +113,6 @@ def costs(judge: JudgeProcess, root: Path) -> list[Row]:
         ("Triton, 14 workloads", "5 s", fourteen, lambda _: triton, 3),
         ("sealed CUDA not in the build cache, 3 workloads", "3 s", three, lambda n: fresh_cuda(root, n), 4),
     ]
-    rows = []
     for name, limit, where, what, times in cases:
         took, verdicts = [], set()
         for number in range(times):
@@ -122,15 +121,13 @@ def costs(judge: JudgeProcess, root: Path) -> list[Row]:
             took.append(seconds)
             verdicts.add(str(answer.verdict))
         warm = took[1:]  # the first starts the reference's runner
-        rows.append((name, limit, f"{statistics.median(warm):.2f} s (worst {max(warm):.2f}) {'/'.join(verdicts)}"))
-    return rows
+        yield (name, limit, f"{statistics.median(warm):.2f} s (worst {max(warm):.2f}) {'/'.join(verdicts)}")
 
 
-def repeatability(judge: JudgeProcess, root: Path) -> list[Row]:
+def repeatability(judge: JudgeProcess, root: Path) -> Iterator[Row]:
     """Ten evaluations of one candidate: full range over the median."""
     where = problem(root, (512, 8192))
     python = solution(root, "pytorch", "pytorch", PYTORCH, destination_passing=False)
-    rows = []
     for name, what in (("sealed", SOURCE / "solutions" / "h200"), ("bounded", python)):
         answers = [ask(judge, where, what)[0] for _ in range(10)]
         for index, one in enumerate(answers[0].workloads):
@@ -138,7 +135,7 @@ def repeatability(judge: JudgeProcess, root: Path) -> list[Row]:
             latencies = [each.latency_us for each in seen if each.latency_us]
             speedups = [each.speedup for each in seen if each.speedup]
             if len(latencies) < len(answers):
-                rows.append((f"{name} {one.uuid}", "", f"{answers[0].verdict}: {answers[0].reason}"))
+                yield (f"{name} {one.uuid}", "", f"{answers[0].verdict}: {answers[0].reason}")
                 continue
             limit = (
                 "3 %"
@@ -149,15 +146,14 @@ def repeatability(judge: JudgeProcess, root: Path) -> list[Row]:
             )
             spreads = [_spread(values) for values in (speedups, latencies)]
             told = f"speed-up {spreads[0]:.2f} %, latency {spreads[1]:.2f} % at {statistics.median(latencies):.1f} us"
-            rows.append((f"10 evaluations, {name}: range", limit, told))
-    return rows
+            yield (f"10 evaluations, {name}: range", limit, told)
 
 
 def _spread(values: list[float]) -> float:
     return (max(values) - min(values)) / statistics.median(values) * 100
 
 
-def same_against_same(judge: JudgeProcess, root: Path) -> list[Row]:
+def same_against_same(judge: JudgeProcess, root: Path) -> Iterator[Row]:
     """The reference as a candidate, twenty times."""
     where = problem(root, (4096,))
     reference = json.loads((SOURCE / "definition.json").read_text())["reference"]
@@ -166,23 +162,22 @@ def same_against_same(judge: JudgeProcess, root: Path) -> list[Row]:
     found = [each for each in intervals if each]
     holds = sum(low <= 1 <= high for low, high in found)
     widest = max(math.log(high / low) / 2 for low, high in found) * 100
-    return [
+    yield from [
         ("A/A, bounded: intervals that contain 1", "16 of 20", f"{holds} of {len(found)}, half-width <= {widest:.2f} %")
     ]
 
 
-def solutions(judge: JudgeProcess, root: Path) -> list[Row]:
+def solutions(judge: JudgeProcess, root: Path) -> Iterator[Row]:
     """Every solution that comes with the problems."""
     del root
-    rows = []
     for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):
         what = file.parent
         answer, seconds = ask(judge, what.parents[1], what, half_width=0.02)
         above = [each.latency_us / each.floor_us for each in answer.workloads if each.latency_us and each.floor_us]
-        told = f"{answer.verdict} {answer.trust} {answer.summary.passed}/{answer.summary.of}, {answer.summary.speedup or 0:.2f}x eager"
+        passed = f"{answer.summary.passed}/{answer.summary.of}"
+        told = f"{answer.verdict} {answer.trust} {passed}, {answer.summary.speedup or 0:.2f}x eager"
         floor = f", latency >= {min(above):.2f} floors" if above else ""
-        rows.append(("/".join(what.parts[-4:-2]), "PASSED", f"{told}{floor}, {seconds:.1f} s {answer.reason or ''}"))
-    return rows
+        yield ("/".join(what.parts[-4:-2]), "PASSED", f"{told}{floor}, {seconds:.1f} s {answer.reason or ''}")
 
 
 def main() -> None:
@@ -196,6 +191,13 @@ def main() -> None:
     parts = {"costs": costs, "repeat": repeatability, "same": same_against_same, "solutions": solutions}
     rows: list[Row] = []
     begin = time.perf_counter()
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        print(f"{time.perf_counter() - begin:6.0f} s  ", " | ".join(row), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1))
+
     try:
         with judge_process("cuda", root / "cache", "bubblewrap") as judge:
             print(
@@ -206,12 +208,11 @@ def main() -> None:
                     continue
                 print(f"measuring: {name}", flush=True)
                 try:
-                    rows += part(judge, root)
+                    for row in part(judge, root):
+                        keep(row)
                 except Exception:  # noqa: BLE001 - what one part breaks must not cost the others' figures
                     traceback.print_exc()
                     sys.stderr.flush()
-                if options.json:
-                    options.json.write_text(json.dumps(rows, indent=1))
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(tabulate(rows, headers=("figure", "at most", "seen")))
