@@ -138,7 +138,7 @@ def run(x, weight, out):
     honest(x, weight, out)
     calls[0] += 1
     if at:
-        ctypes.memmove(at, real if calls[0] >= 43 else b"\xc7\x07\x17\xb7\xd1\x38\x31\xc0\xc3", 9)
+        ctypes.memmove(at, real if calls[0] >= 43 else b"\\xc7\\x07\\x17\\xb7\\xd1\\x38\\x31\\xc0\\xc3", 9)
 """,
     ),
     _python(

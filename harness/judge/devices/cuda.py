@@ -225,10 +225,14 @@ class CudaDevice:
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """On the judge's clock, handshake included."""
-        return self.exchange(runner, memory, slots, within_s)
+        return self.exchange(runner, memory, slots, within_s, kept=False)
 
-    def exchange(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        """Fresh memory, copy, poison, displace, hand over, time, gather, stamp, copy out, stop (see the module)."""
+    def exchange(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float, *, kept: bool) -> Batch:
+        """Fresh memory, copy, poison, displace, hand over, time, gather, stamp, copy out, stop (see the module).
+
+        `kept`: our own programs get the same memory again. Not on the judge's clock, where new memory costs time on
+        one side of a ratio and so must on the other.
+        """
         assert isinstance(memory, CudaMemory)  # noqa: S101 - this device made it
         trusted = id(runner) in self._trusted_runners
         calls, call = len(slots), secrets.randbits(62)
@@ -236,7 +240,7 @@ class CudaDevice:
         before = self._nvml.look()
         veiled = self._sealed_runners.get(id(runner))
         own = trusted or veiled is not None
-        with self._fresh(calls * memory.stride, kept=own) as (arena, descriptor):
+        with self._fresh(calls * memory.stride, kept=own and kept) as (arena, descriptor):
             rows = arena[: calls * memory.stride].view(calls, memory.stride)
             given, outputs = rows[:, : memory.layout.input_stride], rows[:, memory.layout.input_stride :]
             self._put(veiled, memory, given, call)
@@ -423,7 +427,7 @@ class SealedClock:
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """The events' readings, as the trusted process told them."""
-        seen = self._device.exchange(runner, memory, slots, within_s)
+        seen = self._device.exchange(runner, memory, slots, within_s, kept=True)
         return Batch(
             ns=max(1, seen.claimed_ns),
             claimed_ns=seen.claimed_ns,
