@@ -10,7 +10,7 @@ import harness
 
 _ROOT = Path(harness.__file__).resolve().parent
 _PARTS = ("judge", "runner", "sol", "model/interval.py")
-_SUFFIXES = frozenset({".py", ".cpp", ".yaml"})
+_SUFFIXES = frozenset({".py", ".cpp", ".cu", ".yaml"})
 
 
 @cache
