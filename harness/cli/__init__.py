@@ -23,6 +23,9 @@ _VERBS = {
     "status": ("harness.cli.status", "Show the standings."),
     "log": ("harness.cli.status", "Show ledger entries."),
     "baseline": ("harness.cli.evaluate", "Measure a problem's baselines."),
+    "review": ("harness.cli.merging", "Show what a person needs to judge a candidate."),
+    "pr": ("harness.cli.merging", "Make a champion's branch and pull request, with its proof."),
+    "proof": ("harness.cli.merging", "Check that the ledger proves what a range of commits would merge."),
     "audit": ("harness.cli.audit", "Check that the ledger is whole and true."),
 }
 

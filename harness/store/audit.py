@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -61,24 +61,38 @@ def audit(workspace: Workspace, repo: Repo, *, branch: str | None = None, progre
     branch = branch or coordination_branch(workspace)
     spooled = read_all(workspace.spool)  # before the tip: a flush meanwhile is then seen twice, never not at all
     tip = repo.tip(branch)
-    result = Audit(branch, tip)
-    contents = {file: repo.read(tip, file) or b"" for file in repo.files(tip, LEDGER) if file.endswith(".yaml")}
+    chains = read_chains(repo, tip, spooled)
+    result = Audit(branch, tip, files=len(chains.documents), spooled=chains.spooled, breaks=chains.breaks)
+    cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit puts them back"
+    result.breaks += [Break(file, None, cut) for file in repo.lost_appends(branch) if file != HEADS]
+    _documents(result, repo, tip, chains.documents, progress or _no_progress)
+    result.breaks.sort(key=lambda found: (found.file, found.seq or 0))
+    return result
+
+
+@dataclass
+class Chains:
+    """Every ledger file's documents, in order, and what is wrong with their order, hashes and heads."""
+
+    documents: dict[str, list[Document]]
+    breaks: list[Break]
+    spooled: int = 0
+    """Documents that only the spool holds."""
+
+
+def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chains:
+    """The ledger as a commit holds it, with what is spooled after it; its content is not looked at."""
+    contents = {file: repo.read(commit, file) or b"" for file in repo.files(commit, LEDGER) if file.endswith(".yaml")}
     heads_file = contents.pop(HEADS, None)
     waiting: dict[str, list[Record]] = {}
     for record in spooled:
         waiting.setdefault(record.file, []).append(record)
-    result.breaks += _heads_breaks(contents, heads_file)
-    cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit puts them back"
-    result.breaks += [Break(file, None, cut) for file in repo.lost_appends(branch) if file != HEADS]
-    chains: dict[str, list[Document]] = {}
+    result = Chains({}, list(_heads_breaks(contents, heads_file)))
     for file in sorted({*contents, *waiting}):
-        chains[file], breaks, fresh = _chain(file, contents.get(file, b""), waiting.get(file, []))
+        result.documents[file], breaks, fresh = _chain(file, contents.get(file, b""), waiting.get(file, []))
         result.breaks += breaks
         result.spooled += fresh
-    result.breaks += _former_heads_breaks(repo, tip, chains)
-    result.files = len(chains)
-    _documents(result, repo, tip, chains, progress or _no_progress)
-    result.breaks.sort(key=lambda found: (found.file, found.seq or 0))
+    result.breaks += _former_heads_breaks(repo, commit, result.documents)
     return result
 
 
