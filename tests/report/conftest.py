@@ -36,9 +36,9 @@ class Story:
         return Repo(self.site.workspace)
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    directory = tmp_path_factory.mktemp("story")
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    directory = tmp_path
     site = Site(directory / "work space", directory / "scratch")
     make_site(site.root, PROBLEMS)
     write_problem(site.root, "t/never")
@@ -54,6 +54,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             "wrong": site.submit("w03", "t/one", "stub: verdict=INCORRECT_NUMERICAL"),
             "slow": site.submit("w03", "t/two", "stub: speedup=0.8"),
             "suspect": site.submit("w04", "t/three", "stub: verdict=SUSPECT"),
+            "special": site.submit("w05", "t/one", "if (n == 128) stub: speedup=1.1"),
             "never": site.submit("w04", "t/never", "stub: speedup=0.7"),
         }
         ran = site.run("daemon", "--once")

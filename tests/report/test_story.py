@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.report.conftest import PROBLEMS, Story
 from tests.site import git
 
-# The tests of this file are one story, told in order.
-pytestmark = pytest.mark.xdist_group("story")
+
+def test_the_story(story: Story) -> None:
+    """One test, since each part goes on from the one before."""
+    a_review_tells_everything(story)
+    a_branch_is_reviewed_with_its_warnings_and_what_came_before(story)
+    each_champion_becomes_a_branch_and_the_ledger_goes_first(story)
+    again_it_changes_nothing(story)
+    the_honest_are_proved(story)
+    a_person_merges_one_by_rebase_and_one_by_squash(story)
+    the_ledger_goes_on_growing_and_is_whole(story)
+    a_newer_champion_is_said_and_replaces_when_asked(story)
+    without_a_confirmed_entry_it_refuses(story)
 
 
 def pull(story: Story, problem: str, *more: str) -> dict[str, object]:
@@ -20,7 +28,7 @@ def pull(story: Story, problem: str, *more: str) -> dict[str, object]:
     return found
 
 
-def test_1_a_review_tells_everything(story: Story) -> None:
+def a_review_tells_everything(story: Story) -> None:
     ran = story.site.run("review", "t/one")
     assert ran.returncode == 0, ran.stdout
     for part in (
@@ -37,9 +45,7 @@ def test_1_a_review_tells_everything(story: Story) -> None:
     assert [row["problem"] for row in waiting] == sorted(PROBLEMS)
 
 
-def test_2_a_branch_is_reviewed_with_its_warnings_and_what_came_before(story: Story) -> None:
-    story.site.submit("w05", "t/one", "if (n == 128) stub: speedup=1.1")
-    assert story.site.run("daemon", "--once").returncode == 0
+def a_branch_is_reviewed_with_its_warnings_and_what_came_before(story: Story) -> None:
     output = story.site.run("review", "agents/main/w05/t/one", "--no-diff").stdout
     assert "warning: kernel.cpp compares with 128, sizes of the workloads: shapes may be special-cased" in output
     assert "not confirmed: this is its only measurement" in output
@@ -49,7 +55,7 @@ def test_2_a_branch_is_reviewed_with_its_warnings_and_what_came_before(story: St
     assert "warning: SUSPECT, held for a person: the stub was asked for this verdict" in suspect
 
 
-def test_3_each_champion_becomes_a_branch_and_the_ledger_goes_first(story: Story) -> None:
+def each_champion_becomes_a_branch_and_the_ledger_goes_first(story: Story) -> None:
     for problem in PROBLEMS:
         found = pull(story, problem)
         assert (found["branch"], found["made"], found["remote"]) == (f"win/main/{problem}", True, "origin")
@@ -69,13 +75,13 @@ def test_3_each_champion_becomes_a_branch_and_the_ledger_goes_first(story: Story
     assert git(story.site.root, "status", "--porcelain") == ""
 
 
-def test_4_again_it_changes_nothing(story: Story) -> None:
+def again_it_changes_nothing(story: Story) -> None:
     before = story.here("rev-parse", "win/main/t/one")
     found = pull(story, "t/one")
     assert (found["made"], found["commit"]) == (False, before)
 
 
-def test_5_the_honest_are_proved(story: Story) -> None:
+def the_honest_are_proved(story: Story) -> None:
     for problem in PROBLEMS:
         ran = story.site.run("proof", f"main..win/main/{problem}")
         assert ran.returncode == 0, ran.stdout
@@ -85,7 +91,7 @@ def test_5_the_honest_are_proved(story: Story) -> None:
     assert "| workload | latency us |" in comment
 
 
-def test_6_a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
+def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
     git(story.remote.parent, "clone", "--quiet", str(story.remote), str(story.clone))
     # The ledger goes on growing meanwhile: the rebase has something to do.
     story.site.submit("w02", "t/two", "stub: speedup=1.9")
@@ -107,7 +113,7 @@ def test_6_a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None
         assert "has this very solution already" in str(found["notes"])
 
 
-def test_7_the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
+def the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
     story.site.submit("w01", "t/three", "stub: speedup=1.4")
     assert story.site.run("daemon", "--once").returncode == 0
     ran = story.site.run("audit")
@@ -117,7 +123,7 @@ def test_7_the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
     assert "note: a newer champion exists" in honest.stdout
 
 
-def test_8_a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
+def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
     before = story.here("rev-parse", "win/main/t/three")
     ran = story.site.run("pr", "t/three")
     assert ran.returncode == 1
@@ -130,7 +136,7 @@ def test_8_a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> Non
     assert story.site.run("proof", "main..win/main/t/three").returncode == 0
 
 
-def test_9_without_a_confirmed_entry_it_refuses(story: Story) -> None:
+def without_a_confirmed_entry_it_refuses(story: Story) -> None:
     ran = story.site.run("pr", "t/never")
     assert ran.returncode == 1
     assert "t/never for cpu in run main has no confirmed entry" in ran.stdout
