@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -260,7 +261,7 @@ def test_each_forgery_gets_the_sentence_it_earned(court: Court, forge: Callable[
     ],
 )
 def test_what_was_not_confirmed_is_not_proved(
-    tmp_path: Path, drafts: list[tuple[str, dict[str, object]]], sentence: str
+    tmp_path: Path, drafts: list[tuple[str, dict[str, Any]]], sentence: str
 ) -> None:
     court = Court.__new__(Court)
     court.place, court.root = Place(tmp_path / "w"), tmp_path / "w"
