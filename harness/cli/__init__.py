@@ -27,6 +27,7 @@ _VERBS = {
     "pr": ("harness.cli.merging", "Make a champion's branch and pull request, with its proof."),
     "proof": ("harness.cli.merging", "Check that the ledger proves what a range of commits would merge."),
     "audit": ("harness.cli.audit", "Check that the ledger is whole and true."),
+    "report": ("harness.cli.report", "Write one self-contained HTML page about a run."),
 }
 
 
