@@ -26,7 +26,7 @@
   function latency(us) {
     if (us === null || us === undefined) return "–";
     const [value, unit] = us >= 1e6 ? [us / 1e6, "s"] : us >= 1e4 ? [us / 1e3, "ms"] : [us, "µs"];
-    return value.toPrecision(3).replace(/e\+?(\d+)$/, "e$1") + " " + unit;
+    return (value >= 100 ? Math.round(value).toString() : value.toPrecision(3)) + " " + unit;
   }
   const duration = (hours) =>
     hours >= 48 ? (hours / 24).toFixed(1) + " days" : hours >= 1 ? hours.toFixed(1) + " h" : (hours * 60).toFixed(0) + " min";
@@ -74,11 +74,11 @@
       }
     return found.length > 7 ? found.filter((value) => /^[125]/.test(value.toExponential()) && !/^1\.5/.test(value.toExponential())) : found;
   }
-  function timeSteps(svg, x, right, bottom, hours, width) {
-    const days = hours > 72;
-    const scale = days ? 24 : hours > 3 ? 1 : 1 / 60;
-    const unit = days ? "days" : hours > 3 ? "hours" : "minutes";
-    for (const at of niceSteps(0, hours / scale, width / 90)) {
+  function timeSteps(svg, x, right, bottom, hours, width, begin = 0) {
+    const long = hours - begin, days = long > 72;
+    const scale = days ? 24 : long > 3 || hours > 12 ? 1 : 1 / 60;
+    const unit = days ? "days" : scale === 1 ? "hours" : "minutes";
+    for (const at of niceSteps(begin / scale, hours / scale, width / 90)) {
       svg.append(line(x(at * scale), bottom, x(at * scale), bottom + 4, "axis"));
       svg.append(text(x(at * scale), bottom + 17, String(at), { "text-anchor": "middle" }));
     }
@@ -89,7 +89,7 @@
     const rows = problems.filter((one) => one.state === "confirmed").sort((a, b) => b.speedup - a.speedup);
     if (!rows.length) return empty("speedups", "No speed-up is confirmed yet.");
     chart($("speedups"), 250, "Confirmed speed-ups, the highest first", (svg, width, height) => {
-      const left = 40, right = width - 8, top = 10, bottom = height - 40;
+      const left = 40, right = width - 8, top = 10, bottom = height - 24;
       const high = Math.max(2, ...rows.map((one) => one.high || one.speedup)) * 1.05;
       const y = (value) => bottom - (Math.log(value) / Math.log(high)) * (bottom - top);
       for (const value of logSteps(1, high)) {
@@ -106,8 +106,8 @@
       });
       svg.append(text(left, bottom + 18, `1`, {}));
       svg.append(text(right, bottom + 18, `${total} problems`, { "text-anchor": "end" }));
-      svg.append(text(left, bottom + 34, `logarithmic; ${total - rows.length} without a confirmed speed-up have no bar`, {}));
     });
+    note("speedups", `Logarithmic scale. ${count(problems.length - rows.length, "problem")} without a confirmed speed-up ${problems.length - rows.length === 1 ? "has" : "have"} no bar.`);
   }
 
   function drawScores() {
@@ -116,7 +116,7 @@
     const bins = Array.from({ length: 20 }, () => 0);
     for (const one of rows) bins[Math.min(19, Math.max(0, Math.floor(one.score * 20)))] += 1;
     chart($("scores"), 250, "Histogram of SOL scores of the confirmed champions", (svg, width, height) => {
-      const left = 40, right = width - 8, top = 10, bottom = height - 40;
+      const left = 40, right = width - 8, top = 10, bottom = height - 24;
       const most = Math.max(...bins), y = (value) => bottom - (value / most) * (bottom - top) * 0.95;
       for (const value of niceSteps(0, most, 4).filter(Number.isInteger)) {
         svg.append(line(left, y(value), right, y(value), value ? "grid" : "axis"));
@@ -130,13 +130,14 @@
       });
       for (const value of [0, 0.25, 0.5, 0.75, 1])
         svg.append(text(left + value * (right - left), bottom + 17, value.toFixed(2), { "text-anchor": value === 1 ? "end" : "middle" }));
-      const middle = left + headline.median_score * (right - left);
       svg.append(line(left + (right - left) / 2, top, left + (right - left) / 2, bottom, "ref"));
-      svg.append(text(left, bottom + 34, `problems by score; dashed: the baseline; ${problems.length - rows.length} without a score are left out`, {}));
-      void middle;
     });
+    note("scores", `Problems by the score of their confirmed champion. Dashed: the baseline. ${count(problems.length - rows.length, "problem")} without one ${problems.length - rows.length === 1 ? "is" : "are"} left out.`);
   }
 
+  function note(id, words) {
+    $(id).after(h("figcaption", { class: "fine" }, words));
+  }
   function empty(id, words) {
     $(id).replaceChildren(h("p", { class: "empty" }, words));
   }
@@ -149,8 +150,11 @@
     chart(box, 330, `Best latency of ${one.key} over time`, (svg, width, height) => {
       const left = 62, right = width - 14, top = 16, bottom = height - 42;
       const low = Math.min(...values) * 0.92, high = Math.max(...values) * 1.08;
-      const hours = Math.max(meta.hours, 1e-3);
-      const x = (at) => left + (at / hours) * (right - left);
+      // The stretch in which this problem was worked on, not the whole run: most problems have a few busy hours.
+      const when = [...one.dots.map((dot) => dot[0]), ...one.steps.map((step) => step[0])];
+      const from = Math.min(...when), margin = Math.max((Math.max(...when) - from) * 0.06, 0.02), until = Math.max(...when) + margin;
+      const begin = Math.max(0, from - margin);
+      const x = (at) => left + ((at - begin) / (until - begin)) * (right - left);
       const y = (us) => top + ((Math.log(high) - Math.log(us)) / (Math.log(high) - Math.log(low))) * (bottom - top);
       const marks = high / low > 1.8 ? logSteps(low, high) : niceSteps(low, high, 5);
       for (const us of marks) {
@@ -158,8 +162,8 @@
         svg.append(text(left - 7, y(us) + 4, latency(us), { "text-anchor": "end" }));
       }
       svg.append(line(left, bottom, right, bottom, "axis"));
-      timeSteps(svg, x, right, bottom, hours, width);
-      svg.append(text(left, bottom + 32, "latency of one call, logarithmic", {}));
+      timeSteps(svg, x, right, bottom, until, width, begin);
+      svg.append(text(left, bottom + 32, "latency of one call" + (high / low > 1.8 ? ", logarithmic" : ""), {}));
       for (const [us, name, words] of [[one.baseline_us, "", "fastest baseline"], [one.bound_us, " bound", "hardware's bound (SOL)"]]) {
         if (!us) continue;
         svg.append(line(left, y(us), right, y(us), "ref" + name));
@@ -199,7 +203,7 @@
       ["Since the last gain", count(one.since_gain, "evaluation")], ["Device time", duration(one.cost_s / 3600)],
       ["Verdicts", Object.entries(one.verdicts).sort((a, b) => b[1] - a[1]).map(([name, number]) => `${number} ${name}`).join(", ") || "–"],
     ];
-    return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, [h("dt", {}, name), h("dd", {}, value)])));
+    return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", { class: name === "Verdicts" ? "wide" : null }, [h("dt", {}, name), h("dd", {}, value)])));
   }
 
   function open(one, remember = true) {
@@ -271,7 +275,7 @@
   function hue(name) {
     let sum = 7;
     for (const letter of name) sum = (sum * 31 + letter.codePointAt(0)) % 360;
-    return `hsl(${sum} 42% 55%)`;
+    return `hsl(${sum} 30% 58%)`;
   }
   function drawMoves() {
     if (!moves.length) return empty("moves", "The planner has recorded no move of this run.");
@@ -378,7 +382,7 @@
     const share = headline.problems ? Math.round((100 * headline.confirmed) / headline.problems) : 0;
     $("eyebrow").textContent = `Run ${meta.run} on ${meta.target} · ${meta.made} · ledger on ${meta.branch} at ${meta.commit.slice(0, 12)}`;
     $("title").textContent = headline.confirmed
-      ? `${times(headline.geomean)} the fastest baseline, over ${count(headline.problems, "problem")}`
+      ? `${times(headline.geomean)} as fast as the best baseline, over ${count(headline.problems, "problem")}`
       : `No confirmed speed-up yet, over ${count(headline.problems, "problem")}`;
     $("lede").textContent = `${headline.confirmed} of ${headline.problems} problems have a kernel that a second, fresh measurement confirmed to be faster, after ${count(headline.evaluations, "evaluation")} in ${duration(meta.hours)}.`;
     const agent = headline.against_agent, eager = headline.against_eager;

@@ -201,7 +201,8 @@ def _move(writer: _Writer, at: datetime, present: dict[str, str], moved: str) ->
 
 def _account(rng: random.Random, writer: _Writer, at: datetime, worker: str) -> None:
     record = {
-        "id": f"{rng.getrandbits(64):016x}", "run": "main", "worker": worker, "problem": "x/y", "usd": rng.uniform(1, 9),
+        "id": f"{rng.getrandbits(64):016x}", "run": "main", "worker": worker,
+        "problem": "x/y", "usd": rng.uniform(1, 9),
         "began": at.isoformat(), "ended": at.isoformat(timespec="milliseconds"),
     }  # fmt: skip
     writer.add(
