@@ -182,8 +182,13 @@ def the_target(config: Config, index: Index, run: str) -> str:
 
 def _waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, as_json: bool) -> None:
     from harness.report.today import champions_waiting
+    from harness.store.standings import known_problems, known_targets, standings
 
-    rows = champions_waiting(repo, index, config, run, base)
+    rows = []
+    for target in [config.target] if config.target else known_targets(index, run):
+        table = standings(index, known_problems(index), target, run)
+        waiting = champions_waiting(repo, table, run, target, base)
+        rows += [{"champion": one.what, "problem": one.problem, "target": target, "seq": one.seq} for one in waiting]
     emit(rows, as_json=as_json, empty="no champion waits for a pull request")
     if rows and not as_json:
         click.echo("\n`harness review PROBLEM` shows one, `harness pr PROBLEM` makes its branch")
