@@ -19,7 +19,7 @@ from harness.cli.merging import opened, the_target
 @click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only.")
 @click.option("--merged", is_flag=True, help="The solution that stands on the coordination branch, not the champion.")
 def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
-    """Write a problem's champion as a solution.json for SOL-ExecBench (languages pytorch, triton, cute_dsl, cuda_cpp)."""
+    """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
     from harness.errors import AnswerIsNo, ConfigurationError
     from harness.report.proof_text import subject
     from harness.store.digests import digest_at
