@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long test-gpu check bench bench-gpu format sandbox browser test-browser clean
+.PHONY: demo test test-long test-gpu check bench bench-gpu format sandbox browser test-browser docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -59,6 +59,10 @@ check: $(VENV)/installed
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The reference of commands, from the program itself.
+docs: $(VENV)/installed
+	$(BIN)/python -m tests.docs.commands
 
 bench: $(VENV)/installed sandbox
 	$(BIN)/python -m benchmarks.cpu
