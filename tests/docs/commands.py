@@ -12,9 +12,9 @@ from harness.cli import cli
 FILE = Path(__file__).parent.parent.parent / "docs" / "commands.md"
 _HEAD = """# Commands
 
-Generated from the program by `make docs`; do not edit. Every command that prints a table takes `--json`. Exit codes: 0 done; 1 the answer is
-no (not passed, ledger broken, nothing found); 2 usage or configuration error; 130 interrupted. `harness --debug COMMAND` prints a
-traceback when something goes wrong.
+Generated from the program by `make docs`; do not edit. Every command that prints a table takes `--json`. Exit codes:
+0 done; 1 the answer is no (not passed, ledger broken, nothing found); 2 usage or configuration error; 130 interrupted.
+`harness --debug COMMAND` prints a traceback when something goes wrong.
 """
 
 

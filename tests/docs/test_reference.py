@@ -29,4 +29,4 @@ def test_every_page_can_be_found_from_the_index() -> None:
     index = (ROOT / "docs/README.md").read_text() + (ROOT / "README.md").read_text()
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
     lost = [page for page in pages if page not in index and not page.startswith("adr/") and page != "README.md"]
-    assert lost == []
+    assert lost == [], "name them in docs/README.md"
