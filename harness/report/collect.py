@@ -198,7 +198,7 @@ def _against(index: Index, standing: Standing, target: str, champion: Entry | No
         for workload in champion.workloads:
             times = {key: value for key, value in entry.baselines.get(workload.uuid, {}).items() if value}
             if workload.speedup and name in times:
-                ratios.append(times[name] / min(times.values()) * workload.speedup)  # type: ignore[index] # two of its keys
+                ratios.append(times[name] / min(times.values()) * workload.speedup)
         if ratios and len(ratios) == len(champion.workloads):
             found[name] = _short(_mean(ratios))
     return found

@@ -82,7 +82,7 @@ def test_the_champion_is_exported(tmp_path: Path) -> None:
     git(root, "add", "-A")
     git(root, "commit", "-q", "-m", "in PyTorch")
     tree = git(root, "rev-parse", f"HEAD:problems/{PROBLEM}/solutions/cpu")
-    made = {"commit": git(root, "rev-parse", "HEAD"), "tree": tree}
+    made: dict[str, Any] = {"commit": git(root, "rev-parse", "HEAD"), "tree": tree}
     git(root, "switch", "-q", "main")
     place.commit({f"problems/{PROBLEM}/definition.json": b'{"name": "rmsnorm"}'})
     from harness.store.problems import problem_digest

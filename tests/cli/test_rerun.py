@@ -30,7 +30,7 @@ def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: 
     honest = site.run("audit", "--rerun", "5", "--seed", "1")
     assert honest.returncode == 0, honest.stdout
     assert honest.stdout.count("as recorded") == 2  # the champion by its confirmation, and the other evaluation
-    assert "between sessions a speed-up varies by 2.00% (a guess" in honest.stdout
+    assert "between sessions a speed-up varies by 5.00% (a guess" in honest.stdout
 
     invent(site, 2.5)
     ran = site.run("audit", "--rerun", "1", "--top", "--json")
@@ -39,7 +39,7 @@ def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: 
     assert found["whole"], "nothing but a rerun shows it"
     (off,) = found["reruns"]
     assert (off["problem"], off["holds"]) == ("t/two", False)
-    assert off["recorded"] > off["expected"][0] > 2.0
+    assert off["recorded"] > off["expected"][0] > 1.9
     assert 1.15 < off["measured"] < 1.25
     assert "1 of 1 entries could not be reproduced: t/two seq 1" in ran.stdout
 
