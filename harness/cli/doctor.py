@@ -175,8 +175,9 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
 
 def _edit(name: str, error: HarnessError) -> str:
     """The command that opens a file at the line that an error names."""
-    line = (error.where or "").rpartition(":")[2]
-    return f"${{EDITOR:-vi}} {f'+{line} ' if line.isdigit() else ''}{name}"
+    file, _, line = (error.where or name).rpartition(":")
+    file = (file if line.isdigit() else error.where or name).partition(" on ")[0]
+    return f"${{EDITOR:-vi}} {f'+{line} ' if line.isdigit() else ''}{file}"
 
 
 def _waiting(workspace: Workspace) -> Iterator[Check]:
@@ -209,9 +210,11 @@ def _lock(path: Path, name: str) -> Iterator[Check]:
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
     from harness.store.configuration import explain_config
 
-    if workspace is None:
-        return []
-    return [{"key": each.key, "value": str(each.value), "from": each.source} for each in explain_config(workspace)]
+    try:
+        settings = explain_config(workspace) if workspace else []
+    except HarnessError:
+        return []  # a complaint of its own
+    return [{"key": each.key, "value": str(each.value), "from": each.source} for each in settings]
 
 
 def _ask(*command: str) -> str | None:
