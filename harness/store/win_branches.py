@@ -148,9 +148,10 @@ def push(repo: Repo, remote: str, branches: Mapping[str, bool]) -> None:
     extra = {name: os.environ[name] for name in _FOR_REMOTES if name in os.environ}
     if "HOME" in extra:
         extra["GIT_CONFIG_GLOBAL"] = f"{extra['HOME']}/.gitconfig"  # credential helpers, `insteadOf`, `sshCommand`
+    here = repo.git.using(work_tree=repo.workspace.root)  # a remote's relative path is meant from the checkout
     for branch, replace in branches.items():
         refspec = f"{'+' if replace else ''}refs/heads/{branch}:refs/heads/{branch}"
-        answer = repo.git.ask("push", "--quiet", remote, refspec, extra=extra, deadline_s=PUSH_S)
+        answer = here.ask("push", "--quiet", remote, refspec, extra=extra, deadline_s=PUSH_S)
         if answer.code:
             behind = "fetch first" in answer.stderr or "non-fast-forward" in answer.stderr
             raise RepositoryError(
