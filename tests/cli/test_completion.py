@@ -19,7 +19,7 @@ def complete(site: Site, words: str, at: int) -> list[str]:
     done = subprocess.run(
         [PROGRAM], cwd=site.root, env=clean_environment(asked), capture_output=True, text=True, check=True, timeout=30
     )
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -38,13 +39,17 @@ def test_what_is_new_stuck_spent_and_waiting(tmp_path: Path) -> None:
             account = {"id": "1", "run": "main", "usd": 12.5, "ended": now.isoformat(timespec="milliseconds")}
             planner.append_record("ledger/accounts.yaml", account)
     lines = harness(workspace.root, "status").stdout.splitlines()
-    assert any(line == f"improved since yesterday: {PROBLEM} 1.572x (was 1.257x)" for line in lines), lines
+    (improved,) = [line for line in lines if line.startswith("improved")]
+    # The geometric mean of 1.5 and 1.65 now, of 1.2 and 1.32 three days ago, with a little noise.
+    assert re.fullmatch(rf"improved since yesterday: {PROBLEM} 1\.5[67]\dx \(was 1\.2[56]\dx\)", improved)
     assert f"stuck: {OTHER} (nothing passed in 4 evaluations)" in lines
-    assert "cost: 0.5 min of device time (0.2 min since yesterday), $12.50 ($12.50 since yesterday)" in lines
+    # A baseline of 1 s and nine judgements of 3 s, three of them since yesterday.
+    assert "cost: 0.5 min of device time (0.1 min since yesterday), $12.50 ($12.50 since yesterday)" in lines
     (suspect,) = [line for line in lines if "SUSPECT:" in line]
     assert suspect.startswith(f"waits for you: 1 SUSPECT: {PROBLEM} seq 6: ")
     assert suspect.endswith(f"`harness review agents/main/w07/{PROBLEM}`")
-    assert f"waits for you: champions without a pull request: {PROBLEM} 1.572x: `harness pr {PROBLEM}`" in lines
+    (unmerged,) = [line for line in lines if "without a pull request" in line]
+    assert re.search(rf": {PROBLEM} 1\.5[67]\dx: `harness pr {PROBLEM}`$", unmerged)
     (day,) = json.loads(harness(workspace.root, "status", "--json").stdout)["today"]
     assert [one["problem"] for one in day["improved"]] == [PROBLEM]
     assert (day["usd"], len(day["suspects"]), len(day["unmerged"])) == (12.5, 1, 1)
@@ -56,7 +61,7 @@ def test_a_terminal_gets_one_screen_and_all_when_asked(tmp_path: Path) -> None:
     git(workspace.root, "status")
     shown = on_a_terminal(workspace.root, "status")
     assert len(shown) <= 24
-    assert any(line.startswith("… and 5") and "harness status --all" in line for line in shown), shown
+    assert any(re.fullmatch(r"… and \d\d more: `harness status --all`", line) for line in shown), shown
     assert sum(line.startswith("L1/") for line in on_a_terminal(workspace.root, "status", "--all")) == 60
 
 
