@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long test-gpu check bench bench-gpu format sandbox clean
+.PHONY: demo test test-long test-gpu check bench bench-gpu format sandbox browser test-browser docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -29,7 +29,19 @@ test: $(VENV)/installed sandbox
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not slow and not serial"
 	$(BIN)/python -m pytest -m "serial and not gpu and not slow"
 
-test-long: $(VENV)/installed sandbox
+# Chromium, for the report's tests in a browser: the distribution's own, driven by playwright without a download of its own.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq chromium; \
+	else \
+	  echo "Chromium is missing. Install it, then try again:  sudo apt-get install chromium"; exit 1; \
+	fi
+
+test-browser: $(VENV)/installed browser
+	$(BIN)/python -m pytest -m browser
+
+test-long: $(VENV)/installed sandbox browser
 	$(BIN)/python -m pytest --timeout=3600 -m "slow and not gpu"
 
 # On a machine with a CUDA device, in the environment at hand: torch for its driver is not ours to install.
@@ -47,6 +59,10 @@ check: $(VENV)/installed
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The reference of commands, from the program itself.
+docs: $(VENV)/installed
+	$(BIN)/python -m tests.docs.commands
 
 bench: $(VENV)/installed sandbox
 	$(BIN)/python -m benchmarks.cpu

@@ -20,10 +20,16 @@ _VERBS = {
     "submit": ("harness.cli.submit", "From inside a worktree: commit the solution and ask for its evaluation."),
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),
     "problems": ("harness.cli.problems", "List, show, check and import problems, and compute their bounds."),
-    "status": ("harness.cli.status", "Show the standings."),
+    "status": ("harness.cli.status", "Show in one screen what runs, improved, is stuck, cost, and waits for you."),
     "log": ("harness.cli.status", "Show ledger entries."),
     "baseline": ("harness.cli.evaluate", "Measure a problem's baselines."),
+    "review": ("harness.cli.merging", "Show what a person needs to judge a candidate."),
+    "pr": ("harness.cli.merging", "Make a champion's branch and pull request, with its proof."),
+    "proof": ("harness.cli.merging", "Check that the ledger proves what a range of commits would merge."),
     "audit": ("harness.cli.audit", "Check that the ledger is whole and true."),
+    "report": ("harness.cli.report", "Write one self-contained HTML page about a run."),
+    "export": ("harness.cli.export", "Write a champion as a solution.json for SOL-ExecBench."),
+    "completion": ("harness.cli.completion", "Print the completion script of a shell."),
 }
 
 

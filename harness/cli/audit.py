@@ -3,38 +3,84 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.cli.output import emit, json_option
 
 if TYPE_CHECKING:
+    from harness.cli.judging import JudgeProcess
+    from harness.model.config import Config
+    from harness.model.entry import Entry
+    from harness.model.judging import JudgeProgress
+    from harness.model.sessions import Spread
     from harness.store.audit import Audit
+    from harness.store.audit_rerun import Rerun
+    from harness.store.repo import Repo
+    from harness.store.workspace import Workspace
 
 _LONGEST_CELL = 60
 
 
 @click.command()
+@click.option("--since", metavar="WHEN", help="Look into entries since then only: 2d, 12h, a date, or a commit.")
+@click.option("--rerun", type=click.IntRange(min=1), metavar="N", help="Also measure N entries again on a device.")
+@click.option("--top", is_flag=True, help="With --rerun: the N fastest instead of N at random.")
+@click.option("--seed", type=int, help="With --rerun: which N, to choose the same again.")
+@click.option("--device", help="With --rerun: where; by default harness.yaml's first device.")
 @json_option
-def audit(*, as_json: bool) -> None:
+def audit(
+    *, since: str | None, rerun: int | None, top: bool, seed: int | None, device: str | None, as_json: bool
+) -> None:
     """Check that the ledger is whole and true: chain, heads, format, git objects, problem digests, numbers.
 
-    Names each break and exits with 1 when there is one.
+    Names each break and exits with 1 when there is one. Chains and heads are always checked from the first document on.
     """
     from harness.cli.progress import progress_bar
     from harness.errors import AnswerIsNo
     from harness.store.audit import audit as run_audit
+    from harness.store.audit_since import since_when
     from harness.store.repo import Repo
     from harness.store.workspace import Workspace
 
     workspace = Workspace.find()
-    with Repo(workspace) as repo, progress_bar("auditing") as progress:
-        result = run_audit(workspace, repo, progress=progress)
+    again: list[Rerun] = []
+    spread: Spread | None = None
+    with Repo(workspace) as repo:
+        start = since_when(repo, since) if since else None
+        with progress_bar("auditing") as progress:
+            result = run_audit(workspace, repo, progress=progress, since=start)
+        if rerun:
+            again, spread = _measure_again(workspace, repo, rerun, top=top, seed=seed, device=device)
+    off = [one for one in again if not one.holds]
     if as_json:
-        click.echo(json.dumps({"whole": not result.breaks, **asdict(result)}, indent=2, default=str))
-    elif result.breaks:
+        shown = {"whole": not result.breaks, **asdict(result), "reruns": [asdict(one) for one in again]}
+        click.echo(json.dumps(shown, indent=2, default=str))
+    else:
+        _print(result)
+        if spread is not None:
+            _print_reruns(again, spread)
+    if result.breaks:
+        count = len(result.breaks)
+        raise AnswerIsNo(
+            f"the ledger on {result.branch} has {count} {'break' if count == 1 else 'breaks'}",
+            remedy=f"`git log -p {result.branch} -- ledger/` shows who changed what",
+        )
+    if off:
+        raise AnswerIsNo(
+            f"{len(off)} of {len(again)} entries could not be reproduced: "
+            + ", ".join(f"{one.problem} seq {one.seq}" for one in off),
+            remedy="again with --rerun on a quiet device; then look at the entry with `harness log PROBLEM`",
+        )
+
+
+def _print(result: Audit) -> None:
+    if result.breaks:
         columns = {
             "file": lambda row: str(row["file"]),
             "seq": lambda row: "" if row["seq"] is None else str(row["seq"]),
@@ -44,23 +90,96 @@ def audit(*, as_json: bool) -> None:
         }
         emit([asdict(found) for found in result.breaks], as_json=False, columns=columns)
         click.echo()
-    if not as_json:
-        click.echo(_looked_at(result))
-    if result.breaks:
-        count = len(result.breaks)
-        raise AnswerIsNo(
-            f"the ledger on {result.branch} has {count} {'break' if count == 1 else 'breaks'}",
-            remedy=f"`git log -p {result.branch} -- ledger/` shows who changed what",
-        )
-
-
-def _looked_at(result: Audit) -> str:
     whole = "" if result.breaks else "whole: "
     waiting = f" ({result.spooled} of them wait in the spool)" if result.spooled else ""
-    return (
+    click.echo(
         f"{whole}{result.entries} entries and {result.records} records in {result.files} files on {result.branch} "
         f"at {result.commit[:12]}{waiting}"
     )
+    for line in result.checked:
+        click.echo(f"  {line}")
+    for note in result.notes:
+        click.echo(f"note: {note}")
+
+
+def _print_reruns(again: Sequence[Rerun], spread: Spread) -> None:
+    source = (
+        f"from {spread.pairs} pairs of evaluation and confirmation"
+        if spread.pairs
+        else "a guess, since the ledger has too few confirmations to tell"
+    )
+    click.echo(f"\nmeasured again; between sessions a speed-up varies by {spread.deviation:.2%} ({source})")
+    rows = [
+        {
+            "problem": one.problem,
+            "seq": one.seq,
+            "recorded": _times(one.recorded),
+            "expected": f"{one.expected[0]:.3f} to {one.expected[1]:.3f}" if one.expected else "-",
+            "measured": _times(one.measured) if one.measured else one.verdict,
+            "": "as recorded" if one.holds else "OFF",
+            "note": one.note,
+        }
+        for one in again
+    ]
+    emit(rows, as_json=False, empty="no entry of a problem as it is now could be measured on this device")
+
+
+def _measure_again(
+    workspace: Workspace, repo: Repo, number: int, *, top: bool, seed: int | None, device: str | None
+) -> tuple[list[Rerun], Spread]:
+    """Judge entries once more, outside the ledger."""
+    from harness.cli.devices import choose as choose_device
+    from harness.cli.judging import judge_process
+    from harness.store.audit_rerun import choose, compare, sessions_of
+    from harness.store.configuration import load_config
+    from harness.store.digests import digest_at
+    from harness.store.index import Index
+
+    config = load_config(workspace)
+    tip = repo.tip(config.coordination_branch)
+    with Index(workspace, branch=config.coordination_branch) as index:
+        index.refresh(repo)
+        where = device or choose_device(config).devices[0]
+        with judge_process(where, workspace.cache, config.judge.sandbox) as judge:
+            target = judge.ready.target
+            picked = choose(index, target, lambda problem: digest_at(repo, tip, problem), number, top=top, seed=seed)
+            spread = sessions_of(index, target)
+            found = []
+            for entry in picked:
+                click.echo(f"measuring {entry.problem} seq {entry.seq} again", err=True)
+                answer = _judge(judge, repo, tip, entry, config)
+                found.append(compare(entry, answer, spread, together=len(picked)))
+    return found, spread
+
+
+def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config) -> Any:  # noqa: ANN401 - an answer
+    from harness.model.judging import JudgeRequest
+
+    assert entry.candidate is not None  # noqa: S101 - only measured candidates are picked
+    half_width = config.judge.half_width_cpu if entry.target == "cpu" else config.judge.half_width_gpu
+    with tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
+        problem = repo.export(tip, f"problems/{entry.problem}", Path(scratch) / entry.problem)
+        place = f"problems/{entry.problem}/solutions/{entry.target}"
+        request = JudgeRequest(
+            id=f"{entry.problem}-{entry.seq}",
+            kind="confirmation",
+            problem=entry.problem,
+            problem_dir=str(problem),
+            problem_digest=entry.problem_digest,
+            solution_dir=str(repo.export(entry.candidate.commit, place, Path(scratch) / "solution")),
+            baseline={one.uuid: one.variant for one in entry.workloads if one.variant},
+            half_width=half_width,
+            max_judge_s=config.judge.max_judge_s,
+        )
+        return judge.ask(request, _quietly)
+
+
+def _quietly(progress: JudgeProgress) -> None:
+    del progress
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}x"
 
 
 def _cell(value: object) -> str:

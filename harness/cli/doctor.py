@@ -56,7 +56,10 @@ def doctor(*, as_json: bool) -> None:
             emit(settings, as_json=False)
     missing = [check for check in checks if check.state == "missing"]
     if missing:
-        raise AnswerIsNo(f"{len(missing)} things are missing: {', '.join(check.what for check in missing)}")
+        count = f"{len(missing)} {'thing is' if len(missing) == 1 else 'things are'} missing"
+        commands = dict.fromkeys(check.mend for check in missing)
+        names = ", ".join(check.what for check in missing)
+        raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
 
 
 def _machine() -> Iterator[Check]:
@@ -67,7 +70,7 @@ def _machine() -> Iterator[Check]:
     yield _torch()
     yield _gpu()
     free = shutil.disk_usage(Path.cwd()).free / 1e9
-    mend = "" if free > _FREE_GB else "free some: the caches and 100,000 ledger entries take a few GB"
+    mend = "" if free > _FREE_GB else "rm -r .harness/cache    # derived, made again when needed"
     yield Check("disk", "ok" if free > _FREE_GB else "missing", f"{free:.0f} GB free", mend)
 
 
@@ -78,7 +81,7 @@ def _git() -> Check:
     version = said.split()[2]
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < _GIT:
-        return Check("git", "missing", version, f"install git {_GIT[0]}.{_GIT[1]} or newer")
+        return Check("git", "missing", f"{version}: needs {_GIT[0]}.{_GIT[1]} or newer", "apt-get install git")
     return Check("git", "ok", version)
 
 
@@ -126,7 +129,7 @@ def _defaults(workspace: Workspace | None) -> Iterator[Check]:
     try:
         config = load_config(workspace) if workspace else Config()
     except HarnessError as error:
-        yield Check("harness.yaml", "missing", str(error).splitlines()[0], error.remedy or "mend the file")
+        yield Check("harness.yaml", "missing", str(error).splitlines()[0], _edit("harness.yaml", error))
         return
     chosen = choose(config)
     yield Check("default device", "ok", f"{', '.join(chosen.devices)}: {chosen.why}")
@@ -148,11 +151,12 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
     from harness.store.repo import Repo, requirements
 
     if workspace is None:
-        yield Check("workspace", "note", "none here", "harness init DIR, or change into one")
+        yield Check("workspace", "note", "none here", "harness init DIR    # or change into one")
         return
     yield Check("workspace", "ok", str(workspace.root))
     for sentence in requirements(workspace):
-        yield Check("repository", "missing", sentence)
+        what, _, command = sentence.partition(": ")
+        yield Check("repository", "missing", what, command.strip("`").replace("` (", "    # (") or "git fsck")
     try:
         from harness.store.configuration import load_config
         from harness.store.coordination import read_assignments
@@ -163,9 +167,32 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
         yield Check("COORDINATION.md", "ok", f"{len(rows)} rows on {config.coordination_branch}")
     except HarnessError as error:
         where = f"{error.where}: " if error.where else ""
-        yield Check("COORDINATION.md", "missing", f"{where}{error.what}", error.remedy or "mend the file and commit it")
+        yield Check("COORDINATION.md", "missing", f"{where}{error.what}", _edit("COORDINATION.md", error))
+    yield from _waiting(workspace)
     for name in ("start", "daemon", "planner"):
         yield from _lock(workspace.state / f"{name}.lock", name)
+
+
+def _edit(name: str, error: HarnessError) -> str:
+    """The command that opens a file at the line that an error names."""
+    file, _, line = (error.where or name).rpartition(":")
+    file = (file if line.isdigit() else error.where or name).partition(" on ")[0]
+    return f"${{EDITOR:-vi}} {f'+{line} ' if line.isdigit() else ''}{file}"
+
+
+def _waiting(workspace: Workspace) -> Iterator[Check]:
+    """What the checkout does not show of the coordination branch."""
+    from harness.store.configuration import load_config
+    from harness.store.repo import Repo
+
+    try:
+        config = load_config(workspace)
+        with Repo(workspace) as repo:
+            sentences = repo.checkout_state(config.coordination_branch)
+    except HarnessError:
+        return  # said above
+    for sentence in sentences:
+        yield Check("checkout", "note", sentence, "harness status")
 
 
 def _lock(path: Path, name: str) -> Iterator[Check]:
@@ -183,9 +210,11 @@ def _lock(path: Path, name: str) -> Iterator[Check]:
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
     from harness.store.configuration import explain_config
 
-    if workspace is None:
-        return []
-    return [{"key": each.key, "value": str(each.value), "from": each.source} for each in explain_config(workspace)]
+    try:
+        settings = explain_config(workspace) if workspace else []
+    except HarnessError:
+        return []  # a complaint of its own
+    return [{"key": each.key, "value": str(each.value), "from": each.source} for each in settings]
 
 
 def _ask(*command: str) -> str | None:

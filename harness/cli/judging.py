@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -10,19 +12,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from pydantic import TypeAdapter
+
 from harness.errors import ConfigurationError
 from harness.model.config import SandboxKind
-from harness.model.judging import JudgeAnswer, JudgeProgress, JudgeReady, JudgeRequest
+from harness.model.judging import JudgeAnswer, JudgeEvent, JudgeProgress, JudgeReady, JudgeRequest
 
 _END_S = 20.0
+_EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer] = TypeAdapter(JudgeEvent)
 
 
 class JudgeProcess:
     """One judge on one device."""
 
     def __init__(self, device: str, cache: Path, sandbox: SandboxKind) -> None:
-        command = [sys.executable, "-m", "harness.judge", "--device", device, "--cache", str(cache)]
-        command += ["--sandbox", sandbox]
+        replaced = os.environ.get("HARNESS_JUDGE_COMMAND")  # as the daemon takes it
+        program = shlex.split(replaced) if replaced else [sys.executable, "-m", "harness.judge"]
+        command = [*program, "--device", device, "--cache", str(cache), "--sandbox", sandbox]
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
@@ -61,11 +67,11 @@ class JudgeProcess:
         self._process.stdin.write(request.model_dump_json() + "\n")
         self._process.stdin.flush()
         while True:
-            line = self._line()
-            if line.startswith('{"event":"progress"'):
-                progress(JudgeProgress.model_validate_json(line))
-            else:
-                return JudgeAnswer.model_validate_json(line)
+            event = _EVENTS.validate_json(self._line())
+            if isinstance(event, JudgeAnswer):
+                return event
+            if isinstance(event, JudgeProgress):
+                progress(event)
 
     def close(self) -> None:
         """Close its stdin, which ends it; insist when it does not."""

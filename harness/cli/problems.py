@@ -92,47 +92,21 @@ def check(what: tuple[str, ...], *, as_json: bool) -> int:
 @click.argument("path", type=click.Path(path_type=Path, exists=True))
 @click.option("--suite", help="Suite to put problems in (default: the name of their directory).")
 @click.option("--problem", "key", help="For a solution.json: the problem it solves (default: found by its name).")
-@click.option("--target", help="For a solution.json: the target to file it under (default: its first hardware).")
+@click.option("--target", help="What problems must be usable on; for a solution.json: what to file it under.")
 @click.option("--replace", is_flag=True, help="Overwrite what is there already.")
 @json_option
 def import_(path: Path, *, suite: str | None, key: str | None, target: str | None, replace: bool, as_json: bool) -> int:
-    """Bring in SOL-ExecBench problems, a FlashInfer-Bench trace set, or a solution.json."""
+    """Bring in SOL-ExecBench problems, a FlashInfer-Bench trace set, or a solution.json.
+
+    A summary says how many are usable on the target, and why the others are not.
+    """
     from harness.store.workspace import Workspace
 
     workspace = Workspace.find()
     if path.is_file():
         _import_solution(workspace, path, key=key, target=target, replace=replace, as_json=as_json)
         return 0
-    from harness.store.theirs import import_problems
-
-    data_root = _data_root(workspace)
-    brought = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
-    rows = [
-        {
-            "problem": one.key,
-            "usable": one.usable,
-            "workloads": one.workloads,
-            "why_not": str(one.errors[0]).replace("\n  ", "; ") if one.errors else None,
-            "errors": [str(error) for error in one.errors],
-            "warnings": list(one.warnings),
-        }
-        for one in brought
-    ]
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "problem": lambda row: row["problem"],
-            "usable": lambda row: "yes" if row["usable"] else "no",
-            "workloads": lambda row: str(row["workloads"]),
-            "why not": lambda row: row["why_not"] or "",
-        },
-    )
-    if not as_json:
-        for warning in (warning for one in brought for warning in one.warnings):
-            click.echo(f"warning: {warning}")
-        click.echo(f"{sum(one.usable for one in brought)} of {len(brought)} problems imported")
-    return 0 if all(one.usable for one in brought) else 1
+    return _import_all(workspace, path, suite=suite, target=target, replace=replace, as_json=as_json)
 
 
 @problems.command()
@@ -170,6 +144,26 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
             "limited by": lambda row: str(row["limited_by"]),
         },
     )
+
+
+def _import_all(
+    workspace: Workspace, path: Path, *, suite: str | None, target: str | None, replace: bool, as_json: bool
+) -> int:
+    """Import every problem below a directory and sum up; the exit code."""
+    from harness.cli.devices import choose
+    from harness.cli.importing import import_rows, print_imported
+    from harness.store.configuration import load_config
+    from harness.store.theirs import import_problems
+
+    data_root = _data_root(workspace)
+    brought = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
+    target = target or choose(load_config(workspace)).target
+    rows = import_rows(brought, workspace, target, data_root)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        print_imported(rows, target)
+    return 0 if all(row["usable"] for row in rows) else 1
 
 
 def _import_solution(

@@ -1,59 +1,120 @@
-"""`harness status`: the standings; `harness log`: the entries."""
+"""`harness status`: the day in one screen; `harness log`: the entries."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.completing import complete_problem
+from harness.cli.merging import opened
 from harness.cli.output import emit, json_option
 
 if TYPE_CHECKING:
     from harness.model.config import Config
+    from harness.report.today import Today
     from harness.store.index import Index
-    from harness.store.repo import Repo
     from harness.store.rows import Row
     from harness.store.standings import Standing
     from harness.store.workspace import Workspace
 
 _REASON_LENGTH = 70
 _COMMIT_LENGTH = 10
+_NAMED = 3
 
 
 @click.command()
 @click.option("--run", metavar="NAME", help="The run to show; by default harness.yaml's.")
+@click.option("--all", "every", is_flag=True, help="Every problem, also where the screen is too small.")
 @json_option
-def status(*, run: str | None, as_json: bool) -> None:
-    """Show how every problem stands, and what runs right now."""
+def status(*, run: str | None, every: bool, as_json: bool) -> None:
+    """Show in one screen what runs, what improved since yesterday, what is stuck, what it cost, what waits for you."""
+    from harness.report.merging import main_branch, pick_remote
+    from harness.report.today import today
     from harness.store.live import running_parts
-    from harness.store.standings_table import HEADINGS, cells, for_scripts, totals
+    from harness.store.standings_table import for_scripts
 
-    with _index() as (workspace, config, repo, index):
+    with opened() as (workspace, config, repo, index):
         run = run or config.run
-        tables = _standings(workspace, config, index, run)
+        base = main_branch(repo, config.coordination_branch, pick_remote(repo, None))
+        shown = [
+            (target, table, today(repo, index, config, table, run=run, target=target or "cpu", base=base))
+            for target, table in _standings(workspace, config, index, run)
+        ]
         parts = running_parts(workspace)
         sentences = repo.checkout_state(config.coordination_branch)
     if as_json:
-        problems = [{"target": target, **for_scripts(one)} for target, table in tables for one in table]
-        shown = {"run": run, "problems": problems, "running": parts, "checkout": sentences}
-        click.echo(json.dumps(shown, indent=2, default=str))
+        problems = [{"target": target, **for_scripts(one)} for target, table, _ in shown for one in table]
+        days = [{"target": target, **day.for_scripts()} for target, _, day in shown]
+        told = {"run": run, "problems": problems, "today": days, "running": parts, "checkout": sentences}
+        click.echo(json.dumps(told, indent=2, default=str))
         return
-    for target, table in tables:
-        click.echo(f"run {run}" + (f", target {target}" if target else ""))
-        rows = [dict(zip(HEADINGS, cells(standing), strict=True)) for standing in table]
-        emit(rows, as_json=False, empty="no problems here: `harness problems import` brings some in")
-        if rows:
-            click.echo(totals(table))
-    for line in [*_running(parts), *sentences]:
-        click.echo(line)
+    for target, table, day in shown:
+        click.secho(f"run {run}" + (f", target {target}" if target else ""), bold=True)
+        lines = [*_running(parts), *_of_today(day), *sentences]
+        _print_table(table, room=None if every else _room(len(lines), len(shown)))
+        for line in lines:
+            click.echo(line)
+
+
+def _room(lines: int, tables: int) -> int | None:
+    """How many rows of a table fit on the screen; None where nobody looks at one."""
+    import shutil
+    import sys
+
+    if not sys.stdout.isatty():
+        return None
+    return max(5, (shutil.get_terminal_size().lines - lines - 3) // tables - 5)
+
+
+def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
+    from harness.store.standings_table import HEADINGS, cells, totals
+
+    shown = list(table)
+    if room is not None and len(table) > room:  # those with news; in the order of their names, as always
+        newest = sorted(table, key=lambda one: one.last_at or "", reverse=True)[:room]
+        shown = [one for one in table if one in newest]
+    rows = [dict(zip(HEADINGS, cells(standing), strict=True)) for standing in shown]
+    emit(rows, as_json=False, empty="no problems here: `harness problems import` brings some in")
+    if len(shown) < len(table):
+        click.echo(f"… and {len(table) - len(shown)} more: `harness status --all`")
+    if rows:
+        click.echo(totals(table))
+
+
+def _of_today(day: Today) -> list[str]:
+    """A line for each thing that a person asks in the morning."""
+    improved = [
+        f"{one.problem} {one.speedup:.3f}x" + (f" (was {one.before:.3f}x)" if one.before else "")
+        for one in day.improved
+    ]
+    stuck = [f"{problem} ({why})" for problem, why in day.stuck]
+    spent = "" if day.usd is None else f", ${day.usd:.2f} (${day.usd_since or 0:.2f} since yesterday)"
+    lines = [
+        f"improved since yesterday: {_some(improved) or 'nothing'}",
+        f"stuck: {_some(stuck) or 'nothing'}",
+        f"cost: {_hours(day.device_s)} of device time ({_hours(day.device_s_since)} since yesterday){spent}",
+    ]
+    if day.suspects:
+        lines.append(f"waits for you: {len(day.suspects)} SUSPECT: {day.suspects[0].what}: `{day.suspects[0].command}`")
+    if day.unmerged:
+        names = _some([one.what for one in day.unmerged])
+        lines.append(f"waits for you: champions without a pull request: {names}: `{day.unmerged[0].command}`")
+    return lines
+
+
+def _some(words: list[str]) -> str:
+    return ", ".join(words[:_NAMED]) + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
 
 
 @click.command()
-@click.argument("problem", required=False)
+@click.argument("problem", required=False, shell_complete=complete_problem)
 @click.option("--run", metavar="NAME", help="Entries of this run only.")
 @click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="How many, the newest.")
 @json_option
@@ -61,7 +122,7 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
     """Show ledger entries, the newest last; of PROBLEM (suite/name) or of all."""
     from harness.errors import AnswerIsNo
 
-    with _index() as (_, _, _, index):
+    with opened() as (_, _, _, index):
         rows = index.rows(problem, run=run, limit=number)
     if as_json:
         emit([asdict(row) for row in rows], as_json=True)
@@ -70,25 +131,6 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
         raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` names the problems")
     if not as_json:
         emit([_line(row, one_problem=problem is not None) for row in rows], as_json=False)
-
-
-@contextmanager
-def _index() -> Iterator[tuple[Workspace, Config, Repo, Index]]:
-    """The refreshed index of the workspace here; what was unusual about it goes to stderr."""
-    from harness.cli.progress import progress_bar
-    from harness.store.configuration import load_config
-    from harness.store.index import Index
-    from harness.store.repo import Repo
-    from harness.store.workspace import Workspace
-
-    workspace = Workspace.find()
-    config = load_config(workspace)
-    with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
-        with progress_bar("reading the ledger") as progress:
-            messages = index.refresh(repo, progress)
-        for message in messages:
-            click.echo(f"harness: {message}", err=True)
-        yield workspace, config, repo, index
 
 
 def _standings(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -12,8 +12,10 @@ from harness.model.entry import Entry
 from harness.store.audit_entries import entry_faults
 from harness.store.audit_origin import Origins
 from harness.store.entry_yaml import HEADER, Document, field_of, parse, split
+from harness.store.git_environment import EMAIL
 from harness.store.heads import HEADER as HEADS_HEADER
 from harness.store.heads import HEADS, LEDGER, Head, end_of, read_heads
+from harness.store.histories import authors, pushed_copy
 from harness.store.ledger import coordination_branch, problem_of
 from harness.store.repo import Repo
 from harness.store.spool import Record, read_all
@@ -48,12 +50,30 @@ class Audit:
     spooled: int = 0
     """Documents that wait for their commit, counted above too."""
     breaks: list[Break] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
+    """What was compared with what, a line each, so that a reader can tell what "whole" means."""
+    notes: list[str] = field(default_factory=list)
+    """What is no break and worth a look."""
 
 
-def audit(workspace: Workspace, repo: Repo, *, branch: str | None = None, progress: Progress | None = None) -> Audit:
+def audit(
+    workspace: Workspace,
+    repo: Repo,
+    *,
+    branch: str | None = None,
+    progress: Progress | None = None,
+    since: str | None = None,
+) -> Audit:
     """Check the whole ledger: the coordination branch's tip and the spools.
 
     Every break is named; none ends the audit. Nothing is written.
+
+    Args:
+        workspace: whose ledger.
+        repo: its repository.
+        branch: the coordination branch; by default the one harness.yaml names.
+        progress: called as documents are looked into.
+        since: look into the content of documents entered since then (UTC, as entries write it); null for all.
 
     Raises:
         RepositoryError: there is no coordination branch, or git refuses.
@@ -61,53 +81,136 @@ def audit(workspace: Workspace, repo: Repo, *, branch: str | None = None, progre
     branch = branch or coordination_branch(workspace)
     spooled = read_all(workspace.spool)  # before the tip: a flush meanwhile is then seen twice, never not at all
     tip = repo.tip(branch)
-    result = Audit(branch, tip)
-    contents = {file: repo.read(tip, file) or b"" for file in repo.files(tip, LEDGER) if file.endswith(".yaml")}
-    heads_file = contents.pop(HEADS, None)
-    waiting: dict[str, list[Record]] = {}
-    for record in spooled:
-        waiting.setdefault(record.file, []).append(record)
-    result.breaks += _heads_breaks(contents, heads_file)
+    chains = read_chains(repo, tip, spooled)
+    result = Audit(branch, tip, files=len(chains.documents), spooled=chains.spooled, breaks=chains.breaks)
     cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit puts them back"
     result.breaks += [Break(file, None, cut) for file in repo.lost_appends(branch) if file != HEADS]
-    chains: dict[str, list[Document]] = {}
-    for file in sorted({*contents, *waiting}):
-        chains[file], breaks, fresh = _chain(file, contents.get(file, b""), waiting.get(file, []))
-        result.breaks += breaks
-        result.spooled += fresh
-    result.breaks += _former_heads_breaks(repo, tip, chains)
-    result.files = len(chains)
-    _documents(result, repo, tip, chains, progress or _no_progress)
+    held = {file: {one.seq: one.hash for one in documents} for file, documents in chains.documents.items()}
+    copy = pushed_copy(repo, branch)
+    if copy is not None and copy[1] != tip:
+        known = {(found.file, found.seq) for found in chains.breaks}
+        apart = former_heads_breaks(repo, copy[1], held, f"the copy at {copy[0]}, commit")
+        result.breaks += [found for found in apart if (found.file, found.seq) not in known]
+    if copy is not None:
+        result.checked.append(f"the copy at {copy[0]}: no head in its history is another here")
+    contents = _Contents(result, repo, tip, since)
+    contents.check(chains.documents, progress or _no_progress)
+    result.checked[:0] = _said(chains, contents)
+    result.notes += _other_hands(repo, tip)
     result.breaks.sort(key=lambda found: (found.file, found.seq or 0))
     return result
 
 
-def _documents(result: Audit, repo: Repo, tip: str, chains: Mapping[str, list[Document]], progress: Progress) -> None:
-    """Check every document's content."""
-    origins = Origins(repo, tip)
-    done, of = 0, sum(map(len, chains.values()))
-    for file, documents in chains.items():
-        problem = problem_of(file)
+@dataclass
+class Chains:
+    """Every ledger file's documents, in order, and what is wrong with their order, hashes and heads."""
+
+    documents: dict[str, list[Document]]
+    breaks: list[Break]
+    heads: int = 0
+    """Heads that the history of heads.yaml holds."""
+    spooled: int = 0
+    """Documents that only the spool holds."""
+
+
+def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chains:
+    """The ledger as a commit holds it, with what is spooled after it; its content is not looked at."""
+    contents = {file: repo.read(commit, file) or b"" for file in repo.files(commit, LEDGER) if file.endswith(".yaml")}
+    heads_file = contents.pop(HEADS, None)
+    waiting: dict[str, list[Record]] = {}
+    for record in spooled:
+        waiting.setdefault(record.file, []).append(record)
+    result = Chains({}, list(_heads_breaks(contents, heads_file)))
+    for file in sorted({*contents, *waiting}):
+        result.documents[file], breaks, fresh = _chain(file, contents.get(file, b""), waiting.get(file, []))
+        result.breaks += breaks
+        result.spooled += fresh
+    held = {file: {one.seq: one.hash for one in documents} for file, documents in result.documents.items()}
+    former = former_heads(repo, commit)
+    result.heads = len(former)
+    result.breaks += former_heads_breaks(repo, commit, held, "commit", former)
+    return result
+
+
+class _Contents:
+    """Checks every document's content: format, citations, numbers, and what git confirms of it."""
+
+    def __init__(self, result: Audit, repo: Repo, tip: str, since: str | None) -> None:
+        self._result, self._since = result, since
+        self._origins = Origins(repo, tip)
+        self.candidates: set[str] = set()
+        self.digests: set[str] = set()
+        self.numbers = 0
+        self.looked_into = 0
+
+    def check(self, chains: Mapping[str, list[Document]], progress: Progress) -> None:
+        """Look into every file; counts and breaks go to the result."""
+        done, of = 0, sum(map(len, chains.values()))
+        for file, documents in chains.items():
+            problem = problem_of(file)
+            if problem is None:
+                self._result.records += len(documents)
+            else:
+                self._result.entries += len(documents)
+            if any(self._recent(document) for document in documents):
+                entries = self._read(file, documents, is_entry=problem is not None)
+                if problem is not None:
+                    self._fit(file, problem, entries)
+            done += len(documents)
+            progress(done, of)
+
+    def _recent(self, document: Document) -> bool:
+        return self._since is None or (field_of(document.raw, "at") or self._since) >= self._since
+
+    def _read(self, file: str, documents: list[Document], *, is_entry: bool) -> list[Entry]:
         entries: list[Entry] = []
         for document in documents:
             try:
                 found = parse(document.raw, f"{file} seq {document.seq}")
-                if problem is not None:
+                if is_entry:
                     entries.append(Entry.model_validate(found))
             except ValidationError as error:
                 for fault in error.errors():
                     where = ".".join(map(str, fault["loc"])) or "entry"
-                    result.breaks.append(Break(file, document.seq, f"format: {where}: {fault['msg']}"))
+                    self._result.breaks.append(Break(file, document.seq, f"format: {where}: {fault['msg']}"))
             except LedgerError as error:
-                result.breaks.append(Break(file, document.seq, f"format: {error.what}"))
-            done += 1
-            progress(done, of)
-        if problem is None:
-            result.records += len(documents)
-            continue
-        result.entries += len(documents)
-        faults = [*entry_faults(problem, entries), *origins.faults(problem, entries)]
-        result.breaks += [Break(file, *fault) for fault in faults]
+                self._result.breaks.append(Break(file, document.seq, f"format: {error.what}"))
+        return entries
+
+    def _fit(self, file: str, problem: str, entries: list[Entry]) -> None:
+        recent = [entry for entry in entries if self._since is None or entry.at >= self._since]
+        seqs = {entry.seq for entry in recent}
+        faults = [*entry_faults(problem, entries), *self._origins.faults(problem, recent)]
+        self._result.breaks += [Break(file, *fault) for fault in faults if fault[0] in seqs]
+        self.looked_into += len(recent)
+        self.candidates |= {entry.candidate.tree for entry in recent if entry.candidate}
+        self.digests |= {entry.problem_digest for entry in recent}
+        self.numbers += sum(len(entry.workloads) for entry in recent)
+
+
+def _said(chains: Chains, contents: _Contents) -> list[str]:
+    """What "whole" stands for."""
+    documents = sum(map(len, chains.documents.values()))
+    numbers = "speed-up, interval, score and summary derived again from the block ratios; none below the floor"
+    forms = f"{len(contents.digests)} forms of problems: each was on the branch"
+    return [
+        f"{documents} documents: each one's hash stands in the next, seq counts on, the clock never goes back",
+        f"{chains.heads} heads that were ever committed: each is still in its chain, and heads.yaml names every end",
+        f"{contents.looked_into} entries: format, citations, nothing measured twice, each champion above the last",
+        f"{contents.numbers} workload results: {numbers}",
+        f"{len(contents.candidates)} candidates: git holds each commit with this very tree; {forms}",
+    ]
+
+
+def _other_hands(repo: Repo, tip: str) -> list[str]:
+    """Commits on ledger/ that the harness did not make: a merge or a rebase by a person, or an invented entry."""
+    hands = authors(repo, tip, LEDGER)
+    return [
+        f"{count} {'commit' if count == 1 else 'commits'} on {LEDGER}/ by {author}, not by the harness: "
+        f"`git log -p --author='{author}' -- {LEDGER}/`"
+        for author, count in sorted(hands.items())
+        if author != EMAIL
+    ]
 
 
 def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Document], list[Break], int]:
@@ -164,9 +267,9 @@ def _heads_breaks(contents: Mapping[str, bytes], heads_file: bytes | None) -> It
             yield Break(file, end.seq if end else None, f"{HEADS} says the file ends elsewhere", _say(head), _say(end))
 
 
-def _former_heads_breaks(repo: Repo, tip: str, chains: Mapping[str, list[Document]]) -> Iterator[Break]:
-    """Every head that was ever committed must still be in its chain: what a rewriting of file and heads cannot hide."""
-    hashes = {file: {document.seq: document.hash for document in documents} for file, documents in chains.items()}
+def former_heads(repo: Repo, tip: str) -> list[tuple[str, str, Head]]:
+    """Every head that was ever committed up to a commit: the commit, the file, the head."""
+    found = []
     seen: set[bytes] = set()
     for commit in repo.history(tip, HEADS):
         lines = set((repo.read(commit, HEADS) or b"").splitlines(keepends=True)) - seen
@@ -175,11 +278,26 @@ def _former_heads_breaks(repo: Repo, tip: str, chains: Mapping[str, list[Documen
             heads = read_heads(HEADS_HEADER + b"".join(sorted(line for line in lines if line[:1] == b'"')))
         except HarnessError:
             continue  # a heads file that was broken once and has been mended
-        for file, head in heads.items():
-            found = hashes.get(file, {}).get(head.seq)
-            if found != head.hash:
-                what = f"rewritten since commit {commit[:12]}, which had another document here"
-                yield Break(file, head.seq, what, head.hash, found)
+        found += [(commit, file, head) for file, head in heads.items()]
+    return found
+
+
+def former_heads_breaks(
+    repo: Repo,
+    tip: str,
+    held: Mapping[str, Mapping[int, str]],
+    whose: str,
+    former: Sequence[tuple[str, str, Head]] | None = None,
+) -> Iterator[Break]:
+    """Every head that was ever committed must still be in its chain: what a rewriting of file and heads cannot hide.
+
+    `held` is file -> seq -> hash, of the chains as they are.
+    """
+    for commit, file, head in former_heads(repo, tip) if former is None else former:
+        found = held.get(file, {}).get(head.seq)
+        if found != head.hash:
+            what = f"rewritten since {whose} {commit[:12]}, which had another document here"
+            yield Break(file, head.seq, what, head.hash, found)
 
 
 def _say(head: Head | None) -> str:

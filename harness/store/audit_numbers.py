@@ -13,6 +13,9 @@ from harness.model.verdict import EntryKind, Verdict
 _RELATIVE = 1e-6
 """Numbers agree when they do to a millionth: far below what is measured, far above rounding of the last digits."""
 
+CLOCK_ERROR = 0.02
+"""Share by which a latency may lie below the floor before it is impossible; the judge has the same."""
+
 Fault = tuple[str, object, object]
 """What does not follow, what was expected, what was found."""
 
@@ -39,8 +42,24 @@ def _workload_faults(workload: WorkloadResult) -> Iterator[Fault]:
         yield "too few blocks for a speedup", f"at least {FIRST_BLOCKS}", workload.blocks
     if workload.checked > workload.calls:
         yield "more calls checked than made", f"at most {workload.calls}", workload.checked
+    yield from _possibility_faults(workload)
     yield from _speedup_faults(workload)
     yield from _score_faults(workload)
+
+
+def _possibility_faults(workload: WorkloadResult) -> Iterator[Fault]:
+    """What no hardware does and no clock shows."""
+    for name in ("latency_us", "baseline_us", "sol_us", "floor_us"):
+        value = getattr(workload, name)
+        if value is not None and (value < 0 or not math.isfinite(value) or (value == 0 and name.endswith("y_us"))):
+            yield f"{name} is impossible", "a time above 0", value
+    latency, floor = workload.latency_us, workload.floor_us
+    if workload.verdict is Verdict.PASSED and latency is not None and floor is not None:
+        least = floor * (1 - CLOCK_ERROR)
+        if latency < least:
+            yield "PASSED below the floor that the hardware allows", f"at least {least:.4g} us", f"{latency:.4g} us"
+    if workload.matched is not None and not 0 <= workload.matched <= 1:
+        yield "matched is no share", "0 to 1", workload.matched
 
 
 def _speedup_faults(workload: WorkloadResult) -> Iterator[Fault]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.model.entry import Entry
-from harness.store.problems import digest_of, takes_part
+from harness.store.digests import digest_at
 from harness.store.repo import Repo
 
 Fault = tuple[int, str, object, object]
@@ -51,7 +51,5 @@ class Origins:
             tree = self._repo.tree_of(commit, directory)
             if tree is None or tree in found:
                 continue
-            names = [name for name in self._repo.files(commit, directory) if takes_part(name[len(directory) + 1 :])]
-            files = self._repo.read_many(commit, names)
-            found[tree] = digest_of({name[len(directory) + 1 :]: data for name, data in files.items()})
+            found[tree] = digest_at(self._repo, commit, problem) or ""
         return set(found.values())

@@ -98,3 +98,20 @@ def test_it_works_outside_a_workspace(site: Site, tmp_path: Path) -> None:
     assert found["workspace"]["state"] == "note"
     assert "harness init" in found["workspace"]["mend"]
     assert "COORDINATION.md" not in found
+
+
+def test_every_complaint_ends_with_a_command(site: Site, tmp_path: Path) -> None:
+    path = without(tmp_path, "bwrap", "c++", "g++", "clang++", "gcc", "cc")
+    config = site.root / "harness.yaml"
+    config.write_text(config.read_text() + "\nworkers: none\n")
+    line = len(config.read_text().splitlines())
+    done = site.run("doctor", "--json", extra={"PATH": path, "CXX": ""})
+    assert done.returncode == 1
+    text = done.stdout[: done.stdout.rindex("]") + 1] if "]" in done.stdout else "[]"
+    found = {row["what"]: row for row in json.loads(text) if "what" in row}
+    assert found["harness.yaml"]["mend"] == f"${{EDITOR:-vi}} +{line} harness.yaml"
+    complaints = [row for row in found.values() if row["state"] == "missing"]
+    assert len(complaints) >= 3
+    for row in complaints:
+        assert row["mend"].split()[0] in {"apt-get", "sudo", "pip", "git", "harness", "rm", "${EDITOR:-vi}"}, row
+        assert f"    {row['mend']}" in done.stdout

@@ -116,7 +116,7 @@ def test_import_says_what_is_usable_and_why_not(harness: Run, tmp_path: Path) ->
     assert out[2].split(maxsplit=3)[:3] == ["L1/bad", "no", "0"]
     assert out[2].endswith("definition.json:1: [] at the top; expected an object")
     assert out[3].split() == ["L1/good", "yes", "1"]
-    assert out[-1] == "1 of 2 problems imported"
+    assert out[-1] == "1 of 2 problems imported, 1 usable on cpu"
     rows = json.loads(harness("import", str(tmp_path / "bench/L1/good"), "--suite", "L9", "--json").stdout)
     assert [(row["problem"], row["usable"]) for row in rows] == [("L9/good", True)]
     assert "overwrite it with --replace" in harness("import", str(tmp_path / "bench/L1/good"), code=1).stdout

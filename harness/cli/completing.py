@@ -1,0 +1,49 @@
+"""What the shell completes: problems and branches of the workspace here, from its files and without git."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
+
+
+def complete_problem(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Keys of the workspace's problems that go on from what is typed."""
+    del context, parameter
+    return [key for key in _problems() if key.startswith(begun)]
+
+
+def complete_branch(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Problems, and branches of agents and wins."""
+    del context, parameter
+    return [name for name in (*_problems(), *_branches()) if name.startswith(begun)]
+
+
+def _problems() -> list[str]:
+    from harness.errors import HarnessError
+    from harness.store.problems import list_problems
+    from harness.store.workspace import Workspace
+
+    try:
+        return list_problems(Workspace.find().problems)
+    except HarnessError:
+        return []
+
+
+def _branches() -> list[str]:
+    from harness.errors import HarnessError
+    from harness.store.workspace import Workspace
+
+    try:
+        heads = Workspace.find().git_common_dir / "refs" / "heads"
+    except HarnessError:
+        return []
+    return [
+        _name(heads, file) for top in ("agents", "win") for file in sorted((heads / top).rglob("*")) if file.is_file()
+    ]
+
+
+def _name(heads: Path, file: Path) -> str:
+    return file.relative_to(heads).as_posix()

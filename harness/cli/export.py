@@ -1,0 +1,64 @@
+"""`harness export`: a champion as SOL-ExecBench's solution.json."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import click
+
+from harness.cli.completing import complete_problem
+from harness.cli.merging import opened, the_target
+
+
+@click.command()
+@click.argument("problem", shell_complete=complete_problem)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="By default: standard output.")
+@click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
+@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only.")
+@click.option("--merged", is_flag=True, help="The solution that stands on the coordination branch, not the champion.")
+def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
+    """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
+    from harness.errors import AnswerIsNo, ConfigurationError
+    from harness.report.proof_text import subject
+    from harness.store.digests import digest_at
+    from harness.store.exporting import their_solution
+    from harness.store.files import atomic_write
+    from harness.store.solutions import load_solution
+    from harness.store.winners import champion, measured, why_none
+
+    with opened() as (_, config, repo, index), tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
+        run, tip = run or config.run, repo.tip(config.coordination_branch)
+        target = target or the_target(config, index, run)
+        place, digest = f"problems/{problem}/solutions/{target}", digest_at(repo, tip, problem)
+        definition = repo.read(tip, f"problems/{problem}/definition.json")
+        if digest is None or definition is None:
+            raise ConfigurationError(f"there is no problem `{problem}`", remedy="harness problems list")
+        if merged:
+            commit, tree = tip, repo.tree_of(tip, place)
+            if tree is None:
+                raise AnswerIsNo(f"{config.coordination_branch} has no solution of {problem} for {target}")
+            found = measured(index, problem, tree, target)
+        else:
+            found = champion(index, problem, digest, target, run)
+            if found is None or found.evaluation.candidate is None:
+                raise why_none(index, problem, digest, target, run)
+            commit, tree = found.evaluation.candidate.commit, found.tree
+        solution = load_solution(repo.export(commit, place, Path(scratch) / "solution"))
+        named = json.loads(definition)["name"]
+        worker = found.evaluation.candidate.worker if found and found.evaluation.candidate else "unknown"
+        document = their_solution(
+            solution,
+            name=f"{named}_{run}_{tree[:8]}",
+            definition=named,
+            author=f"kernel-harness {run}/{worker}",
+            description=f"{subject(found)}; tree {tree}" if found else f"tree {tree}; not in the ledger",
+            target=target,
+        )
+    text = json.dumps(document, indent=2) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        atomic_write(output.absolute(), text)
+        click.echo(f"{output}: {document['name']}", err=True)

@@ -1,0 +1,100 @@
+"""How an import of many problems is summed up: what is usable on a target, and why the rest is not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.output import emit
+
+if TYPE_CHECKING:
+    from harness.store.theirs import Imported
+    from harness.store.workspace import Workspace
+
+_LISTED = 40
+"""More problems than these are counted by suite instead of listed one by one."""
+_WARNED = 20
+
+
+def import_rows(
+    brought: Sequence[Imported], workspace: Workspace, target: str, data_root: Path | None
+) -> list[dict[str, Any]]:
+    """One row a problem: `imported` when it reads well and lies in problems/, `usable` when the target can judge it."""
+    from harness.sol.hardware import table
+    from harness.store.problems import load_problem
+    from harness.store.usable import memory_of, obstacles
+
+    figures = table().get(target)
+    memory = memory_of(target, figures.memory_gb if figures else None)
+    rows = []
+    for one in brought:
+        reasons = [str(error).replace("\n  ", "; ") for error in one.errors]
+        whats = [error.what for error in one.errors]
+        if one.usable:
+            problem = load_problem(workspace.problems / one.key, key=one.key, data_root=data_root)
+            reasons = whats = obstacles(problem, target, memory_bytes=memory)
+        rows.append(
+            {
+                "problem": one.key,
+                "imported": one.usable,
+                "usable": one.usable and not reasons,
+                "workloads": one.workloads,
+                "why_not": reasons[0] if reasons else None,
+                "cause": whats[0] if whats else None,
+                "errors": [str(error) for error in one.errors],
+                "warnings": list(one.warnings),
+            }
+        )
+    return rows
+
+
+def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
+    """The summary for people: each problem where they are few, else counts by suite and by cause."""
+    from harness.store.usable import causes
+
+    unusable = [row for row in rows if not row["usable"]]
+    if len(rows) <= _LISTED:
+        columns = {
+            "problem": lambda row: row["problem"],
+            "usable": lambda row: "yes" if row["usable"] else "no",
+            "workloads": lambda row: str(row["workloads"]),
+            "why not": lambda row: row["why_not"] or "",
+        }
+        emit(rows, as_json=False, columns=columns)
+    else:
+        _print_suites(rows, target)
+        if unusable:
+            click.echo("\nwhy not")
+            for cause, number in causes(row["cause"] for row in unusable):
+                examples = [row["problem"] for row in unusable if causes([row["cause"]])[0][0] == cause]
+                click.echo(f"  {number:4}  {cause} ({', '.join(examples[:3])}{' …' if number > 3 else ''})")
+    warnings = [warning for row in rows for warning in row["warnings"]]
+    for warning in warnings[:_WARNED]:
+        click.echo(f"warning: {warning}")
+    if len(warnings) > _WARNED:
+        click.echo(f"and {len(warnings) - _WARNED} more warnings: `harness problems check` prints them all")
+    imported = sum(row["imported"] for row in rows)
+    click.echo(f"{imported} of {len(rows)} problems imported, {len(rows) - len(unusable)} usable on {target}")
+
+
+def _print_suites(rows: Sequence[Mapping[str, Any]], target: str) -> None:
+    suites = Counter(row["problem"].partition("/")[0] for row in rows)
+
+    def counted(suite: str, what: str) -> int:
+        return sum(bool(row[what]) for row in rows if row["problem"].startswith(f"{suite}/"))
+
+    shown = [
+        {
+            "suite": suite,
+            "problems": str(number),
+            "workloads": str(sum(row["workloads"] for row in rows if row["problem"].startswith(f"{suite}/"))),
+            "imported": str(counted(suite, "imported")),
+            f"usable on {target}": str(counted(suite, "usable")),
+        }
+        for suite, number in sorted(suites.items())
+    ]
+    emit(shown, as_json=False)

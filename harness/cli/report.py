@@ -1,0 +1,52 @@
+"""`harness report`: one self-contained HTML page about a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.cli.merging import opened, the_target
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"))
+@click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
+@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only.")
+@click.option("--commit-url", metavar="URL", help="Where commits are shown: URL with {} for the id.")
+def report(output: Path, *, run: str | None, target: str | None, commit_url: str | None) -> None:
+    """Write one HTML file about a run: headline, trajectories, table, moves, spend. It opens from disk, offline."""
+    from harness.errors import ConfigurationError
+    from harness.report.collect import collect
+    from harness.report.merging import pick_remote
+    from harness.report.page import render
+    from harness.store.files import atomic_write
+    from harness.store.problems import list_problems
+    from harness.store.standings import known_problems
+    from harness.store.win_branches import remotes, web_address
+
+    with opened() as (workspace, config, repo, index):
+        run = run or config.run
+        remote = pick_remote(repo, None)
+        web = web_address(remotes(repo).get(remote, "")) if remote else None
+        if commit_url is None and web is not None:
+            commit_url = f"{web}/-/commit/{{}}" if "gitlab" in web else f"{web}/commit/{{}}"
+        if commit_url is not None and ("{}" not in commit_url or not commit_url.startswith(("https://", "http://"))):
+            raise ConfigurationError(f"`{commit_url}` is no address with {{}} in it", where="--commit-url")
+        here = list_problems(workspace.problems, config.problems)
+        data = collect(
+            repo,
+            index,
+            branch=config.coordination_branch,
+            problems=sorted({*here, *known_problems(index)}),
+            run=run,
+            target=target or the_target(config, index, run),
+            commit_url=commit_url,
+        )
+    try:
+        atomic_write(output.absolute(), render(data))
+    except OSError as error:
+        raise ConfigurationError(f"cannot be written: {error.strerror}", where=str(output)) from error
+    click.echo(
+        f"{output}: {output.stat().st_size / 1e6:.1f} MB, {len(data['problems'])} problems; open it in a browser"
+    )

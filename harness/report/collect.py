@@ -1,0 +1,294 @@
+"""Everything the report shows, as plain data: from the index, a few whole entries, decisions and accounts."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import harness
+from harness.errors import LedgerError
+from harness.model.entry import Entry
+from harness.model.verdict import Verdict
+from harness.store.entry_yaml import parse
+from harness.store.index import Index
+from harness.store.ledger import read_documents, read_records
+from harness.store.repo import Repo
+from harness.store.standings import Standing, standings
+
+DECISIONS = "ledger/decisions.yaml"
+ACCOUNTS = "ledger/accounts.yaml"
+_INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
+"""A decision's inputs: by far its longest part, and not shown."""
+_MOST_DOTS = 400
+"""Of a problem's trajectory; more evaluations are thinned out evenly, steps never."""
+_MOST_MOVES = 3000
+_BUCKETS = 60
+UNBEATEN_SCORE = 0.5
+"""The SOL score of a solution exactly as fast as the baseline: what stands where nothing better was confirmed."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    seq: int
+    at: float
+    """Hours since the report's beginning."""
+    verdict: str
+    latency_us: float | None
+    worker: str | None
+    commit: str | None
+    cost_s: float
+    current: bool
+    """Of the problem's present form."""
+
+
+def collect(
+    repo: Repo,
+    index: Index,
+    *,
+    branch: str,
+    problems: Sequence[str],
+    run: str,
+    target: str,
+    commit_url: str | None,
+    now: datetime | None = None,
+) -> Json:
+    """The report's data for one run and target.
+
+    Args:
+        repo: the workspace's repository.
+        index: refreshed.
+        branch: the coordination branch.
+        problems: keys to show, in order.
+        run: the experiment.
+        target: what was tuned for.
+        commit_url: `https://…/commit/{}`, or None where commits are on no web host.
+        now: the time on the page.
+    """
+    table = standings(index, problems, target, run)
+    begin, end = _span(index, run, target)
+    made = _evaluations(index, run, target, begin, {one.problem: one.problem_digest for one in table})
+    shown = [_problem(index, one, made.get(one.problem, []), begin, target, run) for one in table]
+    accounts = [
+        record for record in read_records(repo.workspace, repo, ACCOUNTS, branch=branch) if record.get("run") == run
+    ]
+    return {
+        "meta": {
+            "run": run,
+            "target": target,
+            "branch": branch,
+            "commit": repo.tip(branch),
+            "made": (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+            "begin": begin.strftime("%Y-%m-%dT%H:%M:%SZ") if begin else None,
+            "hours": _hours(begin, end) if begin and end else 0,
+            "version": harness.__version__,
+            "commit_url": commit_url,
+            "entries": index.count(),
+        },
+        "headline": _headline(shown, table, accounts),
+        "problems": shown,
+        "moves": _moves(repo, branch, run, target, begin),
+        "spend": _spend(made, accounts, begin),
+        "verdicts": _verdicts(made),
+    }
+
+
+def _span(index: Index, run: str, target: str) -> tuple[datetime | None, datetime | None]:
+    found = index.query("SELECT min(at), max(at) FROM entries WHERE run = ? AND target = ?", (run, target))[0]
+    first, last = (datetime.fromisoformat(at) if at else None for at in found)
+    return first, last
+
+
+def _hours(begin: datetime | None, at: datetime | str) -> float:
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return round((moment - begin).total_seconds() / 3600, 3) if begin else 0.0
+
+
+def _evaluations(
+    index: Index, run: str, target: str, begin: datetime | None, digests: dict[str, str | None]
+) -> dict[str, list[_Evaluation]]:
+    """Problem -> its evaluations, oldest first."""
+    sql = (
+        'SELECT problem, seq, at, verdict, latency_us, worker, "commit", cost_s, problem_digest FROM entries '
+        "WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY problem, seq"
+    )
+    found: dict[str, list[_Evaluation]] = defaultdict(list)
+    for problem, seq, at, verdict, latency, worker, commit, cost, digest in index.query(sql, (run, target)):
+        current = digest == digests.get(problem)
+        row = _Evaluation(seq, _hours(begin, at), verdict, latency, worker, commit, cost or 0.0, current)
+        found[problem].append(row)
+    return found
+
+
+def _problem(
+    index: Index, standing: Standing, made: list[_Evaluation], begin: datetime | None, target: str, run: str
+) -> Json:
+    champion, best = standing.champion, standing.best
+    shown = champion or best
+    entry = index.entry(standing.problem, shown.seq) if shown else None
+    confirmed = {row.cites for row in index.rows(standing.problem, run=run, target=target, kind="confirmation")}
+    by_seq = {row.seq: row for row in made}
+    steps = []
+    for gain in standing.gains:
+        row = by_seq.get(gain.seq)
+        if row is not None and row.latency_us is not None:
+            step = [row.at, _short(row.latency_us), row.seq, row.commit, row.worker, _short(gain.speedup)]
+            steps.append([*step, int(row.seq in confirmed)])
+    dots = [
+        (row.at, row.latency_us) for row in made if row.current and row.verdict == Verdict.PASSED and row.latency_us
+    ]
+    suite, _, name = standing.problem.partition("/")
+    return {
+        "key": standing.problem,
+        "suite": suite,
+        "name": name,
+        "state": "confirmed" if champion else "unconfirmed" if best else "none" if made else "untried",
+        "baseline_us": _short(standing.baseline_us),
+        "bound_us": _short(_bound(entry)),
+        "latency_us": _short(shown.latency_us) if shown else None,
+        "speedup": _short(shown.speedup) if shown else None,
+        "low": _short(shown.low) if shown else None,
+        "high": _short(shown.high) if shown else None,
+        "score": _short(shown.score) if shown else None,
+        "trust": shown.trust if shown else None,
+        "seq": shown.seq if shown else None,
+        "commit": shown.commit if shown else None,
+        "worker": shown.worker if shown else None,
+        "at": _hours(begin, shown.at) if shown and begin else None,
+        "against": _against(index, standing, target, entry if champion else None),
+        "evaluations": standing.evaluations,
+        "verdicts": dict(standing.verdicts),
+        "workers": len(standing.workers),
+        "duplicates": standing.duplicates,
+        "since_gain": standing.since_gain,
+        "cost_s": round(standing.cost_s, 1),
+        "steps": steps,
+        "dots": [[at, _short(latency)] for at, latency in _thinned(dots)],
+    }
+
+
+def _bound(entry: Entry | None) -> float | None:
+    """Geometric mean of the workloads' speed-of-light bounds, where each has one."""
+    bounds = [one.sol_us for one in entry.workloads if one.sol_us] if entry else []
+    return _mean(bounds) if entry and bounds and len(bounds) == len(entry.workloads) else None
+
+
+def _against(index: Index, standing: Standing, target: str, champion: Entry | None) -> Json:
+    """The champion's speed-up over single variants of the baseline, through the fastest one it was measured against.
+
+    ratio = (variant / fastest of the same baseline entry) x (speed-up over the fastest), workload by workload.
+    """
+    if champion is None:
+        return {}
+    where = "WHERE problem = ? AND target = ? AND kind = 'baseline' AND problem_digest = ? ORDER BY seq DESC LIMIT 1"
+    rows = index.select(where, (standing.problem, target, standing.problem_digest))
+    entry = index.entry(standing.problem, rows[0].seq) if rows else None
+    if entry is None:
+        return {}
+    found: Json = {}
+    for name in ("eager", "baseline"):
+        ratios = []
+        for workload in champion.workloads:
+            times = {key: value for key, value in entry.baselines.get(workload.uuid, {}).items() if value}
+            if workload.speedup and name in times:
+                ratios.append(times[name] / min(times.values()) * workload.speedup)
+        if ratios and len(ratios) == len(champion.workloads):
+            found[name] = _short(_mean(ratios))
+    return found
+
+
+def _headline(shown: list[Json], table: Sequence[Standing], accounts: list[Json]) -> Json:
+    confirmed = [one for one in shown if one["state"] == "confirmed"]
+    speedups = [max(1.0, one["speedup"]) if one["state"] == "confirmed" else 1.0 for one in shown]
+    scores = [
+        one["score"] if one["state"] == "confirmed" and one["score"] is not None else UNBEATEN_SCORE for one in shown
+    ]
+    agents = [one["against"].get("baseline") for one in confirmed if "baseline" in one["against"]]
+    eager = [one["against"].get("eager") for one in confirmed if "eager" in one["against"]]
+    return {
+        "problems": len(shown),
+        "confirmed": len(confirmed),
+        "geomean": _short(_mean(speedups)) if speedups else None,
+        "geomean_confirmed": _short(_mean([one["speedup"] for one in confirmed])) if confirmed else None,
+        "above_2": sum(one["speedup"] > 2 for one in confirmed),
+        "median_score": _short(statistics.median(scores)) if scores else None,
+        "against_agent": [_short(_mean(agents)), len(agents)] if agents else None,
+        "against_eager": [_short(_mean(eager)), len(eager)] if eager else None,
+        "evaluations": sum(one.evaluations for one in table),
+        "duplicates": sum(one.duplicates for one in table),
+        "device_hours": round(sum(one.cost_s for one in table) / 3600, 3),
+        "usd": round(sum(float(one.get("usd") or 0) for one in accounts), 2) if accounts else None,
+    }
+
+
+def _moves(repo: Repo, branch: str, run: str, target: str, begin: datetime | None) -> list[list[Any]]:
+    """The planner's moves: when, who, to which problem, why. A row that stays where it is is no move."""
+    moves: list[list[Any]] = []
+    present: dict[str, str] = {}
+    for document in read_documents(repo.workspace, repo, DECISIONS, branch=branch):
+        try:
+            record = parse(_INPUTS.sub(b"", document.raw), DECISIONS)
+        except LedgerError:
+            continue
+        if record.get("run") != run or record.get("target", target) != target:
+            continue
+        decision = record.get("decision") or {}
+        reasons = decision.get("reasons") or {}
+        for row in decision.get("assignments") or ():
+            worker, problem = row.get("worker"), row.get("problem")
+            if row.get("state") != "paused" and present.get(worker) != problem:
+                present[worker] = problem
+                moves.append([_hours(begin, record["at"]), worker, problem, reasons.get(worker, "")])
+    return moves[-_MOST_MOVES:]
+
+
+def _spend(made: dict[str, list[_Evaluation]], accounts: list[Json], begin: datetime | None) -> list[list[float]]:
+    """Hours -> device hours and dollars spent by then, at most so many points."""
+    events = [(row.at, row.cost_s / 3600, 0.0) for rows in made.values() for row in rows]
+    events += [
+        (_hours(begin, str(one.get("ended") or one.get("at"))), 0.0, float(one.get("usd") or 0)) for one in accounts
+    ]
+    events.sort()
+    points, device, usd = [], 0.0, 0.0
+    stride = max(1, len(events) // 300)
+    for number, (at, hours, dollars) in enumerate(events):
+        device, usd = device + hours, usd + dollars
+        if number % stride == 0 or number == len(events) - 1:
+            points.append([at, round(device, 4), round(usd, 4)])
+    return points
+
+
+def _verdicts(made: dict[str, list[_Evaluation]]) -> Json:
+    """How evaluations ended, over equal stretches of time."""
+    rows = [row for each in made.values() for row in each]
+    if not rows:
+        return {"bucket_hours": 0, "buckets": [], "totals": {}}
+    width = max(max(row.at for row in rows) / _BUCKETS, 1e-6)
+    buckets: list[Counter[str]] = [Counter() for _ in range(_BUCKETS)]
+    for row in rows:
+        buckets[min(int(row.at / width), _BUCKETS - 1)][row.verdict] += 1
+    totals = Counter(row.verdict for row in rows)
+    return {"bucket_hours": width, "buckets": [dict(one) for one in buckets], "totals": dict(totals.most_common())}
+
+
+def _thinned(dots: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    stride = math.ceil(len(dots) / _MOST_DOTS) if dots else 1
+    return dots[::stride]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Geometric mean."""
+    logs = [math.log(value) for value in values if value]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
+
+
+def _short(value: float | None) -> float | None:
+    """Five significant digits: more would only make the file larger."""
+    return None if value is None else float(f"{value:.5g}")

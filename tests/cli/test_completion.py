@@ -1,0 +1,46 @@
+"""What a shell asks for when somebody presses Tab."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.site import Site, clean_environment
+
+PROGRAM = str(Path(sys.executable).parent / "harness")
+
+
+def complete(site: Site, words: str, at: int) -> list[str]:
+    """What bash gets for these words with the cursor in the one that `at` counts to."""
+    asked = {"_HARNESS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+    done = subprocess.run(
+        [PROGRAM], cwd=site.root, env=clean_environment(asked), capture_output=True, text=True, check=True, timeout=30
+    )
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(site: Site, shell: str) -> None:
+    ran = site.run("completion", shell)
+    assert ran.returncode == 0
+    assert f"_HARNESS_COMPLETE={shell}_complete" in ran.stdout
+
+
+def test_bash_reads_its_script(site: Site) -> None:
+    script = site.run("completion", "bash").stdout
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=10)
+
+
+def test_commands_problems_and_branches_are_completed(site: Site) -> None:
+    assert {"pr", "proof", "problems"} == set(complete(site, "harness p", 1)) - {"planner"}
+    assert complete(site, "harness pr t/o", 2) == ["t/one"]
+    site.submit("w01", "t/two")
+    assert complete(site, "harness review agents/", 2) == ["agents/main/w01/t/two"]
+    assert "--replace" in complete(site, "harness pr --", 2)
+
+
+def test_outside_a_workspace_nothing_is_completed_and_nothing_said(site: Site, tmp_path: Path) -> None:
+    assert complete(Site(tmp_path, site.scratch), "harness pr t", 2) == []

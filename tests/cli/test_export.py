@@ -1,0 +1,107 @@
+"""A champion as solution.json: what was searched is settled in it, and it comes back as it went."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import FormatError
+from harness.store.exporting import their_solution
+from harness.store.solutions import load_solution
+from harness.store.their_solutions import our_spec, read_their_solution
+from tests.cli.test_audit import harness
+from tests.store.ledgers import PROBLEM, git
+from tests.store.test_audit import Place
+
+PYTHON = "import torch\n\n\ndef run(x, y, BLOCK=1):\n    y.copy_(x + BLOCK)\n"
+GIVEN = {"name": "n", "definition": "d", "author": "a", "description": "w", "target": "h200"}
+
+
+def solution(directory: Path, language: str, file: str, text: str, **more: Any) -> Any:
+    directory.mkdir(parents=True)
+    (directory / file).write_text(text)
+    spec = {"language": language, "entry": f"{file}::run", **more}
+    (directory / "solution.yaml").write_text(json.dumps(spec))
+    return load_solution(directory)
+
+
+@pytest.mark.parametrize("language", ["pytorch", "triton", "cute_dsl"])
+def test_python_languages_carry_their_constants_in_the_source(tmp_path: Path, language: str) -> None:
+    made = solution(tmp_path / "s", language, "kernel.py", PYTHON, params={"BLOCK": 7})
+    document = their_solution(made, **GIVEN)
+    assert document["spec"]["languages"] == [language]
+    assert document["spec"]["target_hardware"] == ["H200"]
+    names: dict[str, Any] = {}
+    exec(document["sources"][0]["content"].replace("import torch\n", ""), names)
+
+    class Output:
+        def copy_(self, value: int) -> None:
+            self.value = value
+
+    output = Output()
+    names["run"](5, output)
+    assert output.value == 12
+
+
+def test_an_extension_carries_them_as_macros(tmp_path: Path) -> None:
+    text = "void run() {}\n"
+    flags = {"flags": ["-O2"], "cuda_flags": ["--use_fast_math"], "link_flags": ["-lcublas"]}
+    made = solution(tmp_path / "s", "cuda_cpp", "kernel.cu", text, params={"BLOCK": 7, "FAST": True}, compile=flags)
+    document = their_solution(made, **GIVEN)
+    assert document["spec"]["compile_options"] == {
+        "cflags": ["-O2", "-DBLOCK=7", "-DFAST=1"],
+        "cuda_cflags": ["--use_fast_math", "-DBLOCK=7", "-DFAST=1"],
+        "ld_flags": ["-lcublas"],
+    }
+
+
+def test_it_comes_back_as_it_went(tmp_path: Path) -> None:
+    made = solution(tmp_path / "s", "triton", "kernel.py", PYTHON, destination_passing=False)
+    file = tmp_path / "solution.json"
+    file.write_text(json.dumps(their_solution(made, **GIVEN)))
+    spec = our_spec(read_their_solution(file))
+    assert (spec.language, spec.entry, spec.destination_passing) == ("triton", "kernel.py::run", False)
+
+
+def test_what_the_format_has_no_word_for_is_refused(tmp_path: Path) -> None:
+    made = solution(tmp_path / "s", "cpp", "kernel.cpp", 'extern "C" void run() {}\n')
+    with pytest.raises(FormatError, match="language cpp cannot be exported: a C"):
+        their_solution(made, **GIVEN)
+
+
+def test_the_champion_is_exported(tmp_path: Path) -> None:
+    place = Place(tmp_path / "w")
+    root = place.workspace.root
+    git(root, "switch", "-q", f"agents/main/w01/{PROBLEM}")
+    directory = root / f"problems/{PROBLEM}/solutions/cpu"
+    (directory / "kernel.py").write_text(PYTHON)
+    (directory / "solution.yaml").write_text("language: pytorch\nentry: kernel.py::run\nparams: {BLOCK: 3}\n")
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "in PyTorch")
+    tree = git(root, "rev-parse", f"HEAD:problems/{PROBLEM}/solutions/cpu")
+    made: dict[str, Any] = {"commit": git(root, "rev-parse", "HEAD"), "tree": tree}
+    git(root, "switch", "-q", "main")
+    place.commit({f"problems/{PROBLEM}/definition.json": b'{"name": "rmsnorm"}'})
+    from harness.store.problems import problem_digest
+
+    place.digest = problem_digest(root / "problems" / PROBLEM)
+    with place.repo:
+        refused = harness(root, "export", PROBLEM)
+        assert refused.returncode == 1
+        assert "has no evaluation in the ledger" in refused.stderr
+        place.enter(
+            [place.draft("baseline"), place.draft(cites=1, **made), place.draft("confirmation", cites=2, **made)]
+        )
+    ran = harness(root, "export", PROBLEM, "-o", "out.json")
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads((root / "out.json").read_text())
+    assert document["definition"] == "rmsnorm"
+    assert document["author"] == "kernel-harness main/w01"
+    assert made["tree"] in document["description"]
+    assert "BLOCK=3" in document["sources"][0]["content"]
+    merged = harness(root, "export", PROBLEM, "--merged")
+    assert merged.returncode == 1
+    assert "main has no solution" in merged.stderr

@@ -1,0 +1,32 @@
+"""The documentation says what the program says, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.commands import FILE, reference
+
+ROOT = FILE.parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def test_the_reference_of_commands_is_the_programs_own() -> None:
+    assert FILE.read_text() == reference(), "`make docs` writes it again"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files(page: Path) -> None:
+    links = [link for link in _LINK.findall(page.read_text()) if not link.startswith(("http://", "https://"))]
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    index = (ROOT / "docs/README.md").read_text() + (ROOT / "README.md").read_text()
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    lost = [page for page in pages if page not in index and not page.startswith("adr/") and page != "README.md"]
+    assert lost == [], "name them in docs/README.md"

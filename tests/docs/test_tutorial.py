@@ -1,0 +1,77 @@
+"""The tutorial, command by command, as a newcomer types it: with the stub judge here, with the real one when slow."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.commands import FILE
+from tests.site import STUB, clean_environment
+
+_BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_PROGRAMS = ("harness ", "git ", "cd ")
+
+
+def steps() -> Iterator[tuple[str, list[str]]]:
+    """Each command of the tutorial, and the lines that it shows of the output."""
+    text = (FILE.parent / "tutorial.md").read_text()
+    for block in _BLOCK.findall(text):
+        command: str | None = None
+        shown: list[str] = []
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                if command is not None:
+                    yield command, shown
+                command, shown = line[2:], []
+            else:
+                shown.append(line)
+        assert command is not None
+        yield command, shown
+
+
+def pattern(shown: str) -> str:
+    """A shown line as a pattern: `…` stands for anything, spaces for any spaces."""
+    parts = [r"\s+".join(map(re.escape, part.split())) for part in shown.split("…")]
+    return ".*".join(parts)
+
+
+def type_everything(directory: Path, extra: dict[str, str]) -> int:
+    """Type every command in one shell's place; how many there were."""
+    here, typed = directory, 0
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = clean_environment({"PATH": path, "HOME": str(directory), "COLUMNS": "160", **extra})
+    for command, shown in steps():
+        assert command.startswith(_PROGRAMS), command
+        words = shlex.split(command)
+        typed += 1
+        if words[0] == "cd":
+            here = here / words[1]
+            continue
+        done = subprocess.run(
+            words, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            timeout=1200,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        for line in shown:
+            assert re.search(pattern(line), done.stdout), f"{command}\nshould show: {line}\n{done.stdout}"
+    return typed
+
+
+def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "locks").mkdir()
+    stub = shlex.join([sys.executable, str(STUB)])
+    typed = type_everything(tmp_path, {"HARNESS_JUDGE_COMMAND": stub, "HARNESS_LOCK_DIR": str(tmp_path / "locks")})
+    assert typed >= 18
+    assert (tmp_path / "kernels/report.html").stat().st_size > 20_000
+
+
+@pytest.mark.slow
+def test_the_tutorial_works_with_the_real_judge(tmp_path: Path) -> None:
+    type_everything(tmp_path, {})

@@ -1,0 +1,151 @@
+"""`harness report`: what stands in the page follows from the ledger, and the page is one file that loads nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.report.collect import collect
+from harness.report.page import render
+from harness.store.index import Index
+from harness.store.ledger import Ledger
+from harness.store.repo import Repo
+from harness.store.workspace import Workspace
+from tests.cli.test_audit import harness
+from tests.report.big_run import make_run
+from tests.store.ledgers import draft, git
+
+Json = dict[str, Any]
+
+
+def data_of(page: str) -> Json:
+    """The data that stands in a page."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    data: Json = json.loads(found[1])
+    return data
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return make_run(tmp_path_factory.mktemp("run") / "a workspace", problems=9, entries=260, days=2, workers=3)
+
+
+@pytest.fixture(scope="module")
+def page(workspace: Workspace) -> str:
+    git(workspace.root, "remote", "add", "origin", "git@github.com:o/kernels.git")
+    ran = harness(workspace.root, "report", "-o", "out/report.html")
+    assert ran.returncode == 0, ran.stderr
+    assert "9 problems; open it in a browser" in ran.stdout
+    return (workspace.root / "out/report.html").read_text()
+
+
+def entries(workspace: Workspace) -> list[Any]:
+    with Repo(workspace) as repo, Index(workspace, branch="main") as index:
+        index.refresh(repo)
+        return index.entries()
+
+
+def test_the_headline_follows_from_the_ledger(workspace: Workspace, page: str) -> None:
+    champions: dict[str, Any] = {}
+    for entry in entries(workspace):
+        if entry.kind == "confirmation" and entry.verdict == "PASSED" and entry.summary.speedup_ci95[0] > 1:
+            best = champions.get(entry.problem)
+            key = (entry.trust != "launch-bound", entry.summary.speedup_ci95[0])
+            if best is None or key > best[0]:
+                champions[entry.problem] = (key, entry)
+    speedups = [entry.summary.speedup for _, entry in champions.values()]
+    headline = data_of(page)["headline"]
+    assert 0 < len(speedups) <= 9
+    assert headline["confirmed"] == len(speedups)
+    assert headline["geomean"] == pytest.approx(math.exp(sum(map(math.log, speedups)) / 9), rel=1e-4)
+    assert headline["geomean_confirmed"] == pytest.approx(statistics.geometric_mean(speedups), rel=1e-4)
+    assert headline["above_2"] == sum(speedup > 2 for speedup in speedups)
+    scores = [entry.summary.score for _, entry in champions.values()] + [0.5] * (9 - len(speedups))
+    assert headline["median_score"] == pytest.approx(statistics.median(scores), rel=1e-4)
+    # The made-up baseline entries have eager at 2.1 and the agent-written one at 1.08 times the fastest.
+    assert headline["against_eager"][0] == pytest.approx(2.1 * headline["geomean_confirmed"], rel=1e-3)
+    assert headline["against_agent"] == [pytest.approx(1.08 * headline["geomean_confirmed"], rel=1e-3), len(speedups)]
+    evaluations = [entry for entry in entries(workspace) if entry.kind == "evaluation"]
+    assert headline["evaluations"] == len(evaluations) == sum(data_of(page)["verdicts"]["totals"].values())
+
+
+def test_a_trajectory_goes_down_and_names_its_commits(workspace: Workspace, page: str) -> None:
+    known = {(one.problem, one.seq): one for one in entries(workspace)}
+    data = data_of(page)
+    assert data["meta"]["commit_url"] == "https://github.com/o/kernels/commit/{}"
+    stepped = [one for one in data["problems"] if one["steps"]]
+    assert stepped
+    for problem in stepped:
+        latencies = [step[1] for step in problem["steps"]]
+        assert latencies == sorted(latencies, reverse=True)
+        for _, latency, seq, commit, worker, speedup, sure in problem["steps"]:
+            entry = known[problem["key"], seq]
+            assert (entry.candidate.commit, entry.candidate.worker) == (commit, worker)
+            assert entry.summary.speedup == pytest.approx(speedup, rel=1e-4)
+            assert entry.workloads[0].baseline_us / speedup == pytest.approx(latency, rel=0.05)
+            assert sure in {0, 1}
+        assert problem["bound_us"] < problem["baseline_us"]
+
+
+def test_moves_and_money_are_shown(page: str) -> None:
+    data = data_of(page)
+    assert data["moves"]
+    assert {move[1] for move in data["moves"]} <= {"w01", "w02", "w03"}
+    assert all(move[3] for move in data["moves"])
+    spent = [point[2] for point in data["spend"]]
+    assert spent == sorted(spent)
+    assert data["headline"]["usd"] == pytest.approx(spent[-1], abs=0.01)
+
+
+def test_it_refers_to_nothing_outside(page: str) -> None:
+    without_data = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
+    addresses = set(re.findall(r"(?:https?:)?//[\w.]+\.[a-z]+[^\s\"'`)]*", without_data))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not an address that anything loads
+    assert "default-src 'none'" in page
+    assert not re.findall(r"\b(?:src|srcset)=|@import|url\(", without_data)
+
+
+def test_words_of_agents_stay_words(tmp_path: Path) -> None:
+    workspace = make_run(tmp_path / "w", problems=1, entries=12, days=1, workers=1)
+    with Repo(workspace) as repo, Index(workspace, branch="main") as index:
+        index.refresh(repo)
+        given: Json = {"branch": "main", "run": "main", "target": "h200", "commit_url": None}
+        data = collect(repo, index, problems=["L1/rmsnorm_000"], **given)
+    data["problems"][0]["worker"] = "</script><script>alert(1)</script>"
+    page = render(data)
+    assert "<script>alert" not in page
+    assert data_of(page)["problems"][0]["worker"] == "</script><script>alert(1)</script>"
+
+
+def test_an_empty_run_has_a_page_too(tmp_path: Path) -> None:
+    workspace = make_run(tmp_path / "w", problems=1, entries=1, days=1, workers=1)
+    ran = harness(workspace.root, "report", "--run", "nothing", "-o", "r.html")
+    assert ran.returncode == 0, ran.stderr
+    data = data_of((workspace.root / "r.html").read_text())
+    assert (data["headline"]["confirmed"], data["moves"], data["spend"]) == (0, [], [])
+
+
+def test_an_older_form_of_a_problem_is_not_in_its_trajectory(tmp_path: Path) -> None:
+    workspace = make_run(tmp_path / "w", problems=1, entries=40, days=1, workers=1)
+    with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
+        note = draft("note", problem="L1/rmsnorm_000", digest="sha256:" + "9" * 64)
+        ledger.append(note.model_copy(update={"target": "h200"}))
+    ran = harness(workspace.root, "report", "-o", "r.html")
+    assert ran.returncode == 0, ran.stderr
+    (problem,) = data_of((workspace.root / "r.html").read_text())["problems"]
+    assert (problem["steps"], problem["dots"], problem["state"]) == ([], [], "none")
+    assert problem["evaluations"] > 0
+
+
+def test_a_place_that_cannot_be_written_is_said(workspace: Workspace) -> None:
+    ran = harness(workspace.root, "report", "-o", "/proc/report.html")
+    assert ran.returncode == 2
+    assert "cannot be written" in ran.stderr
+    assert harness(workspace.root, "report", "--commit-url", "nowhere").returncode == 2

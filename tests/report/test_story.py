@@ -1,0 +1,149 @@
+"""From champions to merges: review, pull requests, a person's merges, proofs, and a ledger that goes on growing."""
+
+from __future__ import annotations
+
+import json
+
+from tests.report.conftest import PROBLEMS, Story
+from tests.site import git
+
+
+def test_the_story(story: Story) -> None:
+    """One test, since each part goes on from the one before."""
+    a_review_tells_everything(story)
+    a_branch_is_reviewed_with_its_warnings_and_what_came_before(story)
+    each_champion_becomes_a_branch_and_the_ledger_goes_first(story)
+    again_it_changes_nothing(story)
+    the_honest_are_proved(story)
+    a_person_merges_one_by_rebase_and_one_by_squash(story)
+    the_ledger_goes_on_growing_and_is_whole(story)
+    a_newer_champion_is_said_and_replaces_when_asked(story)
+    without_a_confirmed_entry_it_refuses(story)
+
+
+def pull(story: Story, problem: str, *more: str) -> dict[str, object]:
+    ran = story.site.run("pr", problem, "--json", *more)
+    assert ran.returncode == 0, ran.stdout
+    found: dict[str, object] = json.loads(ran.stdout)
+    return found
+
+
+def a_review_tells_everything(story: Story) -> None:
+    ran = story.site.run("review", "t/one")
+    assert ran.returncode == 0, ran.stdout
+    for part in (
+        "t/one for cpu",
+        "candidate ",
+        "confirmation of seq",
+        "stands now none",
+        "worker     w01",
+        "PASSED: 1.50",
+        "+// stub: speedup=1.5",
+    ):
+        assert part in ran.stdout, part
+    waiting = json.loads(story.site.run("review", "--json").stdout)
+    assert [row["problem"] for row in waiting] == ["t/two", "t/one", "t/three"]  # the fastest first
+
+
+def a_branch_is_reviewed_with_its_warnings_and_what_came_before(story: Story) -> None:
+    output = story.site.run("review", "agents/main/w05/t/one", "--no-diff").stdout
+    assert "warning: kernel.cpp compares with 128, sizes of the workloads: shapes may be special-cased" in output
+    assert "not confirmed: this is its only measurement" in output
+    assert "INCORRECT_NUMERICAL" in output.partition("tried before")[2]
+    assert "+// if" not in output
+    suspect = story.site.run("review", "agents/main/w04/t/three").stdout
+    assert "warning: SUSPECT, held for a person: the stub was asked for this verdict" in suspect
+
+
+def each_champion_becomes_a_branch_and_the_ledger_goes_first(story: Story) -> None:
+    for problem in PROBLEMS:
+        found = pull(story, problem)
+        assert (found["branch"], found["made"], found["remote"]) == (f"win/main/{problem}", True, "origin")
+        branch, place = str(found["branch"]), f"problems/{problem}/solutions/cpu"
+        assert git(story.remote, "rev-parse", f"{branch}:{place}") == story.champions[problem].tree
+        assert git(story.remote, "rev-parse", "main") == story.here("rev-parse", "main")
+        assert story.here("rev-list", "--count", f"main..{branch}") == "1"
+        names = story.here("diff", "--name-only", "main", branch).split()
+        assert sorted(names) == [f"{place}/kernel.cpp", f"{place}/solution.yaml"]
+        body = story.here("log", "-1", "--format=%B", branch)
+        seq, digest = found["seq"], found["hash"]
+        assert f"Ledger-Entry: ledger/{problem}.yaml seq {seq} {digest}" in body
+        assert f"harness evaluate problems/{problem}/solutions/cpu --device cpu" in body
+        assert "| workload | latency us |" in body
+        trailers = story.here("log", "-1", "--format=%(trailers:key=Solution-Tree,valueonly)", branch)
+        assert trailers == story.champions[problem].tree
+    assert git(story.site.root, "status", "--porcelain") == ""
+
+
+def again_it_changes_nothing(story: Story) -> None:
+    before = story.here("rev-parse", "win/main/t/one")
+    found = pull(story, "t/one")
+    assert (found["made"], found["commit"]) == (False, before)
+
+
+def the_honest_are_proved(story: Story) -> None:
+    for problem in PROBLEMS:
+        ran = story.site.run("proof", f"main..win/main/{problem}")
+        assert ran.returncode == 0, ran.stdout
+        assert f"proved: {problem} for cpu, tree {story.champions[problem].tree[:12]}" in ran.stdout
+    comment = story.site.run("proof", "main..win/main/t/two", "--markdown").stdout
+    assert comment.startswith("### The ledger proves this merge")
+    assert "| workload | latency us |" in comment
+
+
+def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
+    git(story.remote.parent, "clone", "--quiet", str(story.remote), str(story.clone))
+    # The ledger goes on growing meanwhile: the rebase has something to do.
+    story.site.submit("w02", "t/two", "stub: speedup=1.9")
+    assert story.site.run("daemon", "--once").returncode == 0
+    story.here("push", "--quiet", "origin", "main")
+    story.person("pull", "--quiet", "--ff-only")
+    story.person("switch", "--quiet", "win/main/t/one")
+    story.person("rebase", "--quiet", "main")
+    story.person("switch", "--quiet", "main")
+    story.person("merge", "--quiet", "--ff-only", "win/main/t/one")
+    story.person("merge", "--quiet", "--squash", "origin/win/main/t/two")
+    story.person("commit", "--quiet", "-m", "Merge a kernel (#2)")
+    story.person("push", "--quiet", "origin", "main")
+    story.here("pull", "--quiet", "--no-rebase", "origin", "main")
+    for problem in ("t/one", "t/two"):
+        assert story.here("rev-parse", f"main:problems/{problem}/solutions/cpu") == story.champions[problem].tree
+        found = pull(story, problem)
+        assert found["branch"] is None
+        assert "has this very solution already" in str(found["notes"])
+
+
+def the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
+    story.site.submit("w01", "t/three", "stub: speedup=1.4")
+    assert story.site.run("daemon", "--once").returncode == 0
+    ran = story.site.run("audit")
+    assert ran.returncode == 0, ran.stdout
+    honest = story.site.run("proof", "main..win/main/t/three")
+    assert honest.returncode == 0, honest.stdout
+    assert "note: a newer champion exists" in honest.stdout
+
+
+def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
+    before = story.here("rev-parse", "win/main/t/three")
+    ran = story.site.run("pr", "t/three")
+    assert ran.returncode == 1
+    assert "carries the champion of seq" in ran.stdout
+    assert "a newer champion exists" in ran.stdout
+    found = pull(story, "t/three", "--replace")
+    assert found["made"]
+    assert story.here("rev-parse", f"refs/harness/replaced/win/main/t/three/{before}") == before
+    assert git(story.remote, "rev-parse", "win/main/t/three") == found["commit"]
+    assert story.site.run("proof", "main..win/main/t/three").returncode == 0
+
+
+def without_a_confirmed_entry_it_refuses(story: Story) -> None:
+    ran = story.site.run("pr", "t/never")
+    assert ran.returncode == 1
+    assert "t/never for cpu in run main has no confirmed entry" in ran.stdout
+    assert story.site.run("pr", "t/nowhere").returncode == 2
+    definition = story.site.root / "problems/t/three/definition.json"
+    definition.write_text(definition.read_text().replace("adds one", "adds one, exactly"))
+    story.here("commit", "--quiet", "-am", "Say it better")
+    ran = story.site.run("pr", "t/three")
+    assert ran.returncode == 1
+    assert "every entry of t/three for cpu in run main is about an earlier form of the problem" in ran.stdout
