@@ -36,6 +36,8 @@ _CHECKED = 11
 """Of a batch; twelve blocks have 24 batches, so that at least 256 calls are checked."""
 _BATCHED_GAIN = 1.5
 """A call in a batch so many times cheaper than a call alone was not made alone."""
+_ALIKE = 1.25
+"""Sides whose batches would have nearly as many calls have as many."""
 _CORRECTNESS_BATCH = 8
 _STRESS_CHANCE = 6
 """After one block in so many, awkward inputs come again."""
@@ -224,6 +226,8 @@ class Rounds:
         self._alone()
         theirs = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
         calls = self._calls(self.candidate, self._alone_ns, 1.0)
+        if max(theirs, calls) <= _ALIKE * min(theirs, calls):
+            theirs = calls = min(theirs, calls)  # what a batch costs once then falls on as many calls of either
         return Match(
             Entrant(self.baseline, theirs, self._patience(theirs) * SLOWER_THAN_BASELINE),
             Entrant(self.candidate, calls, self._patience(calls)),
