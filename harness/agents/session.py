@@ -6,13 +6,14 @@ reaches the world only through the brief's directory and `tools`: it never commi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from harness.model.config import Budget
+from harness.agents.confinement import View
+from harness.model.config import SessionBudget
 from harness.model.entry import Entry
 from harness.model.verdict import Verdict
 
@@ -26,6 +27,11 @@ class Attempt:
     verdict: Verdict | None
     """null: under way."""
     speedup: float | None = None
+    reason: str | None = None
+    """Why it did not pass."""
+    message: str = ""
+    """The first line of what its maker said of it."""
+    commit: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,36 @@ class Tools:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a tool says: a few lines of text, for a model or for a terminal."""
+
+    text: str
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of a tool."""
+
+    name: str
+    description: str
+    needed: bool = True
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that a session offers to its agent."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    use: Callable[[Mapping[str, object]], Answer]
+    """Called in the thread that goes through the session's events. Never raises."""
+    schema: Mapping[str, object] | None = None
+    """A JSON schema of the arguments, where `parameters` (all of them text) do not say it."""
+
+
+@dataclass(frozen=True)
 class Brief:
     """What a session starts with."""
 
@@ -65,11 +101,25 @@ class Brief:
     solution: Path
     """The directory of the solution in it, the only one that may change."""
     tools: Tools
-    budget: Budget
+    budget: SessionBudget
     seed: int = 0
     """Differs between workers, so that searches differ."""
     resume: str | None = None
     """The id of a session that was cut off, to go on with it."""
+    system: str = ""
+    """The system prompt: who the agent is and how it works here."""
+    offered: tuple[Tool, ...] = ()
+    """What agents with a mind of their own may ask for; the tuner uses `tools` itself."""
+    view: View | None = None
+    """What such an agent is shown; null for kinds that need no sandbox."""
+    model: str | None = None
+    effort: str | None = None
+    command: str | None = None
+    """Kind `command`: the command line's template."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Its placeholders."""
+    submitted: Callable[[], int] = lambda: 0
+    """How many candidates the session has submitted, for telling whether it goes on."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +135,8 @@ class ToolUse:
 
     name: str
     summary: str
+    key: str = ""
+    """Equal for two uses with the same input; empty where nobody counts."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +147,11 @@ class Usage:
     tokens: int = 0
     turns: int = 0
     evaluations: int = 0
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Nothing new; a moment to look whether the session is to go on."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +166,14 @@ class Retry:
 class End:
     """The last event of a session."""
 
-    reason: Literal["exhausted", "stale", "budget", "interrupted", "done", "failed"]
-    """exhausted: everything it can try is known; stale: no gain for long; failed: it cannot go on."""
+    reason: Literal["exhausted", "stale", "budget", "interrupted", "done", "failed", "held", "refused", "crashed"]
+    """exhausted: everything it can try is known; stale: no gain for long; failed: it cannot go on; held: the model is
+    away for a while; refused: the model's side wants another credential; crashed: its process died. After held and
+    crashed it can be resumed by its id."""
     text: str = ""
 
 
-Event = Text | ToolUse | Usage | Retry | End
+Event = Text | ToolUse | Usage | Retry | Alive | End
 
 
 class AgentSession(Protocol):

@@ -9,27 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.agents.session import (
-    AgentSession,
-    Attempt,
-    Brief,
-    End,
-    Event,
-    Retry,
-    Submitted,
-    Text,
-    Tools,
-    ToolUse,
-    Usage,
-)
-from harness.agents.tuner import TunerSession
-from harness.errors import ConfigurationError, HarnessError
+from harness.agents.kinds import kind_of
+from harness.agents.session import Attempt, End, Event, Retry, Submitted, Text, Tools, ToolUse
+from harness.agents.stint import RefusedError, Sessions, Stay, prepare
+from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
@@ -39,13 +27,10 @@ from harness.store.coordination import read_assignments
 from harness.store.files import file_lock
 from harness.store.live import write_live
 from harness.store.notes import leave_note
-from harness.store.repo import Repo
+from harness.store.repo import Repo, Submission
 from harness.store.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.store.tried import Tried
 from harness.store.workspace import Workspace
-
-KINDS: dict[AgentKind, Callable[[Brief], AgentSession]] = {"tuner": TunerSession}
-"""How a session of each kind of agent is opened."""
 
 _IDLE_S = 5.0
 """A worker without work looks at the table again after so long, should it have missed a change."""
@@ -54,22 +39,6 @@ _OUTCOME_S = 6 * 3600.0
 _TURN_S = 120.0
 
 logger = logging.getLogger(__name__)
-
-
-def kind_of(config: Config) -> AgentKind:
-    """The kind of agent the configuration asks for; a tuner when it asks for none.
-
-    Raises:
-        ConfigurationError: a kind that this version does not have.
-    """
-    kind = config.agent.kind or "tuner"
-    if kind not in KINDS:
-        raise ConfigurationError(
-            f"agent `{kind}` is not available; available: {', '.join(KINDS)}",
-            where="agent.kind",
-            remedy="say `harness start --agent tuner`, or set `agent: {kind: tuner}` in harness.yaml",
-        )
-    return kind
 
 
 def run_worker(workspace: Workspace, config: Config, name: str, stop: threading.Event, *, target: str) -> None:
@@ -96,8 +65,6 @@ class _Worker:
     stop: threading.Event
     finished: dict[str, str] = field(default_factory=dict)
     """Problems with nothing left for this worker, and why (the policy's words)."""
-    usd: float = 0.0
-    evaluations: int = 0
     said: str = ""
     _row: Assignment | None = None
     _tip: str = ""
@@ -105,23 +72,43 @@ class _Worker:
     """A problem just finished: nothing is done on it until the row has named another, or none."""
     _finished_at: dict[str, str | None] = field(default_factory=dict)
     """Problem -> tree of the solution on the coordination branch when the worker finished it."""
-    _session: AgentSession | None = None
+    _at: str = ""
+    """The problem it is on."""
 
     def __post_init__(self) -> None:
         self.repo = Repo(self.workspace)
         self.tried = Tried(self.workspace, self.repo, self.config, self.target)
+        self.sessions = Sessions(
+            self.workspace,
+            self.repo,
+            self.config,
+            self.name,
+            self.kind,
+            self.target,
+            heed=self.heed,
+            moved=self.moved,
+            stop=self.stop,
+        )
 
     def run(self, changes: Changes) -> None:
         self.live("idle")
-        while not self.stop.is_set():
-            row = self.row()
-            if row is not None and self.may_work(row):
-                self.finished.pop(row.problem, None)
-                self.work(row)
-                continue
-            self.live("idle")
-            changes.wait(_IDLE_S, stop=self.stop)
+        with self.sessions:
+            while not self.stop.is_set():
+                spent_out = self.sessions.spent_out()
+                row = self.row()
+                if spent_out is None and row is not None and self.may_work(row):
+                    self.finished.pop(row.problem, None)
+                    self.work(row)
+                    continue
+                self.said = spent_out or self.said
+                self.live("spent" if spent_out else "idle")
+                changes.wait(_IDLE_S, stop=self.stop)
         self.live("stopped")
+
+    def moved(self) -> bool:
+        """Whether the row in force is another than the one being worked on."""
+        now = self.row()
+        return now is None or now.problem != self._at
 
     def row(self) -> Assignment | None:
         """The row in force; the last good one while the table is broken."""
@@ -154,18 +141,31 @@ class _Worker:
         self.said = ""
         self.live("starting", row.problem)
         logger.info("%s starts on %s: %s", self.name, row.problem, row.wanted)
+        gained = False
         try:
+            before = self.best(row.problem)
             end = self.session(row)
+            gained = self.best(row.problem) > before
+        except RefusedError:
+            raise
         except HarnessError as error:
             logger.exception("%s cannot work on %s", self.name, row.problem)
             end = End("failed", str(error).splitlines()[0])
             self.note(row.problem, "", f"could not go on: {end.text}")
         logger.info("%s leaves %s: %s %s", self.name, row.problem, end.reason, end.text)
         self.said = end.text
-        if end.reason != "interrupted":
-            self.finished[row.problem] = "exhausted" if end.reason in ("exhausted", "failed") else "stale"
-            self._resting = row.problem
-            self._finished_at[row.problem] = self.committed(row.problem)
+        if end.reason == "interrupted" or (end.reason == "budget" and gained):
+            return  # a session that used its budget up and gained is worth another
+        self.finished[row.problem] = "exhausted" if end.reason in ("exhausted", "failed") else "stale"
+        self._resting = row.problem
+        self._finished_at[row.problem] = self.committed(row.problem)
+
+    def best(self, problem: str) -> float:
+        """The best speed-up of this worker's own candidates on the problem it is on; 0 before the first."""
+        if self._at != problem:
+            return 0.0
+        mine = (each.speedup or 0.0 for each in self.tried.candidates() if each.worker == self.name)
+        return max(mine, default=0.0)
 
     def session(self, row: Assignment) -> End:
         branch = f"agents/{self.config.run}/{self.name}/{row.problem}"
@@ -174,63 +174,67 @@ class _Worker:
         worktree = self.repo.add_worktree(self.name, row.problem, branch, tip)
         failpoint("worktree.after_add")
         directory = solution_dir(worktree, row.problem, self.target)
+        problem = prepare(worktree, row.problem, directory)
         self.tried.begin(row.problem, worktree / "problems" / row.problem)
-        self.tried.place_champion(directory)
+        self._at = row.problem
+        if not self.sessions.left(row.problem):
+            self.tried.place_champion(directory)
         failpoint("worktree.after_champion")
-        brief = Brief(
-            role="worker",
-            prompt=f"{row.problem}: {row.wanted}",
-            directory=worktree,
-            solution=directory,
-            tools=self.tools(row.problem, worktree),
-            budget=self.config.agent.per_worker,
-            seed=zlib.crc32(f"{self.config.run}/{self.name}/{row.problem}".encode()),
-        )
-        self._session = KINDS[self.kind](brief)
-        for event in self._session.events():
-            if isinstance(event, End):
-                return event
-            self.heed(row.problem, event)
-            now = self.row()
-            if self.stop.is_set() or now is None or now.problem != row.problem:
-                self._session.interrupt()
-        return End("failed", "the session ended without saying why")
+        end = self.sessions.work(Stay(row, problem, worktree, directory, self.tools(row.problem, worktree)))
+        if self.kind != "tuner" and not self.stop.is_set():
+            self.save(row.problem, worktree)
+        return end
 
-    def heed(self, problem: str, event: Event) -> None:
-        """Log an event and show it."""
-        if isinstance(event, Usage):
-            self.usd += event.usd
-            self.evaluations += event.evaluations
+    def save(self, problem: str, worktree: Path) -> None:
+        """Put what an agent left unsubmitted on its branch, where it is judged like anything else; or say why not."""
+        try:
+            done = self.commit(problem, worktree, "Save what was not submitted")
+        except HarnessError as error:
+            logger.info("%s left nothing on %s that could be committed: %s", self.name, problem, error.what)
             return
+        if not done.unchanged:
+            logger.info("%s left unsubmitted work on %s: %s", self.name, problem, done.commit)
+
+    def heed(self, event: Event) -> None:
+        """Log an event and show it."""
+        state = "working"
         if isinstance(event, Text):
             self.said = event.text
         elif isinstance(event, ToolUse):
             self.said = f"{event.name} {event.summary}"
         elif isinstance(event, Retry):
             self.said = f"waits {event.after_s:.0f} s: {event.reason}"
-        logger.info("%s on %s: %s", self.name, problem, self.said)
-        self.live("working", problem)
+        elif isinstance(event, End):
+            self.said, state = event.text, "waiting for the model"
+        else:
+            return
+        logger.info("%s on %s: %s", self.name, self._at, self.said)
+        self.live(state, self._at)
 
-    def tools(self, problem: str, worktree: Path) -> Tools:
-        def commit(message: str) -> Submitted:
-            said = trailers(
+    def commit(self, problem: str, worktree: Path, message: str) -> Submission:
+        """Commit the solution as it stands."""
+        session = self.sessions.open
+        return submit(
+            self.repo,
+            worktree,
+            problem=problem,
+            target=self.target,
+            message=message,
+            said=trailers(
                 run=self.config.run,
                 worker=self.name,
                 agent=self.kind,
-                session=self.open_session.id,
-                model=self.open_session.model,
-                cost_usd=self.usd,
-            )
-            done = submit(
-                self.repo,
-                worktree,
-                problem=problem,
-                target=self.target,
-                message=message,
-                said=said,
-                base=self.config.coordination_branch,
-                languages=self.config.languages,
-            )
+                session=session.id if session else "none",
+                model=session.model if session else None,
+                cost_usd=self.sessions.usd,
+            ),
+            base=self.config.coordination_branch,
+            languages=self.config.languages,
+        )
+
+    def tools(self, problem: str, worktree: Path) -> Tools:
+        def commit(message: str) -> Submitted:
+            done = self.commit(problem, worktree, message)
             return Submitted(commit=done.commit, tree=done.tree, branch=done.branch)
 
         def outcome(submitted: Submitted) -> Entry | None:
@@ -255,19 +259,13 @@ class _Worker:
             commit=commit,
             outcome=outcome,
             history=self.history,
-            note=lambda text: self.note(problem, self.open_session.id, text),
+            note=lambda text: self.note(problem, self.sessions.open.id if self.sessions.open else "", text),
             turn=turn,
         )
 
-    @property
-    def open_session(self) -> AgentSession:
-        """The session at work: tools exist only while there is one."""
-        assert self._session is not None  # noqa: S101
-        return self._session
-
     def history(self) -> tuple[Attempt, ...]:
         return tuple(
-            Attempt(tree=one.tree, worker=one.worker, verdict=one.verdict, speedup=one.speedup)
+            Attempt(one.tree, one.worker, one.verdict, one.speedup, one.reason, one.message, one.commit)
             for one in self.tried.candidates()
         )
 
@@ -285,8 +283,8 @@ class _Worker:
                 "state": state,
                 "problem": problem,
                 "said": self.said,
-                "evaluations": self.evaluations,
-                "usd": self.usd,
+                "evaluations": self.sessions.evaluations,
+                "usd": self.sessions.usd,
                 "finished": self.finished,
             },
         )

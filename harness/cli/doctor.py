@@ -121,7 +121,7 @@ def _gpu() -> Check:
 
 def _defaults(workspace: Workspace | None) -> Iterator[Check]:
     """What `harness start` takes when nobody says, and why."""
-    from harness.agents.worker import KINDS
+    from harness.agents.kinds import KINDS
     from harness.cli.devices import choose
     from harness.model.config import Config
     from harness.store.configuration import load_config

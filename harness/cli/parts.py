@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,8 @@ from harness.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from harness.model.config import Config
+    from harness.planner.advice import Advice, Adviser
+    from harness.planner.policy import Decision, PolicyInputs
 
 
 def stop_on_signals() -> threading.Event:
@@ -101,7 +104,39 @@ def planner(
     stop = stop_on_signals()
     log_to_file(workspace, "planner")
     names = workers or worker_names(config.workers)
-    run_planner(workspace, config, stop, workers=names, target=config.target or "cpu")
+    adviser = model_adviser(workspace, config) if config.planner.kind == "claude" else None
+    run_planner(workspace, config, stop, workers=names, target=config.target or "cpu", adviser=adviser)
+
+
+def model_adviser(workspace: Workspace, config: Config) -> Adviser:
+    """The planner's model, as the planner asks for advice: here because planner and agents do not know each other.
+
+    Raises:
+        ConfigurationError: what a session of claude needs is missing.
+    """
+    from harness.agents.adviser import Adviser as Model
+    from harness.agents.kinds import check_claude
+    from harness.errors import FormatError
+    from harness.planner.advice import SCHEMA, Advice, accepted, read_proposal
+
+    check_claude(config)
+    model = Model(workspace, config, SCHEMA)
+
+    def advise(inputs: PolicyInputs, decision: Decision) -> Advice | None:
+        holds: list[Advice] = []
+
+        def judge(given: dict[str, object]) -> str | None:
+            try:
+                holds.append(accepted(read_proposal(given), inputs, "claude"))
+            except FormatError as error:
+                return error.what
+            return None
+
+        situation = {**inputs.model_dump(mode="json"), "the policy proposes": decision.model_dump(mode="json")}
+        name = model.ask(situation, judge)
+        return replace(holds[-1], by=f"claude: {name}") if name is not None and holds else None
+
+    return advise
 
 
 def _replay(workspace: Workspace, config: Config, *, as_json: bool) -> None:

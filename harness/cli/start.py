@@ -48,7 +48,7 @@ def start(
     as_json: bool,
 ) -> int:
     """Run planner, workers, daemon and judges. Limits count this invocation; started again, it goes on."""
-    from harness.agents.worker import kind_of
+    from harness.agents.kinds import kind_of
     from harness.cli.devices import choose
     from harness.cli.parts import log_to_file
     from harness.store.configuration import load_config

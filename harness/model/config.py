@@ -22,9 +22,45 @@ class Budget(_Section):
     """Hard limits; null is no limit."""
 
     usd: PositiveFloat | None = None
+    tokens: Positive | None = None
+    """Everything the model read and wrote, cached or not."""
     turns: Positive | None = None
     minutes: PositiveFloat | None = None
     evaluations: Positive | None = None
+
+
+class SessionBudget(Budget):
+    """What one session may use, and the signs of one that has lost its way."""
+
+    duplicates: Positive | None = 3
+    """Submissions in a row of what was submitted before."""
+    repeats: Positive | None = 8
+    """Uses in a row of one tool with the same input."""
+    silence_minutes: PositiveFloat | None = 20.0
+    """Without a word, a tool or a byte of an answer, while nothing is being judged."""
+
+
+class Price(_Section):
+    """USD for a million tokens."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    cache_write: Annotated[float, Field(ge=0)] | None = None
+    """null: 1.25 times the input."""
+    cache_read: Annotated[float, Field(ge=0)] | None = None
+    """null: a tenth of the input."""
+
+
+class GatewayConfig(_Section):
+    """How patient the way to the model is."""
+
+    hold_s: PositiveFloat = 60.0
+    """A request waits here so long for a rate limit or an outage to pass; then its session pauses."""
+    first_s: PositiveFloat = 1.0
+    """The first wait where the model's side does not say how long; doubled each time."""
+    longest_s: PositiveFloat = 300.0
+    idle_s: PositiveFloat = 300.0
+    """An answer from which nothing comes for so long has broken off."""
 
 
 class AgentConfig(_Section):
@@ -35,9 +71,26 @@ class AgentConfig(_Section):
     model: str | None = None
     effort: Literal["low", "medium", "high"] | None = None
     command: str | None = None
-    """Kind `command`: the command line, with placeholders."""
+    """Kind `command`: the command line, with placeholders (docs/agents.md)."""
+    network: Literal["gateway", "host"] = "gateway"
+    """`host` gives agents the host's network and login: for agents that cannot be pointed at another address."""
+    gateway: GatewayConfig = GatewayConfig()
+    prices: dict[str, Price] = {}
+    """Globs over model names -> prices, before the shipped ones."""
+    per_session: SessionBudget = SessionBudget()
     per_worker: Budget = Budget()
     overall: Budget = Budget()
+
+
+class PlannerConfig(_Section):
+    """Who decides besides the policy."""
+
+    kind: Literal["policy", "claude"] = "policy"
+    """`claude`: a model may propose another table; what does not hold is not taken."""
+    model: str | None = None
+    deadline_s: PositiveFloat = 120.0
+    """Then the policy decides alone."""
+    budget: Budget = Budget()
 
 
 class PolicyConfig(_Section):
@@ -77,5 +130,6 @@ class Config(_Section):
     data_root: str | None = None
     """Where safetensors paths may lead besides the problem's own directory."""
     agent: AgentConfig = AgentConfig()
+    planner: PlannerConfig = PlannerConfig()
     policy: PolicyConfig = PolicyConfig()
     judge: JudgeConfig = JudgeConfig()

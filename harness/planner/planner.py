@@ -19,8 +19,10 @@ from harness.errors import FormatError, HarnessError
 from harness.failpoints import failpoint
 from harness.model.assignment import Assignment
 from harness.model.config import Config
+from harness.planner.advice import Adviser
 from harness.planner.facts import inputs_of, worker_facts
 from harness.planner.policy import NAME, Decision, PolicyInputs, decide
+from harness.store.accounts import ACCOUNTS, drop, kept, recorded
 from harness.store.branch_commits import Change
 from harness.store.changes import Changes
 from harness.store.coordination import parse, read_text, render
@@ -51,7 +53,13 @@ class TableChangedError(HarnessError):
 
 
 def run_planner(
-    workspace: Workspace, config: Config, stop: threading.Event, *, workers: tuple[str, ...], target: str
+    workspace: Workspace,
+    config: Config,
+    stop: threading.Event,
+    *,
+    workers: tuple[str, ...],
+    target: str,
+    adviser: Adviser | None = None,
 ) -> None:
     """Plan until `stop` is set, then write the standings once more.
 
@@ -61,6 +69,7 @@ def run_planner(
         stop: ends the loop.
         workers: the workers there are to assign.
         target: whose standings decide.
+        adviser: a model that may propose another table than the policy's.
 
     Raises:
         ConfigurationError: another planner serves this repository.
@@ -76,9 +85,10 @@ def run_planner(
             workspace.git_common_dir / "refs" / "heads",
             workspace.live,
             workspace.state / "notes",
+            workspace.state / "accounts",
         )
         changes = stack.enter_context(Changes(*watched, matters=lambda file: _matters(workspace, file)))
-        planner = _Planner(workspace, config, repo, ledger, index, workers, target)
+        planner = _Planner(workspace, config, repo, ledger, index, workers, target, adviser)
         while not stop.is_set():
             planner.look()
             changes.wait(LOOK_EVERY_S, stop=stop)
@@ -95,7 +105,9 @@ class _Planner:
         index: Index,
         workers: tuple[str, ...],
         target: str,
+        adviser: Adviser | None,
     ) -> None:
+        self._adviser = adviser
         self._workspace, self._config, self._repo = workspace, config, repo
         self._ledger, self._index = ledger, index
         self._workers, self._target = workers, target
@@ -110,6 +122,9 @@ class _Planner:
         """Problem -> its champion's speed-up in words, for the display."""
         self._written_at = -STANDINGS_EVERY_S
         self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
+        self._accounted = {account.id for account in recorded(workspace, repo, config.coordination_branch)}
+        self._reasons: dict[str, str] = self._last_reasons()
+        """Problem -> the model's words on it, for COORDINATION.md."""
 
     def _lessons(self) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
@@ -151,13 +166,16 @@ class _Planner:
     def _round(self) -> None:
         self._index.refresh(self._repo)
         self._take_notes()
+        self._take_accounts()
         present = self._table = self._present()
         table = self._standings()
         inputs = self._inputs(present, table)
-        decision = decide(inputs)
+        decision, by = decide(inputs), NAME
+        if _rows(decision.assignments) != _rows(present):
+            decision, by = self._advised(inputs, decision)
         moved = _rows(decision.assignments) != _rows(present)
         if moved:
-            self._record(inputs, decision)
+            self._record(inputs, decision, by)
             failpoint("planner.decision_recorded")
         if moved or time.monotonic() - self._written_at >= STANDINGS_EVERY_S:
             self._write(present, decision.assignments, table)
@@ -193,14 +211,34 @@ class _Planner:
         limit = self._config.policy.return_after + 1
         return sorted(at for (at,) in self._index.query(sql, (self._config.run, self._target, limit)))
 
-    def _record(self, inputs: PolicyInputs, decision: Decision) -> None:
-        record = {
+    def _advised(self, inputs: PolicyInputs, decision: Decision) -> tuple[Decision, str]:
+        """The model's decision where there is one that holds, else the policy's; and whose it is."""
+        if self._adviser is None:
+            return decision, NAME
+        advice = self._adviser(inputs, decision)
+        if advice is None:
+            return decision, NAME
+        self._reasons |= advice.notes
+        return advice.decision, advice.by
+
+    def _last_reasons(self) -> dict[str, str]:
+        """What a model said of the problems before this planner was started."""
+        found: dict[str, str] = {}
+        for record in read_records(self._workspace, self._repo, DECISIONS, branch=self._branch):
+            notes = record.get("notes")
+            found |= {str(name): str(text) for name, text in notes.items()} if isinstance(notes, dict) else {}
+        return found
+
+    def _record(self, inputs: PolicyInputs, decision: Decision, by: str) -> None:
+        record: dict[str, object] = {
             "run": self._config.run,
             "target": self._target,
-            "policy": NAME,
+            "policy": by,
             "inputs": inputs.model_dump(mode="json"),
             "decision": decision.model_dump(mode="json"),
         }
+        if self._reasons:
+            record["notes"] = dict(self._reasons)
         self._ledger.append_record(DECISIONS, record)
         for row in decision.assignments:
             logger.info("%s works on %s: %s", row.worker, row.problem, decision.reasons.get(row.worker, ""))
@@ -216,14 +254,28 @@ class _Planner:
             drop_note(self._workspace, note)
             failpoint("planner.note_dropped")
 
+    def _take_accounts(self) -> None:
+        """Record closed accounts, each once."""
+        for account in kept(self._workspace):
+            if account.ended is None:
+                continue
+            if account.id not in self._accounted:
+                self._ledger.append_record(ACCOUNTS, account.record())
+                self._accounted.add(account.id)
+                failpoint("planner.account_recorded")
+            drop(self._workspace, account)
+
     def _notes(self) -> dict[str, str]:
-        """Problem -> its last lessons."""
+        """Problem -> what the planner's model says of it, and its last lessons."""
         last: dict[str, list[str]] = {}
         for record in self._lessons():
             texts = last.setdefault(str(record["problem"]), [])
             line = f"{record['worker']}: {record['text']}"
             texts[:] = [*(text for text in texts if text != line), line]
-        return {problem: "; ".join(texts[-_NOTES_KEPT:]) for problem, texts in last.items()}
+        told = {problem: "; ".join(texts[-_NOTES_KEPT:]) for problem, texts in last.items()}
+        for problem, reason in self._reasons.items():
+            told[problem] = f"planner: {reason}" + (f"; {told[problem]}" if problem in told else "")
+        return told
 
     def _write(
         self, seen: tuple[Assignment, ...], assignments: tuple[Assignment, ...], table: tuple[Standing, ...]
@@ -256,6 +308,7 @@ class _Planner:
         try:
             self._index.refresh(self._repo)
             self._take_notes()
+            self._take_accounts()
             present = self._present()
             self._write(present, present, self._standings())
         except HarnessError as error:

@@ -25,6 +25,19 @@ class TriedCandidate:
     worker: str
     verdict: Verdict | None
     speedup: float | None = None
+    reason: str | None = None
+    commit: str = ""
+    message: str = ""
+    """The first line of its commit; empty where its branch is gone."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A tree as it was committed first."""
+
+    worker: str
+    commit: str
+    message: str
 
 
 @dataclass
@@ -38,8 +51,8 @@ class Tried:
     _problem: str = ""
     _digest: str = ""
     _base: str = ""
-    _committed: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
-    """Branch -> (its tip, tree -> worker): branches only grow, so what was read once need not be read again."""
+    _committed: dict[str, tuple[str, dict[str, _Made]]] = field(default_factory=dict)
+    """Branch -> (its tip, tree -> its making): branches only grow, so what was read once need not be read again."""
 
     def __post_init__(self) -> None:
         self._index = Index(self.workspace, branch=self.config.coordination_branch)
@@ -53,12 +66,18 @@ class Tried:
     def candidates(self) -> tuple[TriedCandidate, ...]:
         """Every candidate of the problem as it is now: first the judged ones, then those under way."""
         judged = {row.tree: row for row in self._evaluations() if row.tree}
-        found = [
-            TriedCandidate(tree, row.worker or "", Verdict(row.verdict or Verdict.RUNTIME_ERROR), row.speedup)
-            for tree, row in judged.items()
-        ]
-        waiting = {tree: worker for tree, worker in self._trees().items() if tree not in judged}
-        return (*found, *(TriedCandidate(tree, worker, None) for tree, worker in waiting.items()))
+        made = self._trees()
+        found = []
+        for tree, row in judged.items():
+            verdict, message = Verdict(row.verdict or Verdict.RUNTIME_ERROR), made[tree].message if tree in made else ""
+            worker, commit = row.worker or "", row.commit or ""
+            found.append(TriedCandidate(tree, worker, verdict, row.speedup, row.reason, commit, message))
+        waiting = {tree: each for tree, each in made.items() if tree not in judged}
+        under_way = (
+            TriedCandidate(tree, each.worker, None, commit=each.commit, message=each.message)
+            for tree, each in waiting.items()
+        )
+        return (*found, *under_way)
 
     def entry(self, tree: str) -> Entry | None:
         """The ledger's entry of a candidate."""
@@ -95,8 +114,8 @@ class Tried:
         rows = self._index.rows(self._problem, target=self.target, kind="evaluation")
         return [row for row in rows if row.problem_digest == self._digest]
 
-    def _trees(self) -> dict[str, str]:
-        """Tree -> worker of every candidate on the run's branches."""
+    def _trees(self) -> dict[str, _Made]:
+        """Tree -> its making, of every candidate on the run's branches."""
         path = f"problems/{self._problem}/solutions/{self.target}"
         for branch, tip in self.repo.branches(f"agents/{self.config.run}/").items():
             if not branch.endswith(f"/{self._problem}"):
@@ -108,6 +127,6 @@ class Tried:
             for commit in self.repo.new_commits(tip, known_tip):
                 tree = self.repo.tree_of(commit.id, path)
                 if tree:
-                    trees.setdefault(tree, worker)
+                    trees.setdefault(tree, _Made(worker, commit.id, commit.subject))
             self._committed[branch] = (tip, trees)
-        return {tree: worker for _, trees in self._committed.values() for tree, worker in trees.items()}
+        return {tree: made for _, trees in self._committed.values() for tree, made in trees.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.agents.session import Attempt, Brief, Submitted, Tools
-from harness.model.config import Budget
+from harness.model.config import SessionBudget
 from harness.model.entry import Candidate, Entry
 from harness.model.judging import EnvironmentRecord, Summary
 from harness.model.solution import ParamValue
@@ -67,14 +67,16 @@ class Bench:
             turn=turn,
         )
 
-    def brief(self, directory: Path, worker: str = "w01", *, seed: int = 1, budget: Budget | None = None) -> Brief:
+    def brief(
+        self, directory: Path, worker: str = "w01", *, seed: int = 1, budget: SessionBudget | None = None
+    ) -> Brief:
         return Brief(
             role="worker",
             prompt="faster",
             directory=directory,
             solution=directory,
             tools=self.tools(directory, worker),
-            budget=budget or Budget(),
+            budget=budget or SessionBudget(),
             seed=seed,
         )
 

@@ -10,7 +10,7 @@ import pytest
 from harness.agents.session import AgentSession, Attempt, End, Event, Text, Usage
 from harness.agents.tuner import PATIENCE, TunerSession
 from harness.errors import FormatError
-from harness.model.config import Budget
+from harness.model.config import SessionBudget
 from harness.model.verdict import Verdict
 from tests.agents.conftest import Bench, Params, write_solution
 
@@ -48,7 +48,7 @@ def test_every_combination_is_tried_once_the_committed_one_first(tmp_path: Path)
 
 def test_what_is_known_is_not_tried_again_but_learned_from(tmp_path: Path) -> None:
     bench = Bench(good)
-    end_of(TunerSession(bench.brief(write_solution(tmp_path / "a"), budget=Budget(evaluations=7))))
+    end_of(TunerSession(bench.brief(write_solution(tmp_path / "a"), budget=SessionBudget(evaluations=7))))
     end = end_of(TunerSession(bench.brief(write_solution(tmp_path / "b"), "w02", seed=2)))
     assert end.reason == "exhausted"
     assert len(bench.tried) == 12
@@ -119,7 +119,7 @@ def test_a_gain_of_another_restarts_the_patience_too(tmp_path: Path) -> None:
 
 def test_it_finds_the_best_of_a_large_space_better_than_chance(tmp_path: Path) -> None:
     bench = Bench(lambda params: 1.0 + float(params["A"]) * 0.1 + float(params["B"]) * 0.1)
-    end_of(TunerSession(bench.brief(write_solution(tmp_path, WIDE), budget=Budget(evaluations=60))))
+    end_of(TunerSession(bench.brief(write_solution(tmp_path, WIDE), budget=SessionBudget(evaluations=60))))
     best = max(attempt.speedup or 0 for attempt in bench.attempts.values())
     assert best >= 3.7, "within the best 2.4 % of 256 combinations"
 
@@ -145,7 +145,10 @@ def test_it_ends_when_told_to_stop_while_waiting(tmp_path: Path) -> None:
 
 def test_a_budget_ends_it(tmp_path: Path) -> None:
     bench = Bench(good)
-    assert end_of(TunerSession(bench.brief(write_solution(tmp_path), budget=Budget(evaluations=3)))).reason == "budget"
+    assert (
+        end_of(TunerSession(bench.brief(write_solution(tmp_path), budget=SessionBudget(evaluations=3)))).reason
+        == "budget"
+    )
     assert bench.judged == 3
 
 

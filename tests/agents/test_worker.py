@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.worker import kind_of
+from harness.agents.kinds import kind_of
 from harness.errors import ConfigurationError
 from harness.model.assignment import Assignment
 from harness.model.config import AgentConfig, Config
@@ -184,14 +184,17 @@ def test_one_process_a_worker(site: Site) -> None:
         assert "harness worker w01" in again.stdout
 
 
-def test_kinds_that_are_not_there_are_refused_by_name(site: Site) -> None:
+def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kind_of(Config()) == "tuner"
-    with pytest.raises(ConfigurationError, match="agent `claude` is not available; available: tuner"):
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError, match=r"no credential for the model\n.*--agent tuner"):
         kind_of(Config(agent=AgentConfig(kind="claude")))
+    with pytest.raises(ConfigurationError, match="unknown placeholder wrong; known: prompt_file"):
+        kind_of(Config(agent=AgentConfig(kind="command", command="run {wrong}")))
     done = site.run("worker", "w01", "--agent", "command")
     assert done.returncode == 2
-    assert "available: tuner" in done.stdout
-    assert "--agent tuner" in done.stdout
+    assert "agent `command` needs a command line" in done.stdout
 
 
 def test_a_killed_worker_leaves_nothing_that_the_next_one_stumbles_over(site: Site) -> None:

@@ -1,0 +1,201 @@
+"""The sandbox of a whole agent: what it sees, what it may write, and that it reaches nothing but the gateway.
+
+An allow-list, in bubblewrap: the system's libraries and tools and the Python this process runs on (read-only); the
+problem (read-only) with the one solution directory that may change; COORDINATION.md and the documentation pack
+(read-only); a private home and /tmp. No `.git`, no ledger, no other worktree, no device, no other process, no
+credential, and no network but a loopback of its own, on which one port leads to the gateway's socket.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import harness
+from harness.errors import ConfigurationError
+
+TASK = "/task"
+"""Inside: the agent's working directory."""
+HOME = "/home/agent"
+SOCKET = "/run/harness/gateway/socket"
+REQUESTS = "/run/harness/requests"
+TOOLS = "/opt/harness"
+PORT = 8377
+"""Of the loopback inside; every sandbox has a loopback of its own."""
+BASE_URL = f"http://127.0.0.1:{PORT}"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "ssl/certs", "ca-certificates")
+_OF_HOST = ("resolv.conf", "hosts", "nsswitch.conf", "ssl", "passwd", "group")
+_TMP_BYTES = 2 << 30
+_TRY_S = 20.0
+
+
+@dataclass(frozen=True)
+class View:
+    """What one agent is shown: host paths."""
+
+    problem: str
+    directory: Path
+    """The problem's directory in the worktree, shown read-only."""
+    solution: Path
+    """The solution directory in it: the only one that may change."""
+    reading: Path
+    """COORDINATION.md and what else is to be read; becomes `/task`."""
+    docs: Path
+    home: Path
+    """Kept between the sessions of one worker, for resuming."""
+    sockets: Path | None = None
+    """The directory of the gateway's socket."""
+    requests: Path | None = None
+    """Where a command agent's requests and answers lie."""
+    network: Literal["gateway", "host"] = "gateway"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """More variables for the agent. Never a credential, unless `network` is `host`."""
+
+
+def inside_path(view: View, path: Path) -> str:
+    """Where the agent sees a file of the problem."""
+    return f"{TASK}/problems/{view.problem}/{path.relative_to(view.directory)}"
+
+
+def hide_host(view: View, text: str) -> str:
+    """A message of the harness with the host's paths replaced by those the agent sees."""
+    problem = f"{TASK}/problems/{view.problem}"
+    return text.replace(str(view.directory.resolve()), problem).replace(str(view.directory), problem)
+
+
+def command_line(view: View, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The command, confined. Its standard streams are the caller's; it dies with the calling thread.
+
+    Raises:
+        ConfigurationError: bubblewrap is missing.
+    """
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise ConfigurationError(
+            "bubblewrap is missing: agents run in its sandbox only", remedy="apt-get install bubblewrap"
+        )
+    variables = {**_environment(view), **view.environment, **environment}
+    relay = [sys.executable, "-I", "-S", f"{TOOLS}/relay.py", str(PORT), SOCKET]
+    network = [] if view.network == "host" else ["--unshare-net"]
+    return [
+        "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()),
+        bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", *network,
+        "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "agent",
+        *_binds(view), "--remount-ro", "/", "--chdir", TASK, "--", *relay, *command,
+    ]  # fmt: skip
+
+
+def _environment(view: View) -> dict[str, str]:
+    ours = {
+        "PATH": f"{TOOLS}/bin:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": HOME,
+        "USER": "agent",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",  # noqa: S108 - a private one
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HARNESS_PROBLEM": view.problem,
+    }
+    if view.network == "gateway":
+        # The CLI asks for a key before it asks the gateway; this one opens nothing.
+        ours |= {"ANTHROPIC_BASE_URL": BASE_URL, "ANTHROPIC_API_KEY": "the-gateway-adds-the-credential"}
+    return ours
+
+
+def _binds(view: View) -> list[str]:
+    arguments = ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    for directory in map(Path, _SYSTEM):
+        if directory.is_symlink():
+            arguments += ["--symlink", str(directory.readlink()), str(directory)]
+        elif directory.is_dir():
+            arguments += ["--ro-bind", str(directory), str(directory)]
+    for name in (*_ETC, *(_OF_HOST if view.network == "host" else ())):
+        arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    arguments += ["--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]  # noqa: S108
+    package = Path(harness.__file__).resolve().parent
+    for prefix in _python_prefixes():
+        arguments += ["--ro-bind", str(prefix), str(prefix)]
+        if package.is_relative_to(prefix):
+            arguments += ["--tmpfs", str(package)]
+    inside = package / "agents" / "inside"
+    arguments += ["--ro-bind", str(inside / "relay.py"), f"{TOOLS}/relay.py"]
+    arguments += ["--ro-bind", str(_verb(view)), f"{TOOLS}/bin/harness"]
+    arguments += ["--ro-bind", str(inside / "harness.py"), f"{TOOLS}/harness.py"]
+    problem = f"{TASK}/problems/{view.problem}"
+    view.solution.mkdir(parents=True, exist_ok=True)
+    for spot in (view.reading / "problems" / view.problem, view.reading / "docs", view.home):
+        spot.mkdir(parents=True, exist_ok=True)
+    arguments += ["--ro-bind", str(view.reading), TASK, "--ro-bind", str(view.directory), problem]
+    arguments += ["--bind", str(view.solution), inside_path(view, view.solution)]
+    arguments += ["--ro-bind", str(view.docs), f"{TASK}/docs", "--bind", str(view.home), HOME]
+    if view.sockets is not None:
+        arguments += ["--ro-bind", str(view.sockets), str(Path(SOCKET).parent)]
+    if view.requests is not None:
+        arguments += ["--bind", str(view.requests), REQUESTS]
+    return arguments
+
+
+def _verb(view: View) -> Path:
+    """The `harness` of the sandbox: a script on its PATH."""
+    script = view.reading / ".harness-verb"
+    text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {TOOLS}/harness.py "$@"\n'
+    if not script.is_file() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(text)
+        script.chmod(0o755)
+    return script
+
+
+def _python_prefixes() -> list[Path]:
+    """Where the interpreter, its standard library and its packages lie, outermost directories only."""
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "include")}
+    found = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sys.exec_prefix, *paths)}
+    found |= {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent}
+    system = [Path(path) for path in _SYSTEM]
+    found = {path for path in found if path.is_dir() and not any(path.is_relative_to(root) for root in system)}
+    return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
+
+
+def sweep(directory: Path) -> list[str]:
+    """Take away what an agent may leave in its solution directory and nobody must follow: links and special files.
+
+    What was taken away, relative to the directory. Call it when the agent has ended.
+    """
+    taken = []
+    for parent, directories, files in os.walk(directory, followlinks=False):
+        for name in [*directories, *files]:
+            path = Path(parent) / name
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                path.unlink()
+                taken.append(str(path.relative_to(directory)))
+    return taken
+
+
+def check() -> str:
+    """Try the sandbox of agents once; its version.
+
+    Raises:
+        ConfigurationError: it is missing or cannot run here.
+    """
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise ConfigurationError("bubblewrap is missing", remedy="apt-get install bubblewrap")
+    wanted = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "/bin/true"]
+    done = subprocess.run(wanted, capture_output=True, text=True, timeout=_TRY_S, check=False)
+    if done.returncode:
+        raise ConfigurationError(
+            f"bubblewrap cannot run here: {done.stderr.strip()}",
+            remedy="allow user namespaces: sysctl kernel.unprivileged_userns_clone=1, or run as root",
+        )
+    return subprocess.run(
+        [bwrap, "--version"], capture_output=True, text=True, timeout=_TRY_S, check=True
+    ).stdout.strip()

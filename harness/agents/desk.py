@@ -1,0 +1,128 @@
+"""The tools that an agent gets: submit, history, docs, note, profile. Made once per session; they never raise."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from harness.agents.answers import attempts, outcome
+from harness.agents.documentation import search
+from harness.agents.session import Answer, Parameter, Tool, Tools
+from harness.errors import HarnessError
+from harness.model.verdict import Verdict
+from harness.store.accounts import Spent
+
+_LONGEST_MESSAGE = 2000
+_LONGEST_NOTE = 400
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Desk:
+    """What one session has asked for, and the tools it asks with."""
+
+    tools: Tools
+    lessons: Callable[[], tuple[str, ...]]
+    """What was learned about the problem, by anyone, oldest first."""
+    axes: dict[str, str]
+    """Workload uuid -> its sizes in words."""
+    hide: Callable[[str], str]
+    """Replaces the host's paths in a message by those the agent sees."""
+    profiled: Callable[[], Answer]
+    spend: Callable[[Spent], None]
+    submissions: int = 0
+    duplicates: int = 0
+    """In a row."""
+    hacks: int = 0
+    """Verdicts of REWARD_HACK."""
+    answered_at: float = field(default_factory=time.monotonic)
+    """When a tool's answer was given last, on the monotonic clock."""
+
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools, as a session offers them."""
+        message = Parameter("message", "What changed and why, in a line or two")
+        words = Parameter("query", "Words to look for; empty for everything", needed=False)
+        text = Parameter("text", "The lesson, in one line")
+        return (
+            self._tool(
+                "submit",
+                "Commit the solution directory as it stands and wait for the judge: verdict, times against baseline "
+                "and bound, what limits the kernel. The only measurement there is.",
+                (message,),
+                self.submit,
+            ),
+            self._tool(
+                "history", "What was tried on this problem, by anyone, and what was learned.", (words,), self.history
+            ),
+            self._tool(
+                "docs", "Search the documentation pack.", (words,), lambda given: Answer(search(_text(given, "query")))
+            ),
+            self._tool("note", "Leave a one-line lesson for whoever works on this problem next.", (text,), self.note),
+            self._tool("profile", "What limits the last submission on the hardware.", (), lambda _: self.profiled()),
+        )
+
+    def _tool(
+        self,
+        name: str,
+        description: str,
+        parameters: tuple[Parameter, ...],
+        use: Callable[[Mapping[str, object]], Answer],
+    ) -> Tool:
+        def safely(given: Mapping[str, object]) -> Answer:
+            try:
+                answer = use(given)
+            except HarnessError as error:
+                answer = Answer(self.hide(str(error)), failed=True)
+            except TimeoutError as error:
+                answer = Answer(f"{error}; nothing is lost, go on with something else", failed=True)
+            except Exception as error:  # an agent's input met a mistake of ours: say so to both, and go on
+                logger.exception("the tool %s failed", name)
+                said = f"the harness made a mistake ({type(error).__name__}); try something else"
+                answer = Answer(said, failed=True)
+            self.answered_at = time.monotonic()
+            return answer
+
+        return Tool(name, description, parameters, safely)
+
+    def submit(self, given: Mapping[str, object]) -> Answer:
+        """Commit, wait for the entry, and say what it means."""
+        message = _text(given, "message")[:_LONGEST_MESSAGE] or "Submit a solution"
+        with self.tools.turn():
+            before = {attempt.tree: attempt for attempt in self.tools.history()}
+            submitted = self.tools.commit(message)
+        self.submissions += 1
+        passed = [each.speedup for each in before.values() if each.verdict is Verdict.PASSED and each.speedup]
+        again = submitted.tree in before
+        self.duplicates = self.duplicates + 1 if again else 0
+        if again:
+            self.spend(Spent(duplicates=1))
+        entry = self.tools.outcome(submitted)
+        if entry is None:
+            return Answer("the harness stops now; the submission is committed and will be judged", failed=True)
+        if not again:
+            self.spend(Spent(evaluations=1))
+        self.hacks += entry.verdict is Verdict.REWARD_HACK
+        said = outcome(entry, best=max(passed, default=None), axes=self.axes)
+        if again:
+            said = f"this exact solution was submitted before (change something first):\n{said}"
+        return Answer(self.hide(said), failed=entry.verdict is not Verdict.PASSED)
+
+    def history(self, given: Mapping[str, object]) -> Answer:
+        """What was tried and learned."""
+        return Answer(attempts(self.tools.history(), self.lessons(), _text(given, "query")))
+
+    def note(self, given: Mapping[str, object]) -> Answer:
+        """Leave a lesson."""
+        text = " ".join(_text(given, "text").split())[:_LONGEST_NOTE]
+        if not text:
+            return Answer("a note needs its text", failed=True)
+        self.tools.note(text)
+        return Answer("noted")
+
+
+def _text(given: Mapping[str, object], name: str) -> str:
+    value = given.get(name, "")
+    return value if isinstance(value, str) else ""

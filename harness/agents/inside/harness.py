@@ -1,0 +1,49 @@
+"""Inside an agent's sandbox: the `harness` verbs, as requests in files that the harness carries out outside.
+
+`harness submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile`. Prints the answer; exit code 1 when it
+is no. Runs from a directory of its own inside the sandbox, so it imports nothing of the harness.
+"""
+
+import argparse
+import json
+import sys
+import time
+import uuid
+from pathlib import Path
+
+REQUESTS = Path("/run/harness/requests")
+_POLL_S = 0.1
+
+
+def arguments_of(words: list[str]) -> tuple[str, dict[str, str]]:
+    """The verb and what it is given."""
+    parser = argparse.ArgumentParser(prog="harness", description="What an agent may ask the harness to do.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    submit = verbs.add_parser("submit", help="commit the solution and wait for its evaluation")
+    submit.add_argument("-m", "--message", default="Submit a solution", help="what changed and why")
+    verbs.add_parser("history", help="what was tried, by anyone, and what came of it").add_argument("query", nargs="*")
+    verbs.add_parser("docs", help="search the documentation").add_argument("query", nargs="*")
+    verbs.add_parser("note", help="leave a lesson, in one line").add_argument("text", nargs="+")
+    verbs.add_parser("profile", help="what the hardware did, where its counters can be read")
+    given = vars(parser.parse_args(words))
+    verb = given.pop("verb")
+    return verb, {name: " ".join(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+def main(words: list[str]) -> int:
+    """Ask, wait, print."""
+    verb, given = arguments_of(words)
+    name = uuid.uuid4().hex
+    fresh, answer = REQUESTS / f".{name}.tmp", REQUESTS / f"{name}.answer"
+    fresh.write_text(json.dumps({"tool": verb, "arguments": given}))
+    fresh.rename(REQUESTS / f"{name}.request")
+    while not answer.exists():  # whoever started this session decides how long it may take
+        time.sleep(_POLL_S)
+    said = json.loads(answer.read_text())
+    answer.unlink()
+    sys.stdout.write(f"{said['text']}\n")
+    return 1 if said["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

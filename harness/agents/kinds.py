@@ -1,0 +1,61 @@
+"""The kinds of agents there are, and what each needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from harness.agents.command import CommandSession, check_template
+from harness.agents.session import AgentSession, Brief
+from harness.agents.tuner import TunerSession
+from harness.errors import ConfigurationError
+from harness.model.config import AgentKind, Config
+
+
+def _claude(brief: Brief) -> AgentSession:
+    from harness.agents.claude import ClaudeSession  # noqa: PLC0415 - a second, and only claude needs it
+
+    return ClaudeSession(brief)
+
+
+KINDS: dict[AgentKind, Callable[[Brief], AgentSession]] = {
+    "claude": _claude,
+    "command": CommandSession,
+    "tuner": TunerSession,
+}
+"""How a session of each kind of agent is opened."""
+
+
+def kind_of(config: Config) -> AgentKind:
+    """The kind of agent the configuration asks for; a tuner when it asks for none.
+
+    Raises:
+        ConfigurationError: what that kind needs is missing.
+    """
+    kind = config.agent.kind or "tuner"
+    if kind == "command":
+        check_template(config.agent.command)
+    if kind == "claude":
+        check_claude(config)
+    return kind
+
+
+def check_claude(config: Config) -> None:
+    """Whether sessions of claude can be opened here.
+
+    Raises:
+        ConfigurationError: the SDK or the credential is missing.
+    """
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    from harness.agents.gateway import Upstream  # noqa: PLC0415
+
+    missing = [name for name in ("claude_agent_sdk", "aiohttp") if find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"agent `claude` needs {' and '.join(missing)}",
+            where="agent.kind",
+            remedy="pip install 'kernel-harness[claude]', or say `harness start --agent tuner`",
+        )
+    if config.agent.network == "gateway":
+        Upstream.of_environment(os.environ)

@@ -1,0 +1,312 @@
+"""One worker's session on one problem: made, watched, resumed after it was cut off, and cleared away.
+
+A session that the model's absence ended waits and goes on by its id; one whose process died goes on at once. Its id
+is on disk, so that it also goes on after the worker itself was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import uuid
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from harness.agents import confinement, documentation, fleet, prompting
+from harness.agents.answers import attempts
+from harness.agents.desk import Desk
+from harness.agents.gateway import Gateway, Upstream
+from harness.agents.governor import Governor, Purse, used_up
+from harness.agents.kinds import KINDS
+from harness.agents.meter import Meter
+from harness.agents.profile import profile
+from harness.agents.session import AgentSession, Brief, End, Event, Tools, Usage
+from harness.errors import ConfigurationError, FormatError
+from harness.model.assignment import Assignment
+from harness.model.config import AgentKind, Config
+from harness.model.problem import Problem
+from harness.store.accounts import Account, Spent, close_left_open, now
+from harness.store.coordination import read_text
+from harness.store.files import atomic_write
+from harness.store.ledger import read_records
+from harness.store.problems import load_problem
+from harness.store.repo import Repo
+from harness.store.workspace import COORDINATION_NAME, Workspace
+
+_CRASHES = 3
+"""Deaths of a session's process in a row, without a submission in between, after which it is given up."""
+_WAIT_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class RefusedError(ConfigurationError):
+    """The model's side refuses the credential: nobody can go on."""
+
+
+@dataclass(frozen=True)
+class Stay:
+    """Where a worker is: its row, its worktree, and the tools that work on them."""
+
+    row: Assignment
+    problem: Problem
+    worktree: Path
+    solution: Path
+    tools: Tools
+
+
+class Sessions:
+    """Opens one worker's sessions, one after the other. What they share lives as long as the `with` block.
+
+    Args:
+        workspace, repo, config, name, kind, target: the worker's.
+        heed: is told every event.
+        moved: whether the worker is to leave its problem.
+        stop: ends everything.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        repo: Repo,
+        config: Config,
+        name: str,
+        kind: AgentKind,
+        target: str,
+        *,
+        heed: Callable[[Event], None],
+        moved: Callable[[], bool],
+        stop: threading.Event,
+    ) -> None:
+        self._workspace, self._repo, self._config = workspace, repo, config
+        self._name, self._kind, self._target = name, kind, target
+        self._heed, self._moved, self._stop = heed, moved, stop
+        self._stack = ExitStack()
+        self.directory = workspace.state / "agents" / name
+        """What the worker's agents need from one session to the next: their home, and what they are shown."""
+        self.open: AgentSession | None = None
+        self.usd = 0.0
+        self.evaluations = 0
+
+    def __enter__(self) -> Self:
+        close_left_open(self._workspace, self._name)
+        fleet.ask_again(self._workspace)
+        self._purse = Purse(self._workspace, self._repo, self._config)
+        self._gateway: Gateway | None = None
+        if self._kind != "tuner" and self._config.agent.network == "gateway":
+            with suppress(ConfigurationError):  # a command may need no model at all
+                upstream = Upstream.of_environment(os.environ)
+                gateway = Gateway(self._workspace, upstream, self._config.agent.gateway)
+                self._gateway = self._stack.enter_context(gateway)
+        elif self._kind != "tuner":
+            logger.warning("agents have the host's network and login (agent.network: host)")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def spent_out(self) -> str | None:
+        """Why this worker may open no session any more."""
+        return used_up(self._config, self._name, self._purse)
+
+    def work(self, stay: Stay) -> End:
+        """One session on one problem, to its end; over as many processes as it takes.
+
+        Raises:
+            RefusedError: the model's side refuses the credential.
+            HarnessError: the session cannot be opened.
+        """
+        self._purse.again(self._repo, self._config)
+        resume, crashes = self.left(stay.row.problem), 0
+        while True:
+            end, submissions = self._once(stay, resume)
+            crashes = 0 if submissions else crashes
+            stopped = fleet.look(self._workspace).stopped
+            if end.reason == "refused" or (stopped and end.reason != "interrupted"):
+                raise RefusedError(
+                    stopped or end.text,
+                    where="ANTHROPIC_API_KEY",
+                    remedy="export a key that is good, then `harness start` goes on",
+                )
+            if end.reason == "crashed":
+                crashes += 1
+                if crashes >= _CRASHES:
+                    self._forget()
+                    return End("failed", f"its process died {crashes} times: {end.text}")
+            elif end.reason != "held":
+                if end.reason != "interrupted" or not self._stop.is_set():
+                    self._forget()
+                return end
+            logger.warning("%s on %s: %s (%s); it goes on", self._name, stay.row.problem, end.reason, end.text)
+            if not self._wait_out(end):
+                return End("interrupted", "told to stop while the model was away")
+            resume = self.open.id if self.open is not None else None
+
+    def _wait_out(self, end: End) -> bool:
+        """Wait until the fleet may ask again; False when the worker is to stop or move meanwhile."""
+        left_s = fleet.look(self._workspace).wait_s()
+        self._heed(End(end.reason, f"waits {left_s:.0f} s: {end.text}"))
+        while not self._stop.is_set() and not self._moved():
+            if left_s <= 0:
+                return True
+            self._stop.wait(min(_WAIT_S, left_s))
+            left_s = fleet.look(self._workspace).wait_s()
+        return False
+
+    def _once(self, stay: Stay, resume: str | None) -> tuple[End, int]:
+        """Open the session, go through its events, close it; how it ended, and how much it submitted."""
+        before = self._purse.spent(session=resume) if resume else Spent()
+        with ExitStack() as stack:
+            meter = self._meter(stay, resume)
+            stack.callback(meter.close)
+            desk = self._desk(stay, meter)
+            governor = Governor(self._config, self._name, meter, self._purse, desk, before)
+            view = self._view(stay) if self._kind != "tuner" else None
+            if self._gateway is not None and view is not None and view.sockets is not None:
+                served = self._gateway.serve(view.sockets, meter, governor.out_of_budget)
+                stack.callback(served.close)
+            self.open = KINDS[self._kind](self._brief(stay, desk, view, resume))
+            self._remember(stay.row.problem, self.open.id)
+            meter.add(Spent(), session=self.open.id, model=self.open.model)
+            if view is not None:
+                stack.callback(confinement.sweep, stay.solution)
+            end = self._watch(self.open, governor, meter)
+            return end, desk.submissions
+
+    def _watch(self, session: AgentSession, governor: Governor, meter: Meter) -> End:
+        ended: End | None = None
+        usd = self.usd
+        for event in session.events():
+            if isinstance(event, End):
+                return replace(ended, text=f"{ended.text}; {event.text}") if ended is not None else event
+            if isinstance(event, Usage):
+                meter.add(Spent(usd=event.usd, turns=event.turns, evaluations=event.evaluations))
+                self.evaluations += event.evaluations
+            self.usd = usd + meter.spent.usd
+            self._heed(event)
+            if ended is None:
+                why, astray = governor.out_of_budget(), governor.astray(event)
+                ended = End("budget", why) if why else End("stale", astray) if astray else None
+            if ended is not None or self._stop.is_set() or self._moved():
+                session.interrupt()
+        return End("failed", "the session ended without saying why")
+
+    def _brief(self, stay: Stay, desk: Desk, view: confinement.View | None, resume: str | None) -> Brief:
+        agent, row = self._config.agent, stay.row
+        stands = attempts(stay.tools.history(), desk.lessons(), "") if view is not None else ""
+        return Brief(
+            role="worker",
+            prompt=prompting.assignment(stay.problem, row, target=self._target, stands=stands) if view else row.wanted,
+            system=prompting.system(self._config, worker=self._name, target=self._target) if view else "",
+            directory=stay.worktree,
+            solution=stay.solution,
+            tools=stay.tools,
+            budget=agent.per_session,
+            seed=zlib.crc32(f"{self._config.run}/{self._name}/{row.problem}".encode()),
+            resume=resume,
+            offered=desk.offered(),
+            view=view,
+            model=agent.model,
+            effort=agent.effort,
+            command=agent.command,
+            values={"problem": row.problem, "target": self._target, "worker": self._name},
+            submitted=lambda: desk.submissions,
+        )
+
+    def _view(self, stay: Stay) -> confinement.View:
+        reading, requests = self.directory / "view", self.directory / "requests"
+        requests.mkdir(parents=True, exist_ok=True)
+        atomic_write(reading / COORDINATION_NAME, read_text(self._repo, self._config.coordination_branch))
+        return confinement.View(
+            problem=stay.row.problem,
+            directory=stay.worktree / "problems" / stay.row.problem,
+            solution=stay.solution,
+            reading=reading,
+            docs=documentation.PACK,
+            home=self.directory / "home",
+            sockets=self.directory / "gateway" if self._gateway is not None else None,
+            requests=requests if self._kind == "command" else None,
+            network=self._config.agent.network,
+        )
+
+    def _desk(self, stay: Stay, meter: Meter) -> Desk:
+        directory = stay.worktree / "problems" / stay.row.problem
+
+        def hide(text: str) -> str:
+            return text.replace(str(directory), f"{confinement.TASK}/problems/{stay.row.problem}")
+
+        def lessons() -> tuple[str, ...]:
+            file, branch = f"ledger/lessons/{stay.row.problem}.yaml", self._config.coordination_branch
+            records = read_records(self._workspace, self._repo, file, branch=branch)
+            return tuple(f"{record.get('worker')}: {record.get('text')}" for record in records)
+
+        def spend(spent: Spent) -> None:
+            meter.add(spent)
+            self.evaluations += spent.evaluations
+
+        return Desk(
+            tools=stay.tools,
+            lessons=lessons,
+            axes=prompting.axes_in_words(stay.problem),
+            hide=hide,
+            profiled=lambda: profile(self._target),
+            spend=spend,
+        )
+
+    def _meter(self, stay: Stay, resume: str | None) -> Meter:
+        account = Account(
+            id=uuid.uuid4().hex,
+            run=self._config.run,
+            worker=self._name,
+            problem=stay.row.problem,
+            session=resume or "",
+            agent=self._kind,
+            began=now(),
+            model=self._config.agent.model or "none",
+        )
+        return Meter(self._workspace, account, self._config.agent.prices)
+
+    # --- which session is open, on disk ---
+
+    @property
+    def _file(self) -> Path:
+        return self.directory / "session.json"
+
+    def _remember(self, problem: str, session: str) -> None:
+        said = {"run": self._config.run, "kind": self._kind, "problem": problem, "session": session}
+        if said != self._noted():
+            atomic_write(self._file, json.dumps(said))
+
+    def left(self, problem: str) -> str | None:
+        """The id of a session on this problem that was not brought to its end."""
+        said = self._noted()
+        same = (said.get("run"), said.get("kind"), said.get("problem")) == (self._config.run, self._kind, problem)
+        return str(said["session"]) if same else None
+
+    def _noted(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            said = json.loads(self._file.read_bytes())
+            return said if isinstance(said, dict) else {}
+        return {}
+
+    def _forget(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+
+def prepare(worktree: Path, problem: str, solution: Path) -> Problem:
+    """A worktree made fit for a session: what an agent left there that leads elsewhere is taken away.
+
+    Raises:
+        FormatError: the problem is not well-formed.
+    """
+    if solution.is_symlink():
+        raise FormatError("is a link; expected a directory", where=str(solution))
+    if solution.is_dir():
+        confinement.sweep(solution)
+    return load_problem(worktree / "problems" / problem, key=problem)

@@ -1,0 +1,72 @@
+"""Reading what an answer of the Messages API says it used, while it passes by."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.store.accounts import Spent
+
+_LONGEST_LINE = 4 << 20
+"""A line of a stream longer than this carries no usage; it passes by unread."""
+
+
+@dataclass
+class AnswerUsage:
+    """Fed with an answer's bytes, piece by piece; a stream's last word on a number counts."""
+
+    streamed: bool
+    model: str = ""
+    begun: bool = False
+    """Whether the model has begun to answer: what it read is to be paid for even when the stream breaks off."""
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _rest: bytearray = field(default_factory=bytearray)
+
+    def feed(self, piece: bytes) -> None:
+        """The next bytes of the body."""
+        self._rest += piece
+        if not self.streamed:
+            return
+        *lines, rest = self._rest.split(b"\n")
+        self._rest = bytearray() if len(rest) > _LONGEST_LINE else bytearray(rest)
+        for line in lines:
+            if line.startswith(b"data:") and (b"usage" in line):
+                with suppress(ValueError):
+                    self._event(json.loads(line[5:]))
+
+    def end(self) -> None:
+        """The body is complete, or has broken off."""
+        if not self.streamed:
+            with suppress(ValueError):
+                self._take(json.loads(self._rest))
+
+    def _event(self, event: Any) -> None:  # noqa: ANN401 - JSON from outside
+        if not isinstance(event, dict):
+            return
+        if event.get("type") == "message_start":
+            self._take(event.get("message"))
+        elif event.get("type") == "message_delta":
+            self._take(event)
+
+    def _take(self, message: Any) -> None:  # noqa: ANN401 - JSON from outside
+        if not isinstance(message, dict):
+            return
+        self.begun = self.begun or "usage" in message
+        if isinstance(message.get("model"), str):
+            self.model = message["model"]
+        usage = message.get("usage")
+        for name, number in usage.items() if isinstance(usage, dict) else ():
+            if isinstance(number, int) and not isinstance(number, bool):
+                self._numbers[name] = max(0, number)
+
+    def spent(self) -> Spent:
+        """The answer's tokens, one turn."""
+        return Spent(
+            input_tokens=self._numbers.get("input_tokens", 0),
+            output_tokens=self._numbers.get("output_tokens", 0),
+            cache_write_tokens=self._numbers.get("cache_creation_input_tokens", 0),
+            cache_read_tokens=self._numbers.get("cache_read_input_tokens", 0),
+            turns=1,
+        )

@@ -1,0 +1,80 @@
+"""A site whose workers are Claude, by the real SDK and CLI, with a scripted model; and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.model.assignment import Assignment
+from harness.store.coordination import read_text, render
+from harness.store.live import read_live
+from harness.store.repo import Repo
+from tests.scripted_model import ScriptedModel, Step, Use
+from tests.site import KERNEL, SOLUTION, Site
+from tests.waiting import wait_until
+
+KEY = "sk-scripted-0123456789"
+
+
+def environment(model: ScriptedModel, key: str = KEY) -> dict[str, str]:
+    """What a process of the harness needs to reach the scripted model."""
+    return {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": key, "ANTHROPIC_AUTH_TOKEN": ""}
+
+
+def assign(site: Site, *rows: Assignment) -> None:
+    """Put a table in force."""
+    with Repo(site.workspace) as repo:
+        text = render(
+            read_text(repo, "main"), assignments=rows, standings_markdown="", notes={}, updated_at="2026-01-01"
+        )
+        repo.commit_files("main", {"COORDINATION.md": text.encode()}, "Assign")
+
+
+def row(problem: str, worker: str = "w01") -> Assignment:
+    return Assignment(worker=worker, problem=problem, wanted="make it faster")
+
+
+def configure(site: Site, text: str) -> None:
+    """Add to harness.yaml."""
+    file = site.workspace.config_file
+    file.write_text(f"{file.read_text()}\n{text}\n")
+
+
+def says(site: Site, what: str, condition: Callable[[dict[str, object]], object], worker: str = "w01") -> None:
+    """Wait for a worker's live file to be as wanted."""
+    try:
+        wait_until(
+            lambda: condition(read_live(site.workspace, f"worker-{worker}")), what=f"{worker} {what}", deadline_s=60
+        )
+    except TimeoutError as error:
+        log = site.workspace.logs / f"worker-{worker}.log"
+        said = log.read_text()[-6000:] if log.exists() else "no log"
+        raise AssertionError(f"{error}; {read_live(site.workspace, f'worker-{worker}')}\n{said}") from None
+
+
+def solution_path(problem: str) -> str:
+    return f"/task/problems/{problem}/solutions/cpu"
+
+
+def write(problem: str, name: str, text: str) -> Use:
+    return Use("Write", {"file_path": f"{solution_path(problem)}/{name}", "content": text})
+
+
+def kernel(problem: str, text: str) -> tuple[Step, ...]:
+    """Steps that write a whole solution; the stub judge obeys `text`."""
+    return (
+        write(problem, "solution.yaml", SOLUTION),
+        write(problem, "kernel.cpp", f"{KERNEL}// {text}\n"),
+    )
+
+
+def bash(command: str) -> Use:
+    return Use("Bash", {"command": command})
+
+
+def submit(message: str = "try") -> Use:
+    return Use("mcp__harness__submit", {"message": message})
+
+
+def finished(problem: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda said: problem in dict(said.get("finished") or {})
