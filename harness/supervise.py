@@ -18,12 +18,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.agents.governor import Purse
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.model.config import Config
 from harness.store.files import file_lock
 from harness.store.live import clear_live, read_live, write_live
 from harness.store.parentage import PARENT_VARIABLE
+from harness.store.repo import Repo
 from harness.store.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -121,7 +123,9 @@ def run_start(
         stack.enter_context(file_lock(workspace.state / "start.lock", owner="harness start"))
         clear_live(workspace)
         failpoint("supervisor.before_start")
-        supervisor = _Supervisor(workspace, _parts(config, target, limits), limits, stop, show)
+        with Repo(workspace) as repo:
+            purse = Purse(workspace, repo, config)
+        supervisor = _Supervisor(workspace, _parts(config, target, limits), limits, purse, stop, show)
         stack.callback(clear_live, workspace)
         try:
             return supervisor.run()
@@ -158,9 +162,11 @@ class _Supervisor:
         workspace: Workspace,
         parts: Sequence[_Part],
         limits: Limits,
+        purse: Purse,
         stop: threading.Event,
         show: Callable[[Snapshot], None],
     ) -> None:
+        self._purse, self._usd_before = purse, purse.spent().usd
         self._workspace, self._parts, self._limits, self._stop, self._show = workspace, parts, limits, stop, show
         self._since = time.monotonic()
         self._idle_since: float | None = None
@@ -230,7 +236,7 @@ class _Supervisor:
         if minutes is not None and now.elapsed_s >= minutes * 60:
             return Outcome(f"{minutes:g} minutes are over")
         usd = self._limits.max_usd
-        if usd is not None and sum(float(said.get("usd") or 0) for said in now.workers.values()) >= usd:
+        if usd is not None and self._purse.spent().usd - self._usd_before >= usd:
             return Outcome(f"{usd:g} USD are spent")
         if now.daemon.get("limit_reached"):
             return Outcome(f"{self._limits.max_evaluations} evaluations are made")
@@ -251,7 +257,8 @@ class _Supervisor:
             return False
         rows = {row["worker"]: row["problem"] for row in now.planner["assignments"] if row["state"] != "paused"}
         return all(
-            said.get("state") == "idle" and rows.get(name) in {None, *said.get("finished", {})}
+            said.get("state") == "spent"
+            or (said.get("state") == "idle" and rows.get(name) in {None, *said.get("finished", {})})
             for name, said in now.workers.items()
         )
 

@@ -1,10 +1,11 @@
-"""The planner's model: one short session that is shown the standings and the policy's decision, and proposes a table."""
+"""The planner's model: a short session that is shown the standings and the policy's decision, and proposes a table."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -41,10 +42,11 @@ class Adviser:
         workspace: whose accounts and fleet.
         config: names model, deadline and budget.
         schema: of a proposal.
+        stop: ends what is under way.
     """
 
-    def __init__(self, workspace: Workspace, config: Config, schema: dict[str, object]) -> None:
-        self._workspace, self._config, self._schema = workspace, config, schema
+    def __init__(self, workspace: Workspace, config: Config, schema: dict[str, object], stop: threading.Event) -> None:
+        self._workspace, self._config, self._schema, self._stop = workspace, config, schema, stop
         self._directory = workspace.state / "agents" / WORKER
         self._upstream = Upstream.of_environment(os.environ)
         close_left_open(workspace, WORKER)
@@ -88,7 +90,13 @@ class Adviser:
         with ExitStack() as stack:
             gateway = stack.enter_context(Gateway(self._workspace, self._upstream, self._config.agent.gateway))
             account = Account(
-                id=uuid.uuid4().hex, run=self._config.run, worker=WORKER, problem="", session="", agent="claude", began=now()
+                id=uuid.uuid4().hex,
+                run=self._config.run,
+                worker=WORKER,
+                problem="",
+                session="",
+                agent="claude",
+                began=now(),
             )
             meter = Meter(self._workspace, account, self._config.agent.prices)
             stack.callback(meter.close)
@@ -99,7 +107,7 @@ class Adviser:
             events = session.events()
             stack.callback(events.close)  # type: ignore[attr-defined]
             for event in events:
-                if held or time.monotonic() > until:
+                if held or self._stop.is_set() or time.monotonic() > until:
                     break
                 if isinstance(event, End):
                     logger.info("the planner's model ended: %s %s", event.reason, event.text)
@@ -122,7 +130,7 @@ class Adviser:
         shown = json.dumps(situation, indent=1, default=str)
         return Brief(
             role="planner",
-            prompt=f"The situation:\n{shown}\n\nPropose a table with the propose tool, or agree by proposing the policy's.",
+            prompt=f"The situation:\n{shown}\n\nPropose a table, or agree by proposing the policy's.",
             system=prompting.prompt_file("planner"),
             directory=empty,
             solution=empty / "solutions",

@@ -121,8 +121,8 @@ def _gpu() -> Check:
 
 def _defaults(workspace: Workspace | None) -> Iterator[Check]:
     """What `harness start` takes when nobody says, and why."""
-    from harness.agents.kinds import KINDS
     from harness.cli.devices import choose
+    from harness.cli.doctor_agents import agent_checks
     from harness.model.config import Config
     from harness.store.configuration import load_config
 
@@ -133,18 +133,11 @@ def _defaults(workspace: Workspace | None) -> Iterator[Check]:
         return
     chosen = choose(config)
     yield Check("default device", "ok", f"{', '.join(chosen.devices)}: {chosen.why}")
-    kinds = f"available: {', '.join(KINDS)}"
     if config.agent.kind is None:
-        yield Check("default agent", "ok", f"tuner: needs no key and no model; {kinds}")
-    elif config.agent.kind in KINDS:
-        yield Check("default agent", "ok", f"{config.agent.kind}: as configured; {kinds}")
+        yield Check("default agent", "ok", "tuner: needs no key and no model")
     else:
-        yield Check(
-            "default agent",
-            "missing",
-            f"{config.agent.kind}: not in this version; {kinds}",
-            "harness start --agent tuner",
-        )
+        yield Check("default agent", "ok", f"{config.agent.kind}: as configured")
+    yield from agent_checks(config)
 
 
 def _repository(workspace: Workspace | None) -> Iterator[Check]:

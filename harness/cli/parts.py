@@ -104,11 +104,11 @@ def planner(
     stop = stop_on_signals()
     log_to_file(workspace, "planner")
     names = workers or worker_names(config.workers)
-    adviser = model_adviser(workspace, config) if config.planner.kind == "claude" else None
+    adviser = model_adviser(workspace, config, stop) if config.planner.kind == "claude" else None
     run_planner(workspace, config, stop, workers=names, target=config.target or "cpu", adviser=adviser)
 
 
-def model_adviser(workspace: Workspace, config: Config) -> Adviser:
+def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -> Adviser:
     """The planner's model, as the planner asks for advice: here because planner and agents do not know each other.
 
     Raises:
@@ -117,10 +117,10 @@ def model_adviser(workspace: Workspace, config: Config) -> Adviser:
     from harness.agents.adviser import Adviser as Model
     from harness.agents.kinds import check_claude
     from harness.errors import FormatError
-    from harness.planner.advice import SCHEMA, Advice, accepted, read_proposal
+    from harness.planner.advice import SCHEMA, accepted, read_proposal
 
     check_claude(config)
-    model = Model(workspace, config, SCHEMA)
+    model = Model(workspace, config, SCHEMA, stop)
 
     def advise(inputs: PolicyInputs, decision: Decision) -> Advice | None:
         holds: list[Advice] = []

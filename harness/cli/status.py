@@ -28,9 +28,13 @@ _NAMED = 3
 @click.command()
 @click.option("--run", metavar="NAME", help="The run to show; by default harness.yaml's.")
 @click.option("--all", "every", is_flag=True, help="Every problem, also where the screen is too small.")
+@click.option("--costs", is_flag=True, help="Show what the agents used instead: money, tokens, turns, evaluations.")
 @json_option
-def status(*, run: str | None, every: bool, as_json: bool) -> None:
+def status(*, run: str | None, every: bool, costs: bool, as_json: bool) -> None:
     """Show in one screen what runs, what improved since yesterday, what is stuck, what it cost, what waits for you."""
+    if costs:
+        _costs(run, as_json=as_json)
+        return
     from harness.report.merging import main_branch, pick_remote
     from harness.report.today import today
     from harness.store.live import running_parts
@@ -111,6 +115,21 @@ def _some(words: list[str]) -> str:
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+
+
+def _costs(run: str | None, *, as_json: bool) -> None:
+    from harness.cli.costs import cost_rows, print_costs
+    from harness.store.accounts import all_accounts
+
+    with opened() as (workspace, config, repo, index):
+        name = run or config.run
+        accounts = [each for each in all_accounts(workspace, repo, config.coordination_branch) if each.run == name]
+        tables = [one for _, table in _standings(workspace, config, index, name) for one in table]
+    rows = cost_rows(accounts, tables)
+    if as_json:
+        click.echo(json.dumps({"run": name, **rows}, indent=2))
+    else:
+        print_costs(rows)
 
 
 @click.command()

@@ -82,7 +82,9 @@ def read_proposal(given: object) -> Proposal:
         return Proposal.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise FormatError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", where="proposal") from error
+        raise FormatError(
+            f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", where="proposal"
+        ) from error
 
 
 def accepted(proposal: Proposal, inputs: PolicyInputs, by: str) -> Advice:
@@ -103,7 +105,7 @@ def accepted(proposal: Proposal, inputs: PolicyInputs, by: str) -> Advice:
         was = present.get(row.worker)
         wanted = row.wanted or (was.wanted if was and was.problem == row.problem else row.reason)
         assignments.append(Assignment(worker=row.worker, problem=row.problem, wanted=wanted))
-    reasons = {row.worker: row.reason for row in rows} | {worker: "pinned by a person" for worker in pinned}
+    reasons = {row.worker: row.reason for row in rows} | dict.fromkeys(pinned, "pinned by a person")
     notes = {row.problem: row.reason for row in rows}
     return Advice(Decision(assignments=tuple(assignments), reasons=dict(sorted(reasons.items()))), by, notes)
 
@@ -123,6 +125,12 @@ def _check(rows: list[ProposedRow], inputs: PolicyInputs, *, paused: set[str], p
             raise _wrong(f"{row.problem} is no open problem; there are: {', '.join(sorted(open_problems))}")
         if workers[row.worker].finished.get(row.problem) == "exhausted":
             raise _wrong(f"{row.worker} has nothing left to try on {row.problem}")
+    _check_spread(rows, inputs, open_problems, pinned)
+
+
+def _check_spread(rows: list[ProposedRow], inputs: PolicyInputs, open_problems: set[str], pinned: set[str]) -> None:
+    """Nobody idle who could work, and no problem without anybody while another has two."""
+    workers = {each.worker: each for each in inputs.workers}
     idle = [name for name in workers if name not in pinned and name not in {row.worker for row in rows}]
     able = [name for name in idle if open_problems - set(workers[name].finished)]
     if able:

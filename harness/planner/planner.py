@@ -108,6 +108,8 @@ class _Planner:
         adviser: Adviser | None,
     ) -> None:
         self._adviser = adviser
+        self._advised_on: tuple[object, frozenset[tuple[str, str, str]], int] | None = None
+        """What the model was asked last, the table it wanted, and how many evaluations there were."""
         self._workspace, self._config, self._repo = workspace, config, repo
         self._ledger, self._index = ledger, index
         self._workers, self._target = workers, target
@@ -215,9 +217,16 @@ class _Planner:
         """The model's decision where there is one that holds, else the policy's; and whose it is."""
         if self._adviser is None:
             return decision, NAME
+        question = (_rows(decision.assignments), tuple(sorted(str(each) for each in inputs.workers)))
+        made = sum(facts.evaluations for facts in inputs.problems)
+        slice_of_all = self._config.policy.slice_evaluations * max(len(self._workers), 1)
+        told = self._advised_on
+        if told and told[:2] == (question, _rows(inputs.assignments)) and made - told[2] < slice_of_all:
+            return Decision(assignments=inputs.assignments, reasons={}), NAME  # the model has just said so
         advice = self._adviser(inputs, decision)
         if advice is None:
             return decision, NAME
+        self._advised_on = (question, _rows(advice.decision.assignments), made)
         self._reasons |= advice.notes
         return advice.decision, advice.by
 

@@ -1,0 +1,271 @@
+"""What goes wrong on the model's side or with the agent, each with the real CLI: nothing is lost, nothing runs wild."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.agents import fleet
+from harness.model.verdict import EntryKind
+from harness.store.accounts import kept, total
+from tests.agents import agents_site as its
+from tests.scripted_model import Asked, Drop, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
+from tests.site import Site, site_in
+from tests.waiting import wait_until
+
+QUICK = "agent: {gateway: {first_s: 0.2, longest_s: 1.0, hold_s: 3.0, idle_s: 2.0}}"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def at_work(
+    site: Site, script: Callable[[Asked], Sequence[Step]], settings: str = QUICK, *, daemon: bool = True
+) -> Iterator[tuple[ScriptedModel, subprocess.Popen[str]]]:
+    """One Claude worker on t/one, with a script."""
+    its.configure(site, settings)
+    if daemon:
+        site.start("daemon")
+    its.assign(site, its.row("t/one"))
+    with scripted(script) as model:
+        yield model, site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
+
+
+def done(site: Site) -> None:
+    its.says(site, "has finished", its.finished("t/one"))
+
+
+def passed(site: Site) -> list[str]:
+    return [str(entry.verdict) for entry in site.entries("t/one") if entry.kind is EntryKind.EVALUATION]
+
+
+def log(site: Site) -> str:
+    return (site.workspace.logs / "worker-w01.log").read_text()
+
+
+def good(*before: Step) -> list[Step]:
+    """Steps before a kernel that passes."""
+    return [*before, *its.kernel("t/one", "stub: speedup=1.5"), its.submit()]
+
+
+def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
+    with at_work(site, lambda _: good(Fail(429, retry_after="1", times=2))) as (model, _):
+        done(site)
+        assert len({asked.session for asked in model.asked}) == 1
+        assert model.asked[2].at - model.asked[0].at >= 2.0, "as long as the model's side asked for"
+    assert passed(site) == ["PASSED"]
+    assert "everybody waits 1 s" in log(site)
+    assert "api_retry" not in log(site)
+
+
+def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site) -> None:
+    with at_work(site, lambda _: good(Fail(429, retry_after="6"))) as (model, _):
+        its.says(site, "waits", lambda said: said.get("state") == "waiting for the model")
+        assert 3.0 < fleet.look(site.workspace).wait_s() <= 6.0
+        done(site)
+        assert len({asked.session for asked in model.asked}) == 1, "resumed, not begun again"
+    assert passed(site) == ["PASSED"]
+
+
+def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
+    with at_work(site, lambda _: good(Fail(529, times=8))) as (model, _):
+        its.says(site, "waits", lambda said: said.get("state") == "waiting for the model")
+        done(site)
+        waits = [b.at - a.at for a, b in zip(model.asked[:8], model.asked[1:9], strict=True)]
+    assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
+    assert passed(site) == ["PASSED"]
+    assert fleet.look(site.workspace).failures == 0
+
+
+def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> None:
+    with at_work(site, lambda _: [Fail(401, times=100, kind="authentication_error")]) as (model, worker):
+        output, _ = worker.communicate(timeout=60)
+        assert worker.returncode == 2, output
+        assert "refuses the credential (401)" in output
+        assert "export a key that is good" in output
+        assert len(model.asked) == 1, "asked once, not again and again"
+    assert fleet.look(site.workspace).stopped
+
+
+def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -> None:
+    with at_work(site, lambda _: good(Drop())) as (model, _):
+        done(site)
+        answers = len(model.asked)
+    assert passed(site) == ["PASSED"]
+    assert total(kept(site.workspace)).turns == answers
+
+
+def test_a_hanging_model_is_given_up_after_the_idle_time(site: Site) -> None:
+    with at_work(site, lambda _: good(Hang())):
+        done(site)
+    assert passed(site) == ["PASSED"]
+    assert "cannot be reached" in log(site)
+
+
+def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
+    its.configure(site, QUICK)
+    its.assign(site, its.row("t/one"))
+    site.start("daemon")
+    with scripted(lambda _: good()) as model:
+        nobody = {**its.environment(model), "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
+        worker = site.start("worker", "w01", "--agent", "claude", extra=nobody)
+        its.says(site, "waits", lambda said: said.get("state") == "waiting for the model")
+        worker.terminate()
+        worker.communicate(timeout=30)
+        site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
+        done(site)
+    assert passed(site) == ["PASSED"]
+
+
+def test_malformed_tool_input_is_answered_and_the_session_goes_on(site: Site) -> None:
+    def script(_: Asked) -> list[Step]:
+        wrong = Use("mcp__harness__submit", raw='{"message": "cut')
+        return good(wrong, Use("mcp__harness__submit", {"message": 3}), Use("mcp__harness__nothing", {}))
+
+    with at_work(site, script):
+        done(site)
+    assert passed(site) == ["PASSED"]
+
+
+def cli_of(site: Site) -> int:
+    """The CLI's process."""
+
+    def find() -> int | None:
+        for pid, command in _processes(site):
+            if "stream-json" in command and "bwrap" not in command and "relay.py" not in command:
+                return pid
+        return None
+
+    return wait_until(find, what="the CLI")
+
+
+def _processes(site: Site) -> list[tuple[int, str]]:
+    """Processes below this site's, sandboxed ones too: pid -> command line."""
+    parents, commands = {}, {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (directory / "stat").read_text().rpartition(")")[2].split()
+            command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if stat[0] not in "ZX":
+            parents[int(directory.name)], commands[int(directory.name)] = int(stat[1]), command
+    wanted = {process.pid for process in site.processes}
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in wanted} - wanted
+        if not more:
+            return [(pid, commands[pid]) for pid in wanted if pid in commands]
+        wanted |= more
+
+
+def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None:
+    def script(_: Asked) -> list[Step]:
+        return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash("sleep 30"), its.submit()]
+
+    with at_work(site, script) as (model, _):
+        wait_until(lambda: len(model.asked) == 3, what="the third turn", deadline_s=30)
+        its.says(site, "is in Bash", lambda said: "sleep 30" in str(said.get("said")))
+        os.kill(cli_of(site), signal.SIGKILL)
+        done(site)
+        assert len({asked.session for asked in model.asked}) == 1
+        answers = len(model.asked)
+    assert passed(site) == ["PASSED"]
+    parts = kept(site.workspace)
+    assert len(parts) == 2
+    assert total(parts).turns == answers
+
+
+def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site) -> None:
+    def script(_: Asked) -> list[Step]:
+        return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash("sleep 300 & sleep 300"), its.submit()]
+
+    with at_work(site, script) as (model, worker):
+        its.says(site, "is in Bash", lambda said: "sleep 300" in str(said.get("said")))
+        wait_until(lambda: sum(c.strip() == "sleep 300" for _, c in _processes(site)) >= 2, what="both sleeps")
+        before = [pid for pid, _ in _processes(site) if pid not in {p.pid for p in site.processes}]
+        spent = total(kept(site.workspace))
+        worker.kill()
+        until = time.monotonic() + 1.0
+        wait_until(lambda: not any(_alive(pid) for pid in before), what="the end of the sandbox", deadline_s=1.0)
+        assert time.monotonic() < until
+        assert total(kept(site.workspace)).usd == spent.usd > 0
+        site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
+        done(site)
+        assert len({asked.session for asked in model.asked}) == 1
+    assert passed(site) == ["PASSED"]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def forever(step: Step) -> Callable[[Asked], Sequence[Step]]:
+    return lambda _: [step] * 60
+
+
+@pytest.mark.parametrize(
+    ("settings", "script", "why"),
+    [
+        ("{turns: 3, repeats: 50}", [its.bash(f"echo {n}") for n in range(20)], "3 turns"),
+        ("{usd: 0.004}", [its.bash(f"echo {n}") for n in range(20)], "0.004 USD"),
+        ("{tokens: 500}", [its.bash(f"echo {n}") for n in range(20)], "500 tokens"),
+        ("{repeats: 4}", [its.bash("ls")] * 20, "one tool with the same input 4 times in a row"),
+        (
+            "{duplicates: 2}",
+            [*its.kernel("t/one", "stub: speedup=1.5"), *[its.submit(f"{n}") for n in range(9)]],
+            "2 submissions in a row of what was submitted before",
+        ),
+        ("{silence_minutes: 0.03}", [its.bash("sleep 60")], "not a word for"),
+    ],
+    ids=["turns", "usd", "tokens", "repeats", "duplicates", "silence"],
+)
+def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Step], why: str) -> None:
+    with at_work(site, lambda _: script, f"agent: {{model: claude-opus-4-5, per_session: {settings}}}") as (model, _):
+        done(site)
+        assert len(model.asked) < 12
+    assert why in log(site)
+
+
+def test_a_worker_that_never_submits_is_taken_at_its_word(site: Site) -> None:
+    with at_work(site, lambda _: [Say("I am thinking.")] * 9, daemon=False) as (model, _):
+        done(site)
+        assert len(model.asked) == 2
+    assert "says that it is done, after 0 submissions" in log(site)
+    assert passed(site) == []
+
+
+@pytest.mark.slow
+def test_a_flood_of_output_is_cut_and_survived(site: Site) -> None:
+    flood = its.bash("yes flood | head -c 300000000")
+    with at_work(site, lambda _: good(flood, Say("x" * 3_000_000))) as (model, _):
+        done(site)
+        assert max(len(result) for result in model.asked[-1].results) < 100_000
+    assert log(site).count("\n") < 500
+
+
+@pytest.mark.slow
+def test_the_run_s_money_ends_every_worker(site: Site) -> None:
+    its.configure(site, "agent: {kind: claude, model: claude-opus-4-5, overall: {usd: 0.01}}")
+
+    def script(_: Asked) -> list[Step]:
+        return [its.bash(f"echo {n}") for n in range(500)]
+
+    with scripted(script) as model:
+        run = site.run("start", "--workers", "2", extra=its.environment(model), deadline_s=120)
+    assert run.returncode == 0, run.stdout
+    assert "0.01 USD" in run.stdout
+    assert total(kept(site.workspace)).usd < 0.05

@@ -1,0 +1,122 @@
+"""The whole story: two workers and a planner, all three Claude, the real judge, two starter problems on the CPU.
+
+One worker submits a wrong kernel first and a right one when it has read the answer; when it is done, the planner moves
+it to the other problem. Only the model's words come from a script.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from harness.model.verdict import EntryKind
+from tests.agents import agents_site as its
+from tests.scripted_model import Asked, Say, Step, Use, scripted
+from tests.site import git, site_in
+
+PROBLEMS = Path(__file__).parents[2] / "problems" / "starter"
+RMSNORM, ROPE = "starter/rmsnorm_h4096", "starter/rope_gqa"
+QUICK = """
+workers: 2
+agent: {kind: claude}
+planner: {kind: claude}
+policy: {slice_evaluations: 1}
+judge: {half_width_cpu: 0.2, max_judge_s: 2}
+"""
+
+
+def solution(problem: str, change: tuple[str, str] | None = None) -> list[Step]:
+    """Steps that write the solution that comes with a problem, with one change."""
+    directory = PROBLEMS / problem.partition("/")[2] / "solutions" / "cpu"
+    texts = {file.name: file.read_text() for file in sorted(directory.iterdir())}
+    if change:
+        assert any(change[0] in text for text in texts.values())
+    return [its.write(problem, name, text.replace(*change) if change else text) for name, text in texts.items()]
+
+
+def worker(asked: Asked) -> list[Step]:
+    problem = re.search(r"Assignment: problem (\S+),", asked.text)
+    assert problem
+    key = problem[1]
+    name = re.search(r"You are worker (w\d+)", asked.text)
+    assert name
+    if key == RMSNORM and name[1] == "w01":
+        return [
+            *solution(key, ("+ 1e-5f", "+ 0.5f")),
+            its.submit("a first version"),
+            lambda asked: its.bash("echo " + ("wrong" if "INCORRECT_NUMERICAL" in asked.last_result else "other")),
+            *solution(key),
+            its.submit("the right epsilon"),
+            Use("mcp__harness__note", {"text": "epsilon is added inside the root"}),
+            Say("Done."),
+        ]
+    if key == ROPE and name[1] == "w02":
+        return [*solution(key), its.submit("the shipped kernel, as a start"), Say("Done.")]
+    return [Use("mcp__harness__history"), Say("Nothing better comes to mind.")]
+
+
+def planner(asked: Asked) -> list[Step]:
+    situation = asked.text
+    finished = '\\"finished\\": {\\n    \\"starter' in situation or "stale" in situation.partition("assignments")[0]
+    rows = [("w01", ROPE if finished else RMSNORM), ("w02", ROPE)]
+    if finished and "w02" in _finished(situation):
+        rows = [("w01", ROPE), ("w02", RMSNORM)]
+    reason = "rmsnorm is done for it" if finished else "one each to begin with"
+    table = [{"worker": name, "problem": key, "wanted": "go on", "reason": reason} for name, key in rows]
+    return [Use("mcp__harness__propose", {"assignments": table}), Say("Done.")]
+
+
+def _finished(situation: str) -> set[str]:
+    text = json.loads(situation)[1][0]["content"]
+    text = text if isinstance(text, str) else "".join(block.get("text", "") for block in text)
+    facts = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    return {each["worker"] for each in facts["workers"] if each["finished"]}
+
+
+def script(asked: Asked) -> list[Step]:
+    return planner(asked) if "You plan the work" in asked.text else worker(asked)
+
+
+def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -> None:
+    with site_in(tmp_path, stub=False) as site, scripted(script) as model:
+        (site.root / "problems").joinpath("starter").mkdir()
+        for name in ("rmsnorm_h4096", "rope_gqa"):
+            _copy(PROBLEMS / name, site.root / "problems/starter" / name)
+        its.configure(site, QUICK)
+        git(site.root, "rm", "-r", "--quiet", "problems/t")
+        git(site.root, "add", "--all")
+        git(site.root, "commit", "--quiet", "-m", "Two starter problems, without solutions")
+        done = site.run("start", "--max-minutes", "2.5", extra=its.environment(model), deadline_s=200)
+        assert done.returncode == 0, done.stdout
+        verdicts = {
+            problem: [str(e.verdict) for e in site.entries(problem) if e.kind is EntryKind.EVALUATION]
+            for problem in (RMSNORM, ROPE)
+        }
+        log = (site.workspace.logs / "worker-w01.log").read_text()
+        assert verdicts[RMSNORM][:2] == ["INCORRECT_NUMERICAL", "PASSED"], done.stdout + log
+        assert "PASSED" in verdicts[ROPE], done.stdout
+        decisions = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/decisions.yaml")))
+        tables = [
+            {row["worker"]: row["problem"] for row in each["decision"]["assignments"]}
+            for each in decisions
+            if "decision" in each
+        ]
+        assert tables[0] == {"w01": RMSNORM, "w02": ROPE}
+        assert any(table.get("w01") == ROPE for table in tables[1:]), tables
+        assert all(each["policy"].startswith("claude") for each in decisions if "decision" in each)
+        assert "rmsnorm is done for it" in git(site.root, "show", "main:COORDINATION.md")
+        assert "epsilon is added inside the root" in git(site.root, "show", f"main:ledger/lessons/{RMSNORM}.yaml")
+        accounts = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/accounts.yaml")))
+        assert {each["worker"] for each in accounts if "worker" in each} == {"w01", "w02", "planner"}
+        assert model.keys == {its.KEY}
+        assert site.strays() == {}
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.mkdir()
+    for file in source.iterdir():
+        if file.is_file():
+            (target / file.name).write_bytes(file.read_bytes())
