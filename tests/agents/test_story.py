@@ -24,7 +24,7 @@ workers: 2
 agent: {kind: claude}
 planner: {kind: claude}
 policy: {slice_evaluations: 1}
-judge: {half_width_cpu: 0.2, max_judge_s: 2}
+judge: {half_width_cpu: 0.2, max_judge_s: 8}
 """
 
 
@@ -59,21 +59,20 @@ def worker(asked: Asked) -> list[Step]:
 
 
 def planner(asked: Asked) -> list[Step]:
-    situation = asked.text
-    finished = '\\"finished\\": {\\n    \\"starter' in situation or "stale" in situation.partition("assignments")[0]
-    rows = [("w01", ROPE if finished else RMSNORM), ("w02", ROPE)]
-    if finished and "w02" in _finished(situation):
-        rows = [("w01", ROPE), ("w02", RMSNORM)]
-    reason = "rmsnorm is done for it" if finished else "one each to begin with"
+    rows = [("w01", RMSNORM), ("w02", ROPE)]
+    reason = "one each to begin with"
+    if RMSNORM in _finished(asked)["w01"]:
+        rows, reason = [("w01", ROPE), ("w02", RMSNORM)], "rmsnorm is done for w01"
     table = [{"worker": name, "problem": key, "wanted": "go on", "reason": reason} for name, key in rows]
     return [Use("mcp__harness__propose", {"assignments": table}), Say("Done.")]
 
 
-def _finished(situation: str) -> set[str]:
-    text = json.loads(situation)[1][0]["content"]
-    text = text if isinstance(text, str) else "".join(block.get("text", "") for block in text)
-    facts = json.loads(text[text.index("{") : text.rindex("}") + 1])
-    return {each["worker"] for each in facts["workers"] if each["finished"]}
+def _finished(asked: Asked) -> dict[str, set[str]]:
+    """Worker -> what it has finished, from the situation that the planner is shown."""
+    content = asked.body["messages"][0]["content"]
+    text = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+    facts, _ = json.JSONDecoder().raw_decode(text[text.index('{\n "problems"') :])
+    return {each["worker"]: set(each["finished"]) for each in facts["workers"]}
 
 
 def script(asked: Asked) -> list[Step]:
@@ -107,7 +106,7 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         assert tables[0] == {"w01": RMSNORM, "w02": ROPE}
         assert any(table.get("w01") == ROPE for table in tables[1:]), tables
         assert all(each["policy"].startswith("claude") for each in decisions if "decision" in each)
-        assert "rmsnorm is done for it" in git(site.root, "show", "main:COORDINATION.md")
+        assert "rmsnorm is done for w01" in git(site.root, "show", "main:COORDINATION.md")
         assert "epsilon is added inside the root" in git(site.root, "show", f"main:ledger/lessons/{RMSNORM}.yaml")
         accounts = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/accounts.yaml")))
         assert {each["worker"] for each in accounts if "worker" in each} == {"w01", "w02", "planner"}
@@ -116,7 +115,10 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
 
 
 def _copy(source: Path, target: Path) -> None:
+    """A problem without its solutions, and with its two smallest workloads only: time is short here."""
     target.mkdir()
     for file in source.iterdir():
-        if file.is_file():
+        if file.name == "workload.jsonl":
+            (target / file.name).write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
+        elif file.is_file():
             (target / file.name).write_bytes(file.read_bytes())
