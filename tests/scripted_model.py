@@ -237,6 +237,7 @@ async def _break_off(request: web.Request, body: dict[str, Any]) -> web.StreamRe
     response = await _stream(request)
     for event in list(_events(body, Say("this is cut")))[:3]:
         await _write(response, event)
+    await asyncio.sleep(0.2)  # so that what was written arrives before the end does
     assert request.transport is not None
     request.transport.abort()
     return response

@@ -35,6 +35,7 @@ SERVER = "harness"
 _ALIVE_S = 0.5
 _GRACE_S = 20.0
 """From being told to stop to being killed: a turn that is under way may end."""
+_HURRIED_S = 5.0
 _CLOSE_S = 30.0
 _NUDGES = 2
 """Ends of turn without a submission in between after which the agent is taken at its word."""
@@ -87,19 +88,27 @@ class ClaudeSession:
         self._interrupted = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[End] | None = None
-        self._told = False
+        self._told = self._hurried = False
+        self._client: sdk.ClaudeSDKClient | None = None
+        self._breaking: asyncio.Task[None] | None = None
 
-    def interrupt(self) -> None:
+    def interrupt(self, *, at_once: bool = False) -> None:
         """End at the next boundary between turns; after a while, at once."""
-        if not self._interrupted.is_set():
-            self._interrupted.set()
-            loop = self._loop
-            if loop is not None:
-                with suppress(RuntimeError):  # it has just ended by itself
-                    loop.call_soon_threadsafe(self._arm)
+        if self._interrupted.is_set() and (self._hurried or not at_once):
+            return
+        self._hurried = self._hurried or at_once
+        self._interrupted.set()
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has just ended by itself
+                loop.call_soon_threadsafe(self._arm)
 
     def _arm(self) -> None:
-        asyncio.get_running_loop().call_later(_GRACE_S, self._cancel)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_HURRIED_S if self._hurried else _GRACE_S, self._cancel)
+        if self._hurried and self._client is not None and not self._told:
+            self._told = True
+            self._breaking = loop.create_task(self._client.interrupt())
 
     def _cancel(self) -> None:
         if self._task is not None and not self._task.done():
@@ -164,6 +173,7 @@ class ClaudeSession:
         end: End | None = None
         async with sdk.ClaudeSDKClient(self._options()) as client:
             await client.query(_again(self._brief.prompt) if self._resume else self._brief.prompt)
+            self._client = client
             nudges, submitted = 0, self._brief.submitted()
             while end is None:
                 end = await self._listen(client)

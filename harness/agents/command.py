@@ -72,8 +72,9 @@ class CommandSession:
         self._tools = {tool.name: tool for tool in brief.offered}
         self._interrupted = threading.Event()
 
-    def interrupt(self) -> None:
+    def interrupt(self, *, at_once: bool = False) -> None:
         """End it: a program has no turns, so it is asked to end, and killed when it does not."""
+        del at_once
         self._interrupted.set()
 
     def events(self) -> Iterator[Event]:

@@ -190,5 +190,5 @@ class AgentSession(Protocol):
     def events(self) -> Iterator[Event]:
         """Work, and say what happens. Ends with an `End`. Called once."""
 
-    def interrupt(self) -> None:
-        """End at the next boundary between trials or turns. Called from any thread, any number of times."""
+    def interrupt(self, *, at_once: bool = False) -> None:
+        """End at the next boundary between trials or turns, or at once. From any thread, any number of times."""

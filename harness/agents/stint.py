@@ -128,7 +128,7 @@ class Sessions:
             end, submissions = self._once(stay, resume)
             crashes = 0 if submissions else crashes
             stopped = fleet.look(self._workspace).stopped
-            if end.reason == "refused" or (stopped and end.reason != "interrupted"):
+            if end.reason == "refused" or (stopped and not self._stop.is_set()):
                 raise RefusedError(
                     stopped or end.text,
                     where="ANTHROPIC_API_KEY",
@@ -193,7 +193,10 @@ class Sessions:
             if ended is None:
                 why, astray = governor.out_of_budget(), governor.astray(event)
                 ended = End("budget", why) if why else End("stale", astray) if astray else None
-            if ended is not None or self._stop.is_set() or self._moved():
+            refused = fleet.look(self._workspace).stopped is not None
+            if ended is not None or refused:
+                session.interrupt(at_once=True)
+            elif self._stop.is_set() or self._moved():
                 session.interrupt()
         return End("failed", "the session ended without saying why")
 

@@ -39,7 +39,7 @@ def attempts(site: Site, port: int) -> list[Escape]:
         return Escape(name, its.bash(command))
 
     return [
-        Escape("Write over the host's file", Use("Write", {"file_path": str(victim), "content": OUT})),
+        Escape("Write over the host's file", Use("Write", {"file_path": str(victim), "content": "x"})),
         Escape("Write into the workspace", Use("Write", {"file_path": f"{root}/harness.yaml", "content": OUT})),
         Escape(
             "Write the problem", Use("Write", {"file_path": "/task/problems/t/one/definition.json", "content": OUT})
@@ -54,9 +54,9 @@ def attempts(site: Site, port: int) -> list[Escape]:
         Escape("Read the other worker's", Use("Read", {"file_path": f"{root}/workspaces/w02/t/one/secret.txt"})),
         Escape("Grep the host", Use("Grep", {"pattern": SECRET, "path": str(site.scratch)})),
         Escape("Glob the workspace", Use("Glob", {"pattern": "**/secret.txt", "path": str(root)})),
-        sh("redirection onto the host", f"echo {OUT} > '{victim}' && echo {OUT}"),
+        sh("redirection onto the host", f"echo x > '{victim}'"),
         sh("redirection into the problem", f"echo {OUT} >> /task/problems/t/one/definition.json && echo {OUT}"),
-        sh("python -c", f"python3 -c \"open('{victim}','w').write('x'); print('esc'+'aped')\""),
+        sh("python -c", f"python3 -c \"open('{victim}','w').write('x')\""),
         sh("a symbolic link out", f"ln -s '{victim}' {SOLUTION}/link && cat {SOLUTION}/link; echo x > {SOLUTION}/link"),
         sh("a linked directory", f"ln -s '{root}' {SOLUTION}/up && ls {SOLUTION}/up/ledger && echo esc''aped"),
         sh("a hard link", f"ln '{victim}' {SOLUTION}/hard && echo esc''aped"),
@@ -75,9 +75,9 @@ def attempts(site: Site, port: int) -> list[Escape]:
         sh("the other worker's home", f"ls '{git_dir}/harness/agents/w02' && echo esc''aped"),
         sh(
             "the key in /proc",
-            f"cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -a {its.KEY[:9]}",
+            "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -a 'sk-scrip[t]'",
         ),
-        sh("the key in the environment", f"env | grep {its.KEY[:9]}; set | grep {its.KEY[:9]}"),
+        sh("the key in the environment", "env | grep 'sk-scrip[t]'; set | grep 'sk-scrip[t]ed'"),
         sh("processes of the host", f"kill -0 {os.getpid()} && echo esc''aped"),
         sh(
             "the root of another process",

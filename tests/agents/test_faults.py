@@ -20,6 +20,8 @@ from tests.scripted_model import Asked, Drop, Fail, Hang, Say, ScriptedModel, St
 from tests.site import Site, site_in
 from tests.waiting import wait_until
 
+NAP = "python3 -c 'import time; time.sleep(300)'"
+"""Longer than any test; the CLI does not run a bare `sleep`."""
 QUICK = "agent: {gateway: {first_s: 0.2, longest_s: 1.0, hold_s: 3.0, idle_s: 2.0}}"
 
 
@@ -171,11 +173,11 @@ def _processes(site: Site) -> list[tuple[int, str]]:
 
 def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None:
     def script(_: Asked) -> list[Step]:
-        return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash("sleep 30"), its.submit()]
+        return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(NAP), its.submit()]
 
     with at_work(site, script) as (model, _):
         wait_until(lambda: len(model.asked) == 3, what="the third turn", deadline_s=30)
-        its.says(site, "is in Bash", lambda said: "sleep 30" in str(said.get("said")))
+        its.says(site, "is in Bash", lambda said: "time.sleep" in str(said.get("said")))
         os.kill(cli_of(site), signal.SIGKILL)
         done(site)
         assert len({asked.session for asked in model.asked}) == 1
@@ -188,10 +190,10 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
 
 def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site) -> None:
     def script(_: Asked) -> list[Step]:
-        return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash("sleep 300 & sleep 300"), its.submit()]
+        return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(f"{NAP} & {NAP}"), its.submit()]
 
     with at_work(site, script) as (model, worker):
-        its.says(site, "is in Bash", lambda said: "sleep 300" in str(said.get("said")))
+        its.says(site, "is in Bash", lambda said: "time.sleep" in str(said.get("said")))
         wait_until(lambda: sum(c.strip() == "sleep 300" for _, c in _processes(site)) >= 2, what="both sleeps")
         before = [pid for pid, _ in _processes(site) if pid not in {p.pid for p in site.processes}]
         spent = total(kept(site.workspace))
@@ -229,7 +231,7 @@ def forever(step: Step) -> Callable[[Asked], Sequence[Step]]:
             [*its.kernel("t/one", "stub: speedup=1.5"), *[its.submit(f"{n}") for n in range(9)]],
             "2 submissions in a row of what was submitted before",
         ),
-        ("{silence_minutes: 0.03}", [its.bash("sleep 60")], "not a word for"),
+        ("{silence_minutes: 0.03}", [its.bash(NAP)], "not a word for"),
     ],
     ids=["turns", "usd", "tokens", "repeats", "duplicates", "silence"],
 )

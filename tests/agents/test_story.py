@@ -24,7 +24,7 @@ workers: 2
 agent: {kind: claude}
 planner: {kind: claude}
 policy: {slice_evaluations: 1}
-judge: {half_width_cpu: 0.2, max_judge_s: 8}
+judge: {half_width_cpu: 0.5, max_judge_s: 30}
 """
 
 

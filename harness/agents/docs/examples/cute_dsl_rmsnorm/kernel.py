@@ -1,7 +1,7 @@
 """RMSNorm of rows of bf16 in CuTe DSL: one block a row, a reduction by shuffles and shared memory, sums in float32."""
 
 import cutlass
-import cutlass.cute as cute
+from cutlass import cute
 from cutlass.cute.runtime import from_dlpack
 
 _compiled = {}
