@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long test-gpu check bench bench-gpu format sandbox browser test-browser docs clean
+.PHONY: demo test test-long test-gpu check bench bench-agents bench-gpu format sandbox browser test-browser docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +66,9 @@ docs: $(VENV)/installed
 
 bench: $(VENV)/installed sandbox
 	$(BIN)/python -m benchmarks.cpu
+
+bench-agents: $(VENV)/installed sandbox
+	$(BIN)/python -m benchmarks.agents
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

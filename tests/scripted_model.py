@@ -124,6 +124,8 @@ class ScriptedModel:
     """Method and path of everything that was no such request."""
     keys: set[str] = field(default_factory=set)
     """Credentials that came along."""
+    sent: dict[int, float] = field(default_factory=dict)
+    """id of a request in `asked` -> when its answer's last byte had been handed over."""
     _scripts: dict[str, Iterator[Step]] = field(default_factory=dict)
     _failing: dict[str, tuple[Fail, int]] = field(default_factory=dict)
 
@@ -152,7 +154,9 @@ class ScriptedModel:
             return await _break_off(request, body)
         if callable(step):
             step = await asyncio.get_running_loop().run_in_executor(None, step, asked)
-        return await _send(request, body, step)
+        response = await _send(request, body, step)
+        self.sent[id(asked)] = time.monotonic()
+        return response
 
     def _step(self, asked: Asked) -> Step:
         fail, left = self._failing.get(asked.session, (None, 0))

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import threading
+import time
 import uuid
 import zlib
 from collections.abc import Callable
@@ -26,14 +27,14 @@ from harness.agents.governor import Governor, Purse, used_up
 from harness.agents.kinds import KINDS
 from harness.agents.meter import Meter
 from harness.agents.profile import profile
-from harness.agents.session import AgentSession, Brief, End, Event, Tools, Usage
+from harness.agents.session import AgentSession, Alive, Brief, End, Event, Tools, Usage
 from harness.errors import ConfigurationError, FormatError
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.problem import Problem
 from harness.store.accounts import Account, Spent, close_left_open, now
 from harness.store.coordination import read_text
-from harness.store.files import atomic_write
+from harness.store.files import atomic_write, file_lock
 from harness.store.ledger import read_records
 from harness.store.problems import load_problem
 from harness.store.repo import Repo
@@ -42,6 +43,7 @@ from harness.store.workspace import COORDINATION_NAME, Workspace
 _CRASHES = 3
 """Deaths of a session's process in a row, without a submission in between, after which it is given up."""
 _WAIT_S = 0.5
+_CONNECT_S = 120.0
 
 logger = logging.getLogger(__name__)
 
@@ -171,18 +173,35 @@ class Sessions:
             if self._gateway is not None and view is not None and view.sockets is not None:
                 served = self._gateway.serve(view.sockets, meter, governor.out_of_budget)
                 stack.callback(served.close)
+            connecting = stack.enter_context(self._turn_to_connect() if self._kind == "claude" else ExitStack())
             self.open = KINDS[self._kind](self._brief(stay, desk, view, resume))
             self._remember(stay.row.problem, self.open.id)
             meter.add(Spent(), session=self.open.id, model=self.open.model)
             if view is not None:
                 stack.callback(confinement.sweep, stay.solution)
-            end = self._watch(self.open, governor, meter)
+            end = self._watch(self.open, governor, meter, connecting)
             return end, desk.submissions
 
-    def _watch(self, session: AgentSession, governor: Governor, meter: Meter) -> End:
+    def _turn_to_connect(self) -> ExitStack:
+        """Held while a session connects: many at once take longer than one after the other."""
+        slots = max(1, len(os.sched_getaffinity(0)))
+        until = time.monotonic() + _CONNECT_S
+        held = ExitStack()
+        while not self._stop.is_set() and time.monotonic() < until:
+            for slot in range(slots):
+                with suppress(ConfigurationError):  # somebody else connects
+                    lock = self._workspace.state / "locks" / f"connect-{slot}"
+                    held.enter_context(file_lock(lock, owner=f"harness worker {self._name}"))
+                    return held
+            self._stop.wait(_WAIT_S / 5)
+        return held  # somebody holds on for too long: nobody is kept from working by that
+
+    def _watch(self, session: AgentSession, governor: Governor, meter: Meter, connecting: ExitStack) -> End:
         ended: End | None = None
-        usd = self.usd
+        usd, began = self.usd, time.monotonic()
         for event in session.events():
+            if meter.heard_at > began or not isinstance(event, Alive):
+                connecting.close()
             if isinstance(event, End):
                 return replace(ended, text=f"{ended.text}; {event.text}") if ended is not None else event
             if isinstance(event, Usage):

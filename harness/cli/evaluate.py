@@ -96,10 +96,24 @@ def evaluate(
 
 @click.command()
 @click.argument("problem", metavar="PROBLEM")
+@click.option("--make", is_flag=True, help="Let one budgeted agent optimise the PyTorch; its best becomes baseline/.")
+@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help="With --make; 10 by default.")
+@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="With --make; 120.")
+@click.option("--max-evaluations", type=click.IntRange(min=1), metavar="N", help="With --make; 30.")
 @_device
 @_sandbox
 @json_option
-def baseline(problem: str, *, device: str, sandbox: str, as_json: bool) -> None:
+def baseline(
+    problem: str,
+    *,
+    make: bool,
+    max_usd: float | None,
+    max_minutes: float | None,
+    max_evaluations: int | None,
+    device: str,
+    sandbox: str,
+    as_json: bool,
+) -> None:
     """Measure what a candidate has to beat: the reference eagerly, compiled, and the problem's baseline/."""
     from harness.cli.judging import judge_process
     from harness.cli.targets import find_problem
@@ -107,6 +121,9 @@ def baseline(problem: str, *, device: str, sandbox: str, as_json: bool) -> None:
     workspace = _workspace(Path(problem))
     found = find_problem(problem, workspace)
     with judge_process(device, _cache(workspace), _kind(sandbox)) as judge:
+        if make:
+            _make(judge, found, workspace, usd=max_usd, minutes=max_minutes, evaluations=max_evaluations)
+            found = find_problem(problem, workspace)
         times = _baselines(judge, found, _cache(workspace), again=True)
     _clear()
     fastest = _fastest(times)
@@ -124,6 +141,38 @@ def baseline(problem: str, *, device: str, sandbox: str, as_json: bool) -> None:
             "baseline": lambda row: str(row["baseline"]),
         },
     )
+
+
+def _make(
+    judge: JudgeProcess,
+    problem: Problem,
+    workspace: Workspace | None,
+    *,
+    usd: float | None,
+    minutes: float | None,
+    evaluations: int | None,
+) -> None:
+    from harness.cli.baseline_make import make
+    from harness.errors import ConfigurationError
+    from harness.model.judging import JudgeAnswer, JudgeRequest
+
+    if workspace is None:
+        raise ConfigurationError("--make needs a workspace", remedy="make one with `harness init DIR`")
+    fastest = _fastest(_baselines(judge, problem, _cache(workspace)))
+
+    def ask(solution: Path) -> JudgeAnswer:
+        request = JudgeRequest(
+            id="make",
+            kind="evaluation",
+            problem=problem.key,
+            problem_dir=str(problem.directory),
+            problem_digest=problem.digest,
+            solution_dir=str(solution),
+            baseline=fastest,
+        )
+        return judge.ask(request, _show)
+
+    make(workspace, problem, ask, target=judge.ready.target, usd=usd, minutes=minutes, evaluations=evaluations)
 
 
 def _cell(name: str) -> Any:  # noqa: ANN401 - a column of `emit`

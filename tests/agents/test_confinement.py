@@ -81,7 +81,7 @@ def attempts(site: Site, port: int) -> list[Escape]:
         sh("processes of the host", f"kill -0 {os.getpid()} && echo esc''aped"),
         sh(
             "the root of another process",
-            f"ls /proc/{os.getpid()}/root/ && echo esc''aped; ls '/proc/1/root{site.scratch}' && echo esc''aped",
+            f"ls /proc/{os.getpid()}/root/ && echo esc''aped; cat '/proc/1/root{victim}'",
         ),
         sh("the kernel's settings", "echo 0 > /proc/sys/kernel/pid_max && echo esc''aped"),
         sh("a device", "ls /dev/nvidia* /dev/sda /dev/vda /dev/mem /dev/kvm && echo esc''aped"),
@@ -105,7 +105,10 @@ def attempts(site: Site, port: int) -> list[Escape]:
             "another host by the gateway",
             f"curl -sS -m 5 -H 'Host: x' -x http://127.0.0.1:8377 http://127.0.0.1:{port}/ | grep {SECRET}",
         ),
-        sh("the user's home", f"ls '{home}' && echo esc''aped; cat /root/.ssh/* /etc/shadow && echo esc''aped"),
+        sh(
+            "the user's home",
+            f"for f in '{home}/.bashrc' '{home}'/.ssh/* /etc/shadow; do cat $f && echo esc''aped; done",
+        ),
         sh("the harness itself", f"echo x >> '{Path(its.__file__).parents[2]}/harness/__init__.py' && echo esc''aped"),
         sh(
             "its own tools",

@@ -194,7 +194,9 @@ def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site)
 
     with at_work(site, script) as (model, worker):
         its.says(site, "is in Bash", lambda said: "time.sleep" in str(said.get("said")))
-        wait_until(lambda: sum(c.strip() == "sleep 300" for _, c in _processes(site)) >= 2, what="both sleeps")
+        wait_until(
+            lambda: sum("time.sleep" in c and "bash" not in c for _, c in _processes(site)) >= 2, what="both naps"
+        )
         before = [pid for pid, _ in _processes(site) if pid not in {p.pid for p in site.processes}]
         spent = total(kept(site.workspace))
         worker.kill()

@@ -1,0 +1,166 @@
+"""The single-agent baseline: one budgeted session that may use PyTorch only; its best becomes `baseline/`.
+
+The session works in a tree of its own, outside the run's branches and ledger: what it makes is what candidates are
+measured against, not a candidate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.agents.session import Attempt, End, Event, Submitted, Tools
+from harness.agents.stint import Sessions, Stay, prepare
+from harness.errors import FormatError
+from harness.model.assignment import Assignment
+from harness.model.config import Config
+from harness.model.entry import Candidate, Entry
+from harness.model.judging import JudgeAnswer
+from harness.model.problem import Problem
+from harness.model.verdict import EntryKind, Verdict
+from harness.store.accounts import now
+from harness.store.repo import Repo
+from harness.store.solutions import load_solution
+from harness.store.trees import tree_files, tree_id
+from harness.store.workspace import Workspace
+
+WORKER = "baseline"
+WANTED = (
+    "the fastest PyTorch that computes this: it becomes the baseline that kernels are measured against. "
+    "Language pytorch only, no kernels of your own"
+)
+PROVENANCE = "BASELINE.md"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a session came to."""
+
+    end: End
+    best: Path | None
+    """The directory of the fastest that passed."""
+    speedup: float | None
+    """Over the fastest baseline there was before."""
+    tried: int
+    usd: float
+    model: str
+
+
+@dataclass
+class _Bench:
+    """Judges what the session submits, and keeps it."""
+
+    problem: Problem
+    solution: Path
+    kept: Path
+    judge: Callable[[Path], JudgeAnswer]
+    languages: tuple[str, ...] = ("pytorch",)
+
+    def __post_init__(self) -> None:
+        self.attempts: dict[str, Attempt] = {}
+        self.entries: dict[str, Entry] = {}
+
+    def commit(self, message: str) -> Submitted:
+        spec = load_solution(self.solution).spec
+        if spec.language not in self.languages:
+            raise FormatError(f"`language` is {spec.language}; a baseline is written in pytorch", where="solution.yaml")
+        tree = tree_id(tree_files(self.solution))
+        shutil.copytree(self.solution, self.kept / tree, dirs_exist_ok=True, symlinks=True)
+        self.attempts.setdefault(tree, Attempt(tree, WORKER, None, message=message))
+        return Submitted(commit=tree, tree=tree, branch=WORKER)
+
+    def outcome(self, submitted: Submitted) -> Entry:
+        if submitted.tree not in self.entries:
+            answer = self.judge(self.kept / submitted.tree)
+            self.entries[submitted.tree] = _entry(self.problem, submitted.tree, answer)
+            summary, message = answer.summary, self.attempts[submitted.tree].message
+            self.attempts[submitted.tree] = Attempt(
+                submitted.tree, WORKER, answer.verdict, summary.speedup, answer.reason, message
+            )
+        return self.entries[submitted.tree]
+
+    def best(self) -> Attempt | None:
+        passed = [each for each in self.attempts.values() if each.verdict is Verdict.PASSED and each.speedup]
+        return max(passed, key=lambda each: each.speedup or 0.0, default=None)
+
+    def tools(self) -> Tools:
+        @contextlib.contextmanager
+        def turn() -> Iterator[None]:
+            yield
+
+        history = lambda: tuple(self.attempts.values())  # noqa: E731
+        return Tools(commit=self.commit, outcome=self.outcome, history=history, note=lambda _: None, turn=turn)
+
+
+def make_baseline(
+    workspace: Workspace,
+    config: Config,
+    problem: Problem,
+    judge: Callable[[Path], JudgeAnswer],
+    *,
+    target: str,
+    stop: threading.Event,
+    heed: Callable[[Event], None],
+) -> Made:
+    """Run the session; `judge` is asked about every solution that it submits.
+
+    Raises:
+        HarnessError: the session cannot be opened, or the model's side refuses the credential.
+    """
+    config = config.model_copy(update={"languages": ("pytorch",)})
+    tree = workspace.state / "agents" / WORKER / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    directory = tree / "problems" / problem.key
+    shutil.copytree(problem.directory, directory, ignore=shutil.ignore_patterns("solutions", "baseline", "*.md"))
+    solution = directory / "solutions" / target
+    solution.mkdir(parents=True)
+    bench = _Bench(problem, solution, workspace.derived / "baselines" / problem.key, judge)
+    row = Assignment(worker=WORKER, problem=problem.key, wanted=WANTED)
+    sessions = Sessions(
+        workspace, repo := Repo(workspace), config, WORKER, "claude", target, heed=heed, moved=lambda: False, stop=stop
+    )
+    with repo, sessions:
+        stay = Stay(row, prepare(tree, problem.key, solution), tree, solution, bench.tools())
+        end = sessions.work(stay)
+        model = sessions.open.model if sessions.open else "none"
+    best = bench.best()
+    kept = bench.kept / best.tree if best else None
+    return Made(end, kept, best.speedup if best else None, len(bench.attempts), sessions.usd, model)
+
+
+def keep_baseline(problem: Problem, made: Made) -> Path:
+    """Put the best in its place, with where it comes from beside it."""
+    assert made.best is not None  # noqa: S101 - the caller has looked
+    place = problem.directory / "baseline"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(made.best, place)
+    (problem.directory / PROVENANCE).write_text(
+        f"# Where baseline/ comes from\n\nAgent-optimised PyTorch, by one session of {made.model} ({now()[:10]}):\n"
+        f"{made.tried} submissions, {made.usd:.2f} USD, {made.speedup or 0:.3f} times as fast as the fastest before.\n"
+    )
+    return place
+
+
+def _entry(problem: Problem, tree: str, answer: JudgeAnswer) -> Entry:
+    return Entry(
+        seq=1,
+        prev=None,
+        kind=EntryKind.EVALUATION,
+        run=WORKER,
+        problem=problem.key,
+        problem_digest=problem.digest,
+        target="baseline",
+        candidate=Candidate(commit=tree, tree=tree, branch=WORKER, worker=WORKER, language="pytorch"),
+        environment=answer.environment,
+        verdict=answer.verdict,
+        reason=answer.reason or (None if answer.verdict is Verdict.PASSED else str(answer.verdict)),
+        trust=answer.trust,
+        workloads=answer.workloads,
+        summary=answer.summary,
+        cost=answer.cost,
+        at="2026-01-01T00:00:00.000Z",
+    )

@@ -1,0 +1,103 @@
+"""Any other agent by command line: a plain script improves a kernel and submits, confined like every agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.model.verdict import EntryKind
+from harness.store.notes import waiting_notes
+from tests.agents import agents_site as its
+from tests.site import Site, git, site_in
+
+SCRIPT = """
+set -eu
+cd {solution}
+grep -q "t/one" {prompt_file}
+head -1 /task/COORDINATION.md
+harness docs solution.yaml | grep -q "Launch plan"
+sed -i "s/^params.*/params: {{WIDTH: 2}}/" solution.yaml
+echo "// stub: verdict=COMPILE_ERROR" >> kernel.cpp
+if harness submit -m "a first try"; then exit 9; fi
+sed -i "s/verdict=COMPILE_ERROR/speedup=1.75/" kernel.cpp
+harness submit -m "mended" | grep "PASSED 1.75"
+harness history | grep COMPILE_ERROR
+harness note "WIDTH 2 is good"
+harness profile && exit 8
+echo x > /task/COORDINATION.md && exit 7
+exit 0
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path, tunable=True) as made:
+        yield made
+
+
+def configure(site: Site, script: str) -> None:
+    text = "\n".join(f"    {line}" for line in script.strip().splitlines())
+    its.configure(site, f"agent:\n  kind: command\n  command: |\n{text}")
+
+
+def test_a_script_improves_a_kernel_and_submits(site: Site) -> None:
+    configure(site, SCRIPT)
+    site.start("daemon")
+    its.assign(site, its.row("t/one"))
+    worker = site.start("worker", "w01")
+    its.says(site, "has finished", its.finished("t/one"))
+    worker.terminate()
+    worker.communicate(timeout=30)
+    verdicts = [str(e.verdict) for e in site.entries("t/one") if e.kind is EntryKind.EVALUATION]
+    log = (site.workspace.logs / "worker-w01.log").read_text()
+    assert verdicts == ["COMPILE_ERROR", "PASSED"], log
+    assert "leaves t/one: done" in log
+    assert [note.text for note in waiting_notes(site.workspace)] == ["WIDTH 2 is good"]
+    assert "Agent: command" in git(site.root, "log", "-1", "--format=%B", "agents/main/w01/t/one")
+
+
+def test_a_command_that_fails_is_said_with_its_last_words(site: Site) -> None:
+    configure(site, "echo no licence here >&2; exit 3")
+    its.assign(site, its.row("t/one"))
+    site.start("worker", "w01")
+    its.says(site, "has finished", its.finished("t/one"))
+    its.says(site, "says why", lambda said: "exit code 3: no licence here" in str(said.get("said")))
+
+
+def test_a_command_that_goes_on_is_ended_when_it_is_moved(site: Site) -> None:
+    configure(site, "case {problem} in t/one) sleep 500;; *) exit 0;; esac")
+    its.assign(site, its.row("t/one"))
+    site.start("worker", "w01")
+    its.says(site, "works", lambda said: said.get("state") == "starting")
+    its.assign(site, its.row("t/two"))
+    its.says(site, "has finished the other", its.finished("t/two"))
+
+
+def test_a_language_that_the_run_does_not_allow_is_refused_at_submit(site: Site) -> None:
+    its.configure(site, "languages: [cuda]")
+    configure(site, "harness submit -m x | tee /tmp/said; grep -q 'this run allows cuda' /tmp/said")
+    its.assign(site, its.row("t/one"))
+    site.start("worker", "w01")
+    its.says(site, "has finished", its.finished("t/one"))
+    its.says(site, "was refused", lambda said: "this run allows cuda" in str(said.get("said")))
+    assert site.entries("t/one") == []
+
+
+def test_requests_that_are_none_are_refused(site: Site) -> None:
+    configure(
+        site,
+        """
+        cd /run/harness/requests
+        echo garbage > a.request
+        echo '{{"tool": "rm", "arguments": {{}}}}' > b.request
+        ln -s /etc/passwd c.request
+        while ! [ -e c.answer ]; do sleep 0.1; done
+        cat a.answer b.answer c.answer | grep -c "expected one of submit"
+        """,
+    )
+    its.assign(site, its.row("t/one"))
+    site.start("worker", "w01")
+    its.says(site, "has finished", its.finished("t/one"))
+    its.says(site, "refused all", lambda said: str(said.get("said")).endswith("3"))
