@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -74,7 +75,14 @@ def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int 
 
 
 @click.command()
-@click.option("--replay", is_flag=True, help="Decide recorded decisions again and say whether they come out the same.")
+@click.option(
+    "--replay",
+    is_flag=False,
+    flag_value=".",
+    metavar="[WORKSPACE]",
+    help="Decide recorded decisions again (here, or of another workspace) and say whether they come out the same.",
+)
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="With --replay: compare policies.")
 @click.option("--run", "run_name", metavar="NAME", help="The run to plan.")
 @click.option("--target", metavar="NAME", help="Whose standings decide; by default harness.yaml's, else cpu.")
 @click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
@@ -85,8 +93,9 @@ def planner(
     target: str | None,
     problems: tuple[str, ...],
     workers: tuple[str, ...],
+    policies: tuple[str, ...],
     *,
-    replay: bool,
+    replay: str | None,
     as_json: bool,
 ) -> None:
     """Run the planner alone: assign workers in COORDINATION.md as the ledger grows."""
@@ -96,10 +105,10 @@ def planner(
     from harness.supervise import worker_names
 
     die_with_parent()
-    workspace = Workspace.find()
+    workspace = Workspace.find(Path(replay) if replay else None)
     config = load_config(workspace, {"run": run_name, "problems": problems or None, "target": target})
     if replay:
-        _replay(workspace, config, as_json=as_json)
+        _replay(workspace, config, policies, as_json=as_json)
         return
     stop = stop_on_signals()
     log_to_file(workspace, "planner")
@@ -139,26 +148,32 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
     return advise
 
 
-def _replay(workspace: Workspace, config: Config, *, as_json: bool) -> None:
-    """Print every recorded decision and whether the policy still makes it."""
+def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, as_json: bool) -> None:
+    """Print every recorded decision and whether the policy still makes it; or how policies compare on them."""
     from harness.errors import AnswerIsNo
+    from harness.planner.policies import policy_named
+    from harness.planner.replay import compare
     from harness.planner.replay import replay as decide_again
     from harness.store.repo import Repo
 
     with Repo(workspace) as repo:
         found = decide_again(workspace, repo, config)
+    if policies:
+        compared = compare(found, dict(policy_named(name) for name in policies))
+        emit([asdict(each) for each in compared], as_json=as_json)
+        return
     rows = [
         {
             "seq": one.seq,
             "at": one.at,
             "policy": one.policy,
             "assignments": ", ".join(f"{row.worker}: {row.problem}" for row in one.recorded.assignments),
-            "same": "yes" if one.same else "no",
+            "same": "-" if one.by_model else "yes" if one.same else "no",
         }
         for one in found
     ]
     emit(rows, as_json=as_json, empty=f"no decisions of run {config.run} are recorded")
-    changed = sum(not one.same for one in found)
+    changed = sum(not one.same and not one.by_model for one in found)
     if changed:
         raise AnswerIsNo(f"{changed} of {len(found)} decisions come out differently today")
 

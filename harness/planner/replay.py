@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -9,7 +10,8 @@ from pydantic import ValidationError
 from harness.errors import LedgerError
 from harness.model.config import Config
 from harness.planner.planner import DECISIONS
-from harness.planner.policy import NAME, Decision, PolicyInputs, decide
+from harness.planner.policies import POLICIES
+from harness.planner.policy import NAME, Decision, PolicyInputs, decide, value
 from harness.store.ledger import read_records
 from harness.store.repo import Repo
 from harness.store.workspace import Workspace
@@ -25,11 +27,17 @@ class Replayed:
     """The policy that decided then."""
     recorded: Decision
     now: Decision
+    inputs: PolicyInputs
 
     @property
     def same(self) -> bool:
         """Whether it comes out the same."""
         return self.recorded == self.now
+
+    @property
+    def by_model(self) -> bool:
+        """Whether a model decided then: the policy need not agree with it."""
+        return not self.policy.startswith(tuple(name.partition("/")[0] for name in POLICIES))
 
 
 def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
@@ -47,8 +55,59 @@ def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
             recorded = Decision.model_validate(record["decision"])
         except (KeyError, ValidationError) as error:
             raise LedgerError(f"record {record.get('seq')} is no decision: {error}", where=DECISIONS) from error
-        found.append(Replayed(int(record["seq"]), str(record["at"]), str(record["policy"]), recorded, decide(inputs)))
+        found.append(
+            Replayed(int(record["seq"]), str(record["at"]), str(record["policy"]), recorded, decide(inputs), inputs)
+        )
     return found
 
 
-__all__ = ["NAME", "Replayed", "replay"]
+@dataclass(frozen=True)
+class Compared:
+    """One policy over all recorded decisions."""
+
+    policy: str
+    decisions: int
+    same: int
+    """How many come out with the rows that were recorded."""
+    moves: int
+    """How many workers it moves from where they were."""
+    idle: int
+    """How many workers it leaves without a row."""
+    value: float
+    """Sum of the expected gain per cost of the rows it gives, as the standing policy estimates it."""
+
+
+def compare(found: Sequence[Replayed], policies: Mapping[str, Callable[[PolicyInputs], Decision]]) -> list[Compared]:
+    """Let policies decide the same recorded inputs again."""
+    rows = []
+    for name, policy in policies.items():
+        decided = [(one, policy(one.inputs)) for one in found]
+        rows.append(
+            Compared(
+                policy=name,
+                decisions=len(decided),
+                same=sum(_rows(decision) == _rows(one.recorded) for one, decision in decided),
+                moves=sum(len(_rows(decision) - _present(one.inputs)) for one, decision in decided),
+                idle=sum(len(one.inputs.workers) - len(_rows(decision)) for one, decision in decided),
+                value=round(sum(_value(one.inputs, decision) for one, decision in decided), 4),
+            )
+        )
+    return rows
+
+
+def _rows(decision: Decision) -> set[tuple[str, str]]:
+    return {(row.worker, row.problem) for row in decision.assignments if row.state != "paused"}
+
+
+def _present(inputs: PolicyInputs) -> set[tuple[str, str]]:
+    return {(row.worker, row.problem) for row in inputs.assignments if row.state != "paused"}
+
+
+def _value(inputs: PolicyInputs, decision: Decision) -> float:
+    evaluations = sum(facts.evaluations for facts in inputs.problems)
+    mean = sum(facts.cost_s for facts in inputs.problems) / evaluations if evaluations else 0.0
+    values = {facts.problem: value(facts, inputs.policy, mean) for facts in inputs.problems}
+    return sum(values.get(problem, 0.0) for problem in {problem for _, problem in _rows(decision)})
+
+
+__all__ = ["NAME", "Compared", "Replayed", "compare", "replay"]

@@ -1,0 +1,113 @@
+"""Accounts: on disk after every change, recorded once whatever dies, and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.agents.governor import Purse, over
+from harness.model.config import Budget, Config
+from harness.store.accounts import (
+    ACCOUNTS,
+    Account,
+    Spent,
+    all_accounts,
+    close_left_open,
+    keep,
+    kept,
+    now,
+    recorded,
+    total,
+)
+from harness.store.repo import Repo
+from tests.site import Site, site_in
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path) as made:
+        yield made
+
+
+def account(name: str, worker: str = "w01", usd: float = 1.25, *, ended: bool = True) -> Account:
+    return Account(
+        id=name,
+        run="main",
+        worker=worker,
+        problem="t/one",
+        session="s",
+        agent="claude",
+        began=now(),
+        ended=now() if ended else None,
+        spent=Spent(usd=usd, input_tokens=10, output_tokens=5, turns=2, evaluations=1, seconds=90),
+    )
+
+
+def test_an_account_survives_its_form_on_disk(site: Site) -> None:
+    keep(site.workspace, account("a"))
+    assert [each.id for each in kept(site.workspace)] == ["a"]
+    assert kept(site.workspace)[0].spent.usd == 1.25
+    (site.workspace.state / "accounts" / "b.json").write_text("{")
+    assert len(kept(site.workspace)) == 1
+
+
+def test_the_planner_records_closed_accounts_once_though_it_was_killed_between(site: Site) -> None:
+    keep(site.workspace, account("a"))
+    keep(site.workspace, account("open", ended=False))
+    planner = site.start("planner", extra={"HARNESS_FAILPOINT": "planner.account_recorded"})
+    assert planner.wait(30) != 0
+    assert {each.id for each in kept(site.workspace)} == {"a", "open"}
+    planner = site.start("planner")
+    wait_until(lambda: [each.id for each in kept(site.workspace)] == ["open"], what="the account's recording")
+    planner.terminate()
+    planner.communicate(timeout=30)
+    with Repo(site.workspace) as repo:
+        assert [each.id for each in recorded(site.workspace, repo, "main")] == ["a"]
+        assert repo.read(repo.tip("main"), ACCOUNTS)
+        both = all_accounts(site.workspace, repo, "main")
+    assert total(both).usd == 2.5
+    close_left_open(site.workspace, "w01")
+    assert kept(site.workspace)[0].ended
+
+
+def test_a_purse_counts_each_account_once_while_it_moves_into_the_ledger(site: Site) -> None:
+    keep(site.workspace, account("a", usd=1.0))
+    keep(site.workspace, account("b", worker="w02", usd=2.0))
+    with Repo(site.workspace) as repo:
+        purse = Purse(site.workspace, repo, Config())
+        assert purse.spent().usd == 3.0
+        planner = site.start("planner")
+        wait_until(lambda: not kept(site.workspace), what="both in the ledger")
+        planner.terminate()
+        planner.communicate(timeout=30)
+        assert purse.spent().usd == 3.0
+        purse.again(repo, Config())
+        assert (purse.spent().usd, purse.spent("w02").usd) == (3.0, 2.0)
+
+
+def test_limits_name_what_is_used_up() -> None:
+    spent = replace(Spent(usd=5.0, turns=10, evaluations=3, seconds=120), input_tokens=100)
+    assert over(Budget(), spent, "x") is None
+    assert over(Budget(usd=5.0), spent, "for w01") == "5 USD for w01 are used up"
+    assert over(Budget(minutes=2), spent, "x") == "2 minutes x are used up"
+    assert over(Budget(tokens=100), spent, "x") == "100 tokens x are used up"
+    assert over(Budget(usd=6, turns=11, minutes=3, evaluations=4), spent, "x") is None
+
+
+def test_costs_are_shown_by_worker_and_problem(site: Site) -> None:
+    keep(site.workspace, account("a", usd=1.0))
+    keep(site.workspace, account("b", worker="w02", usd=2.0))
+    shown = json.loads(site.run("status", "--costs", "--json").stdout)
+    assert {row["worker"]: row["usd"] for row in shown["workers"]} == {"w01": 1.0, "w02": 2.0}
+    assert shown["problems"][0]["usd_per_gain"] is None
+    assert shown["total"][0]["turns"] == 4
+    site.submit("w01", "t/one", "stub: speedup=1.5")
+    site.run("daemon", "--once")
+    text = site.run("status", "--costs").stdout
+    assert "USD per gain" in text
+    assert "3.0000" in text

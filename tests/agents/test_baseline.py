@@ -1,0 +1,79 @@
+"""`harness baseline --make`: one session, PyTorch only, its best kept; the judge is the stub."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.agents.baseline import keep_baseline, make_baseline
+from harness.model.config import Config
+from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, Summary
+from harness.model.verdict import Verdict
+from harness.store.problems import load_problem
+from tests.agents import agents_site as its
+from tests.scripted_model import Asked, Step, scripted
+from tests.site import SOLUTION, Site, site_in
+
+YAML = "language: pytorch\nentry: fast.py::run\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path) as made:
+        yield made
+
+
+def judge(solution: Path) -> JudgeAnswer:
+    text = (solution / "fast.py").read_text()
+    speedup = 2.0 if "out=" in text else 1.2
+    return JudgeAnswer(
+        id="1",
+        verdict=Verdict.PASSED,
+        summary=Summary(speedup=speedup, speedup_ci95=(speedup, speedup), passed=2, of=2),
+        device={"name": "stub", "id": "0"},  # type: ignore[arg-type]
+        environment=EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch="2", sandbox="none"),
+        cost=Cost(),
+    )
+
+
+def python(body: str) -> list[Step]:
+    return [its.write("t/one", "solution.yaml", YAML), its.write("t/one", "fast.py", f"import torch\n{body}")]
+
+
+def test_the_best_becomes_the_baseline(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(asked: Asked) -> list[Step]:
+        assert "Languages this run allows: pytorch." in asked.text
+        return [
+            its.write("t/one", "solution.yaml", SOLUTION),
+            its.write("t/one", "kernel.cpp", 'extern "C" void increment() {}\n'),
+            its.submit("C++"),
+            its.bash("rm /task/problems/t/one/solutions/cpu/kernel.cpp"),
+            *python("def run(x, y):\n    torch.add(x, 1, out=y)\n"),
+            its.submit("in place"),
+            *python("def run(x, y):\n    y.copy_(x + 1)\n"),
+            its.submit("slower"),
+        ]
+
+    problem = load_problem(site.root / "problems/t/one")
+    with scripted(script) as model:
+        for name, value in its.environment(model).items():
+            monkeypatch.setenv(name, value)
+        made = make_baseline(
+            site.workspace,
+            Config(),
+            problem,
+            judge,
+            target="cpu",
+            stop=threading.Event(),
+            heed=lambda _: None,
+        )
+        refused = model.asked[3].last_result
+    assert "a baseline is written in pytorch" in refused
+    assert (made.end.reason, made.speedup, made.tried) == ("done", 2.0, 2)
+    place = keep_baseline(problem, made)
+    assert "out=y" in (place / "fast.py").read_text()
+    assert "Agent-optimised PyTorch" in (problem.directory / "BASELINE.md").read_text()
+    assert load_problem(problem.directory).digest != problem.digest, "another baseline is another problem to measure"

@@ -1,0 +1,144 @@
+"""The gateway by itself: what passes, what is added and counted, and that nothing is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from harness.agents import fleet
+from harness.agents.gateway import Gateway, Upstream
+from harness.agents.meter import Meter
+from harness.agents.prices import price_of, usd
+from harness.agents.usage import AnswerUsage
+from harness.errors import ConfigurationError
+from harness.model.config import GatewayConfig, Price
+from harness.store.accounts import Account, Spent, kept, now
+from harness.store.workspace import Workspace
+from tests.scripted_model import Fail, Say, ScriptedModel, scripted
+from tests.site import git
+
+KEY = "sk-the-real-one"
+BODY = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "hi"}], "tools": [{"name": "x"}]}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    git(tmp_path, "init", "--quiet")
+    return Workspace(tmp_path)
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    with scripted(lambda _: [Say(input_tokens=1000, output_tokens=200)] * 9) as made:
+        yield made
+
+
+def meter_of(workspace: Workspace) -> Meter:
+    account = Account(id="a1", run="main", worker="w01", problem="t/one", session="s1", agent="claude", began=now())
+    return Meter(workspace, account, {})
+
+
+def ask(
+    workspace: Workspace, model: ScriptedModel, *, path: str = "/v1/messages", over: str | None = None, **body: Any
+) -> tuple[int, str]:
+    upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY})
+    config = GatewayConfig(first_s=0.1, longest_s=0.2, hold_s=1.0)
+    directory = workspace.state / "gateway"
+    with Gateway(workspace, upstream, config) as gateway:
+        served = gateway.serve(directory, meter_of(workspace), lambda: over)
+        try:
+            return asyncio.run(_post(directory, path, {**BODY, **body}))
+        finally:
+            served.close()
+
+
+async def _post(directory: Path, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    connector = aiohttp.UnixConnector(str(directory / "socket"))
+    headers = {"x-api-key": "forged", "x-claude-code-session-id": "s1"}
+    async with (
+        aiohttp.ClientSession(connector=connector) as client,
+        client.post(f"http://gateway{path}", json=body, headers=headers) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_passes_and_is_counted(workspace: Workspace, model: ScriptedModel, *, stream: bool) -> None:
+    status, text = ask(workspace, model, stream=stream)
+    assert status == 200
+    assert "Done." in text
+    assert model.keys == {KEY}, "the agent's own key is not passed on"
+    (account,) = kept(workspace)
+    assert (account.spent.input_tokens, account.spent.output_tokens, account.spent.turns) == (1000, 200, 1)
+    assert account.spent.usd == pytest.approx(1000 * 5e-6 + 200 * 25e-6)
+    assert account.model == "claude-opus-4-5"
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/messages/batches", "/", "/v1/messages/../files", "/admin"])
+def test_nothing_but_the_messages_api_passes(workspace: Workspace, model: ScriptedModel, path: str) -> None:
+    status, _ = ask(workspace, model, path=path)
+    assert status == 404
+    assert (model.asked, model.others) == ([], [])
+
+
+def test_a_session_past_its_budget_is_refused(workspace: Workspace, model: ScriptedModel) -> None:
+    status, text = ask(workspace, model, over="5 USD for a session are used up")
+    assert status == 400
+    assert "5 USD" in text
+    assert model.asked == []
+
+
+def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
+    with scripted(lambda _: [Fail(529, times=50)]) as model:
+        status, text = ask(workspace, model)
+    assert status == 429
+    assert "everybody waits" in json.loads(text)["error"]["message"]
+    assert fleet.look(workspace).failures > 1
+
+
+def test_a_fleet_that_was_stopped_asks_nothing(workspace: Workspace, model: ScriptedModel) -> None:
+    fleet.stop(workspace, "the key is bad")
+    assert ask(workspace, model)[0] == 401
+    assert model.asked == []
+    fleet.ask_again(workspace)
+    assert ask(workspace, model)[0] == 200
+
+
+def test_back_off_doubles_to_its_limit_and_ends_with_success(workspace: Workspace) -> None:
+    waits = [fleet.hold(workspace, after_s=None, why="x", first_s=1, longest_s=5).wait_s() for _ in range(4)]
+    assert [round(wait) for wait in waits] == [1, 2, 4, 5]
+    assert fleet.hold(workspace, after_s=60, why="x", first_s=1, longest_s=5).wait_s() == pytest.approx(60, abs=0.5)
+    fleet.worked(workspace, fleet.look(workspace))
+    assert fleet.look(workspace).failures == 0
+
+
+def test_no_credential_is_said() -> None:
+    with pytest.raises(ConfigurationError, match="no credential for the model"):
+        Upstream.of_environment({})
+    token = Upstream.of_environment({"ANTHROPIC_AUTH_TOKEN": "t"})
+    assert (token.url, dict(token.headers)) == ("https://api.anthropic.com", {"authorization": "Bearer t"})
+
+
+def test_usage_is_read_however_the_stream_is_cut() -> None:
+    start = {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}
+    end = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 9, "cache_read_input_tokens": 3}}
+    raw = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in (start, end)).encode()
+    for size in (1, 7, 64, len(raw)):
+        used = AnswerUsage(streamed=True)
+        for at in range(0, len(raw), size):
+            used.feed(raw[at : at + size])
+        used.end()
+        assert used.spent() == Spent(input_tokens=7, output_tokens=9, cache_read_tokens=3, turns=1)
+        assert (used.model, used.begun) == ("m", True)
+
+
+def test_an_unknown_model_counts_as_the_dearest_and_a_runs_own_price_comes_first() -> None:
+    million = Spent(input_tokens=1_000_000, cache_read_tokens=1_000_000)
+    assert usd(million, price_of("brand-new", {})) == pytest.approx(16.5)
+    assert usd(million, price_of("claude-haiku-4-5", {"claude-haiku*": Price(input=2, output=1)})) == pytest.approx(2.2)
