@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -45,7 +45,9 @@ class Adviser:
         stop: ends what is under way.
     """
 
-    def __init__(self, workspace: Workspace, config: Config, schema: dict[str, object], stop: threading.Event) -> None:
+    def __init__(
+        self, workspace: Workspace, config: Config, schema: Mapping[str, object], stop: threading.Event
+    ) -> None:
         self._workspace, self._config, self._schema, self._stop = workspace, config, schema, stop
         self._directory = workspace.state / "agents" / WORKER
         self._upstream = Upstream.of_environment(os.environ)

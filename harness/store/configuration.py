@@ -28,8 +28,13 @@ coordination_branch: {branch}     # holds COORDINATION.md and ledger/
 
 # agent:
 #   kind: tuner               # claude, command or tuner; by default claude with a GPU and a key, else tuner
-#   per_worker: {{minutes: 60}}
+#   model: claude-opus-4-5    # by default the CLI's own
+#   per_session: {{usd: 5, turns: 300}}   # docs/agents.md has every limit
+#   per_worker: {{usd: 50}}
 #   overall: {{usd: 100}}
+
+# planner:
+#   kind: policy              # claude: a model may propose another table, within checked limits
 
 # policy:
 #   slice_evaluations: 4      # a worker stays so long on a problem while others are less covered

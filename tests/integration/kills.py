@@ -72,7 +72,9 @@ CASES: Mapping[str, Case] = {
     **_cases("leave", "worktree", "saved moved_away"),
     **_cases("start", "worktree", "before_add after_add after_champion"),
     **_cases("start", "submit", "after_outcome"),
-    **_cases("start", "planner", "decision_recorded note_recorded note_dropped before_write after_write"),
+    **_cases(
+        "start", "planner", "decision_recorded note_recorded note_dropped account_recorded before_write after_write"
+    ),
     **_cases("start", "supervisor", "before_start part_started:2 before_end"),
     **_cases("start", "supervisor", "told_to_end:3 ended"),
     **_cases("revive", "supervisor", "part_died part_restarted"),
