@@ -29,6 +29,7 @@ from harness.store.live import write_live
 from harness.store.notes import leave_note
 from harness.store.repo import Repo, Submission
 from harness.store.submission import solution_dir, submit, trailers, wait_for_outcome
+from harness.store.trees import tree_files, tree_id
 from harness.store.tried import Tried
 from harness.store.workspace import Workspace
 
@@ -187,7 +188,14 @@ class _Worker:
 
     def save(self, problem: str, worktree: Path) -> None:
         """Put what an agent left unsubmitted on its branch, where it is judged like anything else; or say why not."""
+        branch = f"agents/{self.config.run}/{self.name}/{problem}"
+        path = f"problems/{problem}/solutions/{self.target}"
+        before = self.repo.tree_of(self.repo.tip(branch), path)
+        champion = self.tried.champion_tree()
         try:
+            tree = tree_id(tree_files(worktree / path))
+            if tree in {before, champion}:
+                return
             done = self.commit(problem, worktree, "Save what was not submitted")
         except HarnessError as error:
             logger.info("%s left nothing on %s that could be committed: %s", self.name, problem, error.what)

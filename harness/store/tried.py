@@ -84,11 +84,19 @@ class Tried:
         row = next((row for row in reversed(self._evaluations()) if row.tree == tree), None)
         return self._index.entry(row.problem, row.seq) if row else None
 
-    def place_champion(self, directory: Path) -> bool:
-        """Replace a solution directory's files by the champion's, where there is one; whether there is."""
+    def champion_tree(self) -> str | None:
+        """The champion's tree, where there is one."""
+        champion = self._champion()
+        return champion.tree if champion else None
+
+    def _champion(self) -> Row | None:
         self._index.refresh(self.repo)
         rows = self._index.rows(self._problem, run=self.config.run, target=self.target, kind="confirmation")
-        champion = champion_of(row for row in rows if row.problem_digest == self._digest)
+        return champion_of(row for row in rows if row.problem_digest == self._digest)
+
+    def place_champion(self, directory: Path) -> bool:
+        """Replace a solution directory's files by the champion's, where there is one; whether there is."""
+        champion = self._champion()
         if champion is None or champion.commit is None:
             return False
         path = f"problems/{self._problem}/solutions/{self.target}"

@@ -17,7 +17,7 @@ set -eu
 cd {solution}
 grep -q "t/one" {prompt_file}
 head -1 /task/COORDINATION.md
-harness docs solution.yaml | grep -q "Launch plan"
+harness docs launch plan of cuda > /tmp/docs; grep -q "Launch plan" /tmp/docs
 sed -i "s/^params.*/params: {{WIDTH: 2}}/" solution.yaml
 echo "// stub: verdict=COMPILE_ERROR" >> kernel.cpp
 if harness submit -m "a first try"; then exit 9; fi
@@ -94,7 +94,7 @@ def test_requests_that_are_none_are_refused(site: Site) -> None:
         echo '{{"tool": "rm", "arguments": {{}}}}' > b.request
         ln -s /etc/passwd c.request
         while ! [ -e c.answer ]; do sleep 0.1; done
-        cat a.answer b.answer c.answer | grep -c "expected one of submit"
+        cat a.answer b.answer c.answer | grep -o "expected one of submit" | wc -l
         """,
     )
     its.assign(site, its.row("t/one"))

@@ -144,7 +144,7 @@ def cli_of(site: Site) -> int:
     """The CLI's process."""
 
     def find() -> int | None:
-        for pid, command in _processes(site):
+        for pid, command in _processes(*(process.pid for process in site.processes)):
             if "stream-json" in command and "bwrap" not in command and "relay.py" not in command:
                 return pid
         return None
@@ -152,8 +152,8 @@ def cli_of(site: Site) -> int:
     return wait_until(find, what="the CLI")
 
 
-def _processes(site: Site) -> list[tuple[int, str]]:
-    """Processes below this site's, sandboxed ones too: pid -> command line."""
+def _processes(*below: int) -> list[tuple[int, str]]:
+    """Processes below some, sandboxed ones too: pid and command line."""
     parents, commands = {}, {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -163,11 +163,11 @@ def _processes(site: Site) -> list[tuple[int, str]]:
             continue
         if stat[0] not in "ZX":
             parents[int(directory.name)], commands[int(directory.name)] = int(stat[1]), command
-    wanted = {process.pid for process in site.processes}
+    wanted = set(below)
     while True:
         more = {pid for pid, parent in parents.items() if parent in wanted} - wanted
         if not more:
-            return [(pid, commands[pid]) for pid in wanted if pid in commands]
+            return [(pid, commands[pid]) for pid in wanted - set(below) if pid in commands]
         wanted |= more
 
 
@@ -195,9 +195,9 @@ def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site)
     with at_work(site, script) as (model, worker):
         its.says(site, "is in Bash", lambda said: "time.sleep" in str(said.get("said")))
         wait_until(
-            lambda: sum("time.sleep" in c and "bash" not in c for _, c in _processes(site)) >= 2, what="both naps"
+            lambda: sum("time.sleep" in c and "bash" not in c for _, c in _processes(worker.pid)) >= 2, what="both naps"
         )
-        before = [pid for pid, _ in _processes(site) if pid not in {p.pid for p in site.processes}]
+        before = [pid for pid, _ in _processes(worker.pid)]
         spent = total(kept(site.workspace))
         worker.kill()
         until = time.monotonic() + 1.0
