@@ -45,7 +45,11 @@ extern "C" void increment(const float *x, float *y, std::int64_t n) {
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process' environment without a failpoint or git's variables, and with an identity for git."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "HARNESS_", "STUB_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GIT_", "HARNESS_", "STUB_", "ANTHROPIC_"))
+    }
     return {
         **kept,
         "GIT_CONFIG_GLOBAL": "/dev/null",

@@ -66,12 +66,6 @@ def inside_path(view: View, path: Path) -> str:
     return f"{TASK}/problems/{view.problem}/{path.relative_to(view.directory)}"
 
 
-def hide_host(view: View, text: str) -> str:
-    """A message of the harness with the host's paths replaced by those the agent sees."""
-    problem = f"{TASK}/problems/{view.problem}"
-    return text.replace(str(view.directory.resolve()), problem).replace(str(view.directory), problem)
-
-
 def command_line(view: View, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """The command, confined. Its standard streams are the caller's; it dies with the calling thread.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from harness.agents.command import CommandSession, check_template
 from harness.agents.session import AgentSession, Brief
@@ -26,18 +27,27 @@ KINDS: dict[AgentKind, Callable[[Brief], AgentSession]] = {
 """How a session of each kind of agent is opened."""
 
 
-def kind_of(config: Config) -> AgentKind:
-    """The kind of agent the configuration asks for; a tuner when it asks for none.
+def kind_of(config: Config, devices: Sequence[str] = ()) -> AgentKind:
+    """The kind of agent the configuration asks for; when it asks for none, claude with a GPU and a key, else a tuner.
 
     Raises:
         ConfigurationError: what that kind needs is missing.
     """
-    kind = config.agent.kind or "tuner"
+    kind = config.agent.kind or default_kind(config, devices)
     if kind == "command":
         check_template(config.agent.command)
     if kind == "claude":
         check_claude(config)
     return kind
+
+
+def default_kind(config: Config, devices: Sequence[str]) -> AgentKind:
+    """The kind that serves a newcomer: claude where there is a GPU to make kernels for and all that it needs."""
+    if any(device.startswith("cuda") for device in devices):
+        with suppress(ConfigurationError):
+            check_claude(config)
+            return "claude"
+    return "tuner"
 
 
 def check_claude(config: Config) -> None:

@@ -121,6 +121,7 @@ def _gpu() -> Check:
 
 def _defaults(workspace: Workspace | None) -> Iterator[Check]:
     """What `harness start` takes when nobody says, and why."""
+    from harness.agents.kinds import default_kind
     from harness.cli.devices import choose
     from harness.cli.doctor_agents import agent_checks
     from harness.model.config import Config
@@ -134,7 +135,9 @@ def _defaults(workspace: Workspace | None) -> Iterator[Check]:
     chosen = choose(config)
     yield Check("default device", "ok", f"{', '.join(chosen.devices)}: {chosen.why}")
     if config.agent.kind is None:
-        yield Check("default agent", "ok", "tuner: needs no key and no model")
+        kind = default_kind(config, chosen.devices)
+        why = "a GPU and a key are here" if kind == "claude" else "needs no key and no model"
+        yield Check("default agent", "ok", f"{kind}: {why}")
     else:
         yield Check("default agent", "ok", f"{config.agent.kind}: as configured")
     yield from agent_checks(config)

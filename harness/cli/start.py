@@ -66,7 +66,7 @@ def start(
     }
     config = load_config(workspace, given)
     chosen = choose(config)
-    config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind_of(config)})
+    config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind_of(config, chosen.devices)})
     _problems(workspace, config)  # a glob that matches nothing is said before anything starts
     log_to_file(workspace, "start")
     logging.getLogger("harness").info("start: %s", chosen.why)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.kinds import kind_of
+from harness.agents.kinds import default_kind, kind_of
 from harness.errors import ConfigurationError
 from harness.model.assignment import Assignment
 from harness.model.config import AgentConfig, Config
@@ -192,6 +192,9 @@ def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pyte
         kind_of(Config(agent=AgentConfig(kind="claude")))
     with pytest.raises(ConfigurationError, match="unknown placeholder wrong; known: prompt_file"):
         kind_of(Config(agent=AgentConfig(kind="command", command="run {wrong}")))
+    assert default_kind(Config(), ("cuda",)) == "tuner", "no key"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    assert (default_kind(Config(), ("cuda:0",)), default_kind(Config(), ("cpu",))) == ("claude", "tuner")
     done = site.run("worker", "w01", "--agent", "command")
     assert done.returncode == 2
     assert "agent `command` needs a command line" in done.stdout

@@ -74,6 +74,15 @@ def test_the_default_device_and_agent_are_given_with_the_reason(site: Site) -> N
     _, found = checks(site)
     assert found["default device"]["found"].startswith("cpu: ")
     assert found["default agent"]["found"].startswith("tuner: ")
+    assert found["model key"]["state"] == "note"
+    assert "CLI 2." in found["claude SDK"]["found"]
+    assert found["agents' sandbox"]["state"] == "ok"
+
+
+def test_what_claude_lacks_is_missing_only_when_it_is_wanted(site: Site) -> None:
+    site.workspace.config_file.write_text(f"{site.workspace.config_file.read_text()}\nagent: {{kind: claude}}\n")
+    _, found = checks(site)
+    assert (found["model key"]["state"], found["model key"]["mend"]) == ("missing", "export ANTHROPIC_API_KEY=...")
 
 
 def test_what_runs_here_is_named(site: Site) -> None:

@@ -1,0 +1,78 @@
+"""The planner with a model: what holds is taken, and the policy decides whenever the model is wrong, slow or away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.store.accounts import kept, total
+from harness.store.coordination import read_assignments
+from harness.store.repo import Repo
+from tests.agents import agents_site as its
+from tests.scripted_model import Asked, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
+from tests.site import Site, git, site_in
+from tests.waiting import wait_until
+
+WORKERS = ("--worker", "w01", "--worker", "w02")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path) as made:
+        yield made
+
+
+def propose(**rows: str) -> Use:
+    table = [{"worker": w, "problem": p, "wanted": "vectorise", "reason": f"{p} suits {w}"} for w, p in rows.items()]
+    return Use("mcp__harness__propose", {"assignments": table})
+
+
+def plan(
+    site: Site, script: Callable[[Asked], Sequence[Step]], *, deadline_s: float = 60.0
+) -> tuple[dict[str, str], list[str], ScriptedModel]:
+    """One decision: the table that comes of it, who made the decisions, and the model."""
+    its.configure(site, f"planner: {{kind: claude, deadline_s: {deadline_s}}}\nagent: {{gateway: {{hold_s: 1.0}}}}")
+    with scripted(script) as model:
+        planner = site.start("planner", *WORKERS, extra=its.environment(model))
+        with Repo(site.workspace) as repo:
+            wait_until(lambda: read_assignments(repo, "main"), what="a table", deadline_s=60)
+            table = {row.worker: row.problem for row in read_assignments(repo, "main")}
+        planner.terminate()
+        output, _ = planner.communicate(timeout=30)
+        assert planner.returncode == 0, output
+    decisions = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/decisions.yaml")))
+    return table, [each["policy"] for each in decisions], model
+
+
+def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> None:
+    steps = [propose(w01="t/two", w02="t/two"), propose(w01="t/two", w02="t/one"), Say()]
+    table, by, model = plan(site, lambda _: steps)
+    assert table == {"w01": "t/two", "w02": "t/one"}
+    assert by[0].startswith("claude: ")
+    assert "t/two has 2 workers while t/one has none" in model.asked[1].last_result
+    text = git(site.root, "show", "main:COORDINATION.md")
+    assert "planner: t/two suits w01" in text
+    assert "| vectorise |" in text
+    spent = total(each for each in kept(site.workspace) if each.worker == "planner")
+    assert spent.turns == len(model.asked) or "planner" in git(site.root, "show", "main:ledger/accounts.yaml")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [Say("I have no opinion.")],
+        [propose(w01="t/nowhere", w02="t/one")] * 20,
+        [Use("mcp__harness__propose", {"assignments": "all"})] * 20,
+        [Hang()],
+        [Fail(401, times=9)],
+        [Fail(529, times=99)],
+    ],
+    ids=["silent", "wrong", "malformed", "slow", "refused", "overloaded"],
+)
+def test_the_policy_decides_without_a_proposal_that_holds(site: Site, steps: list[Step]) -> None:
+    table, by, _ = plan(site, lambda _: steps, deadline_s=5.0)
+    assert table == {"w01": "t/one", "w02": "t/two"}
+    assert by[0].startswith("coverage-then-gain")
