@@ -39,7 +39,9 @@ ONLY_IN = {
 
 
 def modules() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if "_starter" not in path.parts)
+    """The package's own: neither the problems that it ships nor the examples for agents, which are solutions."""
+    shipped = (PACKAGE / "_starter", PACKAGE / "agents" / "docs")
+    return sorted(path for path in PACKAGE.rglob("*.py") if not any(path.is_relative_to(each) for each in shipped))
 
 
 def package_of(path: Path) -> str:

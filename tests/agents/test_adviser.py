@@ -63,14 +63,15 @@ def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> 
 @pytest.mark.parametrize(
     "steps",
     [
-        [Say("I have no opinion.")],
-        [propose(w01="t/nowhere", w02="t/one")] * 20,
-        [Use("mcp__harness__propose", {"assignments": "all"})] * 20,
-        [Hang()],
-        [Fail(401, times=9)],
-        [Fail(529, times=99)],
+        pytest.param([Say("I have no opinion.")], marks=pytest.mark.slow, id="silent"),
+        pytest.param([propose(w01="t/nowhere", w02="t/one")] * 20, id="wrong"),
+        pytest.param(
+            [Use("mcp__harness__propose", {"assignments": "all"})] * 20, marks=pytest.mark.slow, id="malformed"
+        ),
+        pytest.param([Hang()], id="slow"),
+        pytest.param([Fail(401, times=9)], marks=pytest.mark.slow, id="refused"),
+        pytest.param([Fail(529, times=99)], marks=pytest.mark.slow, id="overloaded"),
     ],
-    ids=["silent", "wrong", "malformed", "slow", "refused", "overloaded"],
 )
 def test_the_policy_decides_without_a_proposal_that_holds(site: Site, steps: list[Step]) -> None:
     table, by, _ = plan(site, lambda _: steps, deadline_s=5.0)

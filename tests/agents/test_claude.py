@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from harness.model.verdict import EntryKind
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Step, scripted
+from tests.scripted_model import Asked, Step, Use, scripted
 from tests.site import Site, git, site_in
 
 
@@ -42,4 +43,64 @@ def test_a_session_edits_submits_and_reads_the_answer(site: Site) -> None:
     verdicts = [str(e.verdict) for e in site.entries("t/one") if e.kind is EntryKind.EVALUATION]
     assert verdicts == ["INCORRECT_NUMERICAL", "PASSED"]
     assert "Agent: claude" in git(site.root, "log", "-1", "--format=%B", "agents/main/w01/t/one")
+    assert model.keys == {its.KEY}
+
+
+def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: Site) -> None:
+    def script(asked: Asked) -> list[Step]:
+        if "problem t/two," in asked.text:
+            return [*its.kernel("t/two", "stub: speedup=1.3"), its.submit("on the second")]
+        return [*its.kernel("t/one", "half done"), *[its.bash(f"sleep 0.2; echo {n}") for n in range(300)]]
+
+    site.start("daemon")
+    its.assign(site, its.row("t/one"))
+    with scripted(script) as model:
+        site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
+        its.says(site, "is in Bash", lambda said: "Bash" in str(said.get("said")))
+        its.assign(site, its.row("t/two"))
+        its.says(site, "has finished the second", its.finished("t/two"))
+        sessions = list(dict.fromkeys(asked.session for asked in model.asked))
+    assert len(sessions) == 2
+    assert "half done" in git(site.root, "show", "agents/main/w01/t/one:problems/t/one/solutions/cpu/kernel.cpp")
+    assert "leaves t/one: interrupted" in (site.workspace.logs / "worker-w01.log").read_text()
+
+
+def test_a_hook_that_raises_blocks_the_tool(site: Site, tmp_path: Path) -> None:
+    """The guard of Write is given what it cannot read: the file must not appear."""
+    path = its.solution_path("t/one")
+    steps: list[Step] = [
+        Use("Write", {"file_path": ["not", "a", "path"], "content": "x"}),
+        its.bash(f"ls {path}; echo listed"),
+    ]
+    program = tmp_path / "broken.py"
+    program.write_text(
+        "import sys\n"
+        "from harness.agents.claude import ClaudeSession\n"
+        "async def broken(self, *arguments):\n"
+        "    raise RuntimeError('the hook is broken')\n"
+        "ClaudeSession._before_tool = broken\n"
+        "from harness.__main__ import main\n"
+        "sys.argv = ['harness', 'worker', 'w01', '--agent', 'claude']\n"
+        "main()\n"
+    )
+    its.assign(site, its.row("t/one"))
+    with scripted(lambda _: [its.write("t/one", "kernel.cpp", "x"), *steps, its.submit()]) as model:
+        site.start_program([sys.executable, str(program)], extra=its.environment(model))
+        its.says(site, "has finished", its.finished("t/one"))
+        results = model.asked[-1].results
+    assert not any("listed" in result for result in results)
+    assert not (site.workspace.worktree("w01", "t/one") / "problems/t/one/solutions/cpu/kernel.cpp").exists()
+    assert site.entries("t/one") == []
+
+
+def test_the_gateways_port_is_the_only_way_out(site: Site) -> None:
+    ask = "curl -sS -m 5 -X POST http://127.0.0.1:8377/v1/messages -d '{}' -o /dev/null -w '%{http_code}'"
+    its.assign(site, its.row("t/one"))
+    with scripted(lambda _: [its.bash("ls /sys/class/net 2>&1; cat /proc/net/dev"), its.bash(ask)]) as model:
+        site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
+        its.says(site, "has finished", its.finished("t/one"))
+        networks, reached = model.asked[-1].results[:2]
+    assert "lo:" in networks
+    assert "eth" not in networks
+    assert reached == "200"
     assert model.keys == {its.KEY}

@@ -71,6 +71,7 @@ def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
     assert "api_retry" not in log(site)
 
 
+@pytest.mark.slow
 def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="6"))) as (model, _):
         its.says(site, "waits", lambda said: said.get("state") == "waiting for the model")
@@ -80,6 +81,7 @@ def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site
     assert passed(site) == ["PASSED"]
 
 
+@pytest.mark.slow
 def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(529, times=8))) as (model, _):
         its.says(site, "waits", lambda said: said.get("state") == "waiting for the model")
@@ -100,6 +102,7 @@ def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> No
     assert fleet.look(site.workspace).stopped
 
 
+@pytest.mark.slow
 def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -> None:
     with at_work(site, lambda _: good(Drop())) as (model, _):
         done(site)
@@ -108,6 +111,7 @@ def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -
     assert total(kept(site.workspace)).turns == answers
 
 
+@pytest.mark.slow
 def test_a_hanging_model_is_given_up_after_the_idle_time(site: Site) -> None:
     with at_work(site, lambda _: good(Hang())):
         done(site)
@@ -115,6 +119,7 @@ def test_a_hanging_model_is_given_up_after_the_idle_time(site: Site) -> None:
     assert "cannot be reached" in log(site)
 
 
+@pytest.mark.slow
 def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
     its.configure(site, QUICK)
     its.assign(site, its.row("t/one"))
@@ -225,15 +230,15 @@ def forever(step: Step) -> Callable[[Asked], Sequence[Step]]:
     ("settings", "script", "why"),
     [
         ("{turns: 3, repeats: 50}", [its.bash(f"echo {n}") for n in range(20)], "3 turns"),
-        ("{usd: 0.004}", [its.bash(f"echo {n}") for n in range(20)], "0.004 USD"),
-        ("{tokens: 500}", [its.bash(f"echo {n}") for n in range(20)], "500 tokens"),
+        pytest.param("{usd: 0.004}", [its.bash(f"echo {n}") for n in range(20)], "0.004 USD", marks=pytest.mark.slow),
+        pytest.param("{tokens: 500}", [its.bash(f"echo {n}") for n in range(20)], "500 tokens", marks=pytest.mark.slow),
         ("{repeats: 4}", [its.bash("ls")] * 20, "one tool with the same input 4 times in a row"),
         (
             "{duplicates: 2}",
             [*its.kernel("t/one", "stub: speedup=1.5"), *[its.submit(f"{n}") for n in range(9)]],
             "2 submissions in a row of what was submitted before",
         ),
-        ("{silence_minutes: 0.03}", [its.bash(NAP)], "not a word for"),
+        pytest.param("{silence_minutes: 0.03}", [its.bash(NAP)], "not a word for", marks=pytest.mark.slow),
     ],
     ids=["turns", "usd", "tokens", "repeats", "duplicates", "silence"],
 )

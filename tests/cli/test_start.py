@@ -145,12 +145,18 @@ def test_a_part_that_cannot_work_ends_everything_with_its_reason(site: Site) -> 
     wait_until(lambda: set(site.strays()) == {lock.pid}, what="the end of all other parts")
 
 
-@pytest.mark.parametrize("agent", ["claude", "command"])
-def test_agents_that_are_not_there_are_refused(site: Site, agent: str) -> None:
+@pytest.mark.parametrize(
+    ("agent", "lacks", "remedy"),
+    [
+        ("claude", "no credential for the model", "harness start --agent tuner"),
+        ("command", "agent `command` needs a command line", "agent: {kind: command"),
+    ],
+)
+def test_agents_that_cannot_work_are_refused(site: Site, agent: str, lacks: str, remedy: str) -> None:
     done = site.run("start", "--agent", agent)
     assert done.returncode == 2
-    assert f"agent `{agent}` is not available; available: tuner" in done.stdout
-    assert "harness start --agent tuner" in done.stdout
+    assert lacks in done.stdout
+    assert remedy in done.stdout
     assert not site.workspace.live.exists() or not pids(site)
 
 
