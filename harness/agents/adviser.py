@@ -123,7 +123,8 @@ class Adviser:
         view = confinement.View(
             problem="planner/none",
             directory=empty,
-            solution=empty / "solutions",
+            solution=self._directory / "solution",
+            target="none",
             reading=self._reading(),
             docs=documentation.PACK,
             home=self._directory / "home",

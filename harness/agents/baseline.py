@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.agents.session import Attempt, End, Event, Submitted, Tools
-from harness.agents.stint import Sessions, Stay, prepare
+from harness.agents.stint import Sessions, Stay
 from harness.errors import FormatError
 from harness.model.assignment import Assignment
 from harness.model.config import Config
@@ -23,6 +23,7 @@ from harness.model.judging import JudgeAnswer
 from harness.model.problem import Problem
 from harness.model.verdict import EntryKind, Verdict
 from harness.store.accounts import now
+from harness.store.problems import load_problem
 from harness.store.repo import Repo
 from harness.store.solutions import load_solution
 from harness.store.trees import tree_files, tree_id
@@ -124,7 +125,7 @@ def make_baseline(
         workspace, repo := Repo(workspace), config, WORKER, "claude", target, heed=heed, moved=lambda: False, stop=stop
     )
     with repo, sessions:
-        stay = Stay(row, prepare(tree, problem.key, solution), tree, solution, bench.tools())
+        stay = Stay(row, load_problem(directory, key=problem.key), tree, solution, bench.tools())
         end = sessions.work(stay)
         model = sessions.open.model if sessions.open else "none"
     best = bench.best()

@@ -261,7 +261,7 @@ class ClaudeSession:
             return _denied("you are being moved to other work: end your turn now, your work is kept")
         path = given.get("file_path")
         if name in {"Write", "Edit"} and isinstance(path, str):
-            allowed = confinement.inside_path(self._view, self._view.solution)
+            allowed = self._view.shown
             # Inside the sandbox: nothing of this host is looked at.
             spot = os.path.normpath(f"{confinement.TASK}/{path}" if path[:1] != "/" else path)  # noqa: ASYNC240
             if not spot.startswith((f"{allowed}/", "/tmp/", f"{confinement.HOME}/")):  # noqa: S108

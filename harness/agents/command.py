@@ -104,7 +104,7 @@ class CommandSession:
         atomic_write(prompt, f"{self._brief.system}\n\n{self._brief.prompt}\n")
         values = {**self._brief.values, "prompt_file": f"{confinement.TASK}/PROMPT.md", "task": confinement.TASK}
         values |= {
-            "solution": confinement.inside_path(self._view, self._view.solution),
+            "solution": self._view.shown,
             "model": self._brief.model or "",
         }
         quoted = {name: shlex.quote(values.get(name, "")) for name in PLACEHOLDERS}

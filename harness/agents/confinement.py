@@ -8,7 +8,6 @@ credential, and no network but a loopback of its own, on which one port leads to
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -46,7 +45,9 @@ class View:
     directory: Path
     """The problem's directory in the worktree, shown read-only."""
     solution: Path
-    """The solution directory in it: the only one that may change."""
+    """What the agent may write: shown in place of the solution directory, and never the worktree's own."""
+    target: str
+    """Names the solution directory."""
     reading: Path
     """COORDINATION.md and what else is to be read; becomes `/task`."""
     docs: Path
@@ -60,10 +61,10 @@ class View:
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables for the agent. Never a credential, unless `network` is `host`."""
 
-
-def inside_path(view: View, path: Path) -> str:
-    """Where the agent sees a file of the problem."""
-    return f"{TASK}/problems/{view.problem}/{path.relative_to(view.directory)}"
+    @property
+    def shown(self) -> str:
+        """Where the agent sees what it may write."""
+        return f"{TASK}/problems/{self.problem}/solutions/{self.target}"
 
 
 def command_line(view: View, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -126,10 +127,11 @@ def _binds(view: View) -> list[str]:
     arguments += ["--ro-bind", str(inside / "harness.py"), f"{TOOLS}/harness.py"]
     problem = f"{TASK}/problems/{view.problem}"
     view.solution.mkdir(parents=True, exist_ok=True)
+    (view.directory / "solutions" / view.target).mkdir(parents=True, exist_ok=True)
     for spot in (view.reading / "problems" / view.problem, view.reading / "docs", view.home):
         spot.mkdir(parents=True, exist_ok=True)
     arguments += ["--ro-bind", str(view.reading), TASK, "--ro-bind", str(view.directory), problem]
-    arguments += ["--bind", str(view.solution), inside_path(view, view.solution)]
+    arguments += ["--bind", str(view.solution), view.shown]
     arguments += ["--ro-bind", str(view.docs), f"{TASK}/docs", "--bind", str(view.home), HOME]
     if view.sockets is not None:
         arguments += ["--ro-bind", str(view.sockets), str(Path(SOCKET).parent)]
@@ -157,21 +159,6 @@ def _python_prefixes() -> list[Path]:
     system = [Path(path) for path in _SYSTEM]
     found = {path for path in found if path.is_dir() and not any(path.is_relative_to(root) for root in system)}
     return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
-
-
-def sweep(directory: Path) -> list[str]:
-    """Take away what an agent may leave in its solution directory and nobody must follow: links and special files.
-
-    What was taken away, relative to the directory. Call it when the agent has ended.
-    """
-    taken = []
-    for parent, directories, files in os.walk(directory, followlinks=False):
-        for name in [*directories, *files]:
-            path = Path(parent) / name
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                path.unlink()
-                taken.append(str(path.relative_to(directory)))
-    return taken
 
 
 def check() -> str:

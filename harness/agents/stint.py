@@ -24,11 +24,12 @@ from harness.agents.answers import attempts
 from harness.agents.desk import Desk
 from harness.agents.gateway import Gateway, Upstream
 from harness.agents.governor import Governor, Purse, used_up
+from harness.agents.handover import lay_out, take_in
 from harness.agents.kinds import KINDS
 from harness.agents.meter import Meter
 from harness.agents.profile import profile
-from harness.agents.session import AgentSession, Alive, Brief, End, Event, Tools, Usage
-from harness.errors import ConfigurationError, FormatError
+from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
+from harness.errors import ConfigurationError, HarnessError
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.problem import Problem
@@ -36,7 +37,6 @@ from harness.store.accounts import Account, Spent, close_left_open, now
 from harness.store.coordination import read_text
 from harness.store.files import atomic_write, file_lock
 from harness.store.ledger import read_records
-from harness.store.problems import load_problem
 from harness.store.repo import Repo
 from harness.store.workspace import COORDINATION_NAME, Workspace
 
@@ -170,6 +170,8 @@ class Sessions:
             desk = self._desk(stay, meter)
             governor = Governor(self._config, self._name, meter, self._purse, desk, before)
             view = self._view(stay) if self._kind != "tuner" else None
+            if view is not None and (resume is None or not view.solution.is_dir()):
+                lay_out(stay.solution, view.solution)
             if self._gateway is not None and view is not None and view.sockets is not None:
                 served = self._gateway.serve(view.sockets, meter, governor.out_of_budget)
                 stack.callback(served.close)
@@ -178,7 +180,7 @@ class Sessions:
             self._remember(stay.row.problem, self.open.id)
             meter.add(Spent(), session=self.open.id, model=self.open.model)
             if view is not None:
-                stack.callback(confinement.sweep, stay.solution)
+                stack.callback(self._take_in, stay)
             end = self._watch(self.open, governor, meter, connecting)
             return end, desk.submissions
 
@@ -248,7 +250,8 @@ class Sessions:
         return confinement.View(
             problem=stay.row.problem,
             directory=stay.worktree / "problems" / stay.row.problem,
-            solution=stay.solution,
+            solution=self._written,
+            target=self._target,
             reading=reading,
             docs=documentation.PACK,
             home=self.directory / "home",
@@ -272,14 +275,31 @@ class Sessions:
             meter.add(spent)
             self.evaluations += spent.evaluations
 
+        def commit(message: str) -> Submitted:
+            if self._kind != "tuner":
+                take_in(self._written, stay.solution)
+            return stay.tools.commit(message)
+
         return Desk(
-            tools=stay.tools,
+            tools=replace(stay.tools, commit=commit),
             lessons=lessons,
             axes=prompting.axes_in_words(stay.problem),
             hide=hide,
             profiled=lambda: profile(self._target),
             spend=spend,
         )
+
+    @property
+    def _written(self) -> Path:
+        """What an agent may write."""
+        return self.directory / "solution"
+
+    def _take_in(self, stay: Stay) -> None:
+        """Put what an agent left unsubmitted into its worktree, where it can be."""
+        try:
+            take_in(self._written, stay.solution)
+        except HarnessError as error:
+            logger.warning("%s left what cannot be taken: %s", self._name, error)
 
     def _meter(self, stay: Stay, resume: str | None) -> Meter:
         account = Account(
@@ -319,16 +339,3 @@ class Sessions:
 
     def _forget(self) -> None:
         self._file.unlink(missing_ok=True)
-
-
-def prepare(worktree: Path, problem: str, solution: Path) -> Problem:
-    """A worktree made fit for a session: what an agent left there that leads elsewhere is taken away.
-
-    Raises:
-        FormatError: the problem is not well-formed.
-    """
-    if solution.is_symlink():
-        raise FormatError("is a link; expected a directory", where=str(solution))
-    if solution.is_dir():
-        confinement.sweep(solution)
-    return load_problem(worktree / "problems" / problem, key=problem)

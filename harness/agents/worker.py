@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.agents.kinds import kind_of
 from harness.agents.session import Attempt, End, Event, Retry, Submitted, Text, Tools, ToolUse
-from harness.agents.stint import RefusedError, Sessions, Stay, prepare
+from harness.agents.stint import RefusedError, Sessions, Stay
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.model.assignment import Assignment
@@ -27,6 +27,7 @@ from harness.store.coordination import read_assignments
 from harness.store.files import file_lock
 from harness.store.live import write_live
 from harness.store.notes import leave_note
+from harness.store.problems import load_problem
 from harness.store.repo import Repo, Submission
 from harness.store.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.store.trees import tree_files, tree_id
@@ -175,7 +176,7 @@ class _Worker:
         worktree = self.repo.add_worktree(self.name, row.problem, branch, tip)
         failpoint("worktree.after_add")
         directory = solution_dir(worktree, row.problem, self.target)
-        problem = prepare(worktree, row.problem, directory)
+        problem = load_problem(worktree / "problems" / row.problem, key=row.problem)
         self.tried.begin(row.problem, worktree / "problems" / row.problem)
         self._at = row.problem
         if not self.sessions.left(row.problem):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.confinement import sweep
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Say, Step, Use, scripted
 from tests.site import Site, git, site_in
@@ -180,27 +179,12 @@ def test_no_escape_succeeds(site: Site, port: int) -> None:
     assert (site.scratch / "victim").read_text() == SECRET
     assert (before[0], before[1]) == (git(site.root, "status", "--porcelain"), git(site.root, "rev-parse", "main"))
     left = [path for path in site.workspace.worktree("w01", "t/one").rglob("*") if path.is_symlink()]
-    assert left == [], "links are swept away when the agent has ended"
+    assert left == [], "what an agent links never reaches the worktree"
 
 
 def _said(answer: str) -> str:
     """An answer without what only repeats the command."""
     return "\n".join(line for line in answer.splitlines() if "esc''aped" not in line and "<tool_use_error>" not in line)
-
-
-def test_a_sweep_takes_links_and_special_files_and_nothing_else(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "kept").write_text("kept")
-    solution = tmp_path / "solution"
-    (solution / "sub").mkdir(parents=True)
-    (solution / "kernel.cpp").write_text("int x;")
-    (solution / "sub/to_directory").symlink_to(outside)
-    (solution / "to_nothing").symlink_to("nowhere")
-    os.mkfifo(solution / "sub/pipe")
-    assert sorted(sweep(solution)) == ["sub/pipe", "sub/to_directory", "to_nothing"]
-    assert [path.name for path in solution.rglob("*")] == ["kernel.cpp", "sub"]
-    assert (outside / "kept").read_text() == "kept"
 
 
 def test_an_agent_sees_its_task_and_little_else(site: Site) -> None:

@@ -1,0 +1,101 @@
+"""What an agent wrote is taken over as plain files, whatever it does meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.agents.handover import lay_out, take_in
+from harness.errors import FormatError
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    directory = tmp_path / "written"
+    (directory / "sub").mkdir(parents=True)
+    (directory / "kernel.cpp").write_text("int x;")
+    (directory / "sub/part.h").write_text("int y;")
+    return directory
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def test_files_are_taken_over_and_what_is_gone_goes(written: Path, tmp_path: Path) -> None:
+    into = tmp_path / "worktree"
+    (into / "old/deep").mkdir(parents=True)
+    (into / "old/deep/file").write_text("old")
+    (into / "kernel.cpp").mkdir()
+    (written / "__pycache__").mkdir()
+    (written / "__pycache__/x.pyc").write_text("x")
+    take_in(written, into)
+    assert names(into) == ["kernel.cpp", "sub/part.h"]
+    assert (into / "kernel.cpp").read_text() == "int x;"
+    (written / "sub/part.h").unlink()
+    take_in(written, into)
+    assert [path.name for path in into.rglob("*")] == ["kernel.cpp"]
+    lay_out(into, written)
+    assert names(written) == ["kernel.cpp"]
+
+
+@pytest.mark.parametrize("kind", ["link", "linked directory", "pipe", "dangling"])
+def test_links_and_special_files_are_refused_and_nothing_changes(written: Path, tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("secret")
+    spot = written / "sub/odd"
+    match kind:
+        case "link":
+            spot.symlink_to(secret / "key")
+        case "linked directory":
+            spot.symlink_to(secret)
+        case "pipe":
+            os.mkfifo(spot)
+        case _:
+            spot.symlink_to("nowhere")
+    with pytest.raises(FormatError, match="sub/odd: is a link or a special file"):
+        take_in(written, tmp_path / "worktree")
+    assert not (tmp_path / "worktree").exists()
+
+
+def test_too_much_is_refused(written: Path, tmp_path: Path) -> None:
+    with (written / "large").open("wb") as file:
+        file.truncate(1 << 40)  # sparse: reading it whole would not end
+    with pytest.raises(FormatError, match="large: makes the solution larger than 16 MiB"):
+        take_in(written, tmp_path / "worktree")
+
+
+def test_a_file_that_turns_into_a_link_at_any_instant_leaks_nothing(written: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    spot, other = written / "kernel.cpp", written / "fresh"
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            other.symlink_to(secret)
+            other.rename(spot)
+            other.write_text("int x;")
+            other.rename(spot)
+
+    thread = threading.Thread(target=swap, name="swap")
+    thread.start()
+    taken = 0
+    try:
+        for number in range(400):
+            into = tmp_path / f"into{number % 4}"
+            try:
+                take_in(written, into)
+            except FormatError:
+                continue
+            taken += 1
+            assert all(b"secret" not in path.read_bytes() for path in into.rglob("*") if path.is_file())
+            assert not any(path.is_symlink() for path in into.rglob("*"))
+    finally:
+        stop.set()
+        thread.join(10)
+    assert taken
