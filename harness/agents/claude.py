@@ -26,7 +26,7 @@ import claude_agent_sdk as sdk
 from claude_agent_sdk.types import HookContext, HookInput, HookJSONOutput
 
 from harness.agents import confinement
-from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse
+from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse, Usage
 from harness.errors import ConfigurationError
 from harness.store.files import atomic_write
 
@@ -89,6 +89,7 @@ class ClaudeSession:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[End] | None = None
         self._told = self._hurried = False
+        self._usd = 0.0
         self._client: sdk.ClaudeSDKClient | None = None
         self._breaking: asyncio.Task[None] | None = None
 
@@ -195,11 +196,20 @@ class ClaudeSession:
             if isinstance(message, sdk.SystemMessage) and message.subtype == "init":
                 self.model = str(message.data.get("model") or self.model)
             if isinstance(message, sdk.ResultMessage):
+                if self._view.network == "host":  # no gateway has counted
+                    self._events.put(self._used(message))
                 return _ended(message, interrupted=self._told)
             if self._interrupted.is_set() and not self._told:
                 self._told = True
                 await client.interrupt()
         return End("crashed", "the CLI ended without a result")
+
+    def _used(self, message: sdk.ResultMessage) -> Usage:
+        """What the CLI says a turn of the agent took; its money is a running total."""
+        usage = message.usage or {}
+        tokens = sum(number for name, number in usage.items() if name.endswith("_tokens") and isinstance(number, int))
+        before, self._usd = self._usd, message.total_cost_usd or self._usd
+        return Usage(usd=max(0.0, self._usd - before), tokens=tokens, turns=message.num_turns)
 
     def _options(self) -> sdk.ClaudeAgentOptions:
         brief = self._brief

@@ -125,16 +125,24 @@ def _binds(view: View) -> list[str]:
     arguments += ["--ro-bind", str(inside / "relay.py"), f"{TOOLS}/relay.py"]
     arguments += ["--ro-bind", str(_verb(view)), f"{TOOLS}/bin/harness"]
     arguments += ["--ro-bind", str(inside / "harness.py"), f"{TOOLS}/harness.py"]
+    return [*arguments, *_shown(view)]
+
+
+def _shown(view: View) -> list[str]:
+    """What is this agent's own: its problem, its home, its ways out."""
     problem = f"{TASK}/problems/{view.problem}"
     view.solution.mkdir(parents=True, exist_ok=True)
     (view.directory / "solutions" / view.target).mkdir(parents=True, exist_ok=True)
     for spot in (view.reading / "problems" / view.problem, view.reading / "docs", view.home):
         spot.mkdir(parents=True, exist_ok=True)
-    arguments += ["--ro-bind", str(view.reading), TASK, "--ro-bind", str(view.directory), problem]
+    arguments = ["--ro-bind", str(view.reading), TASK, "--ro-bind", str(view.directory), problem]
     arguments += ["--bind", str(view.solution), view.shown]
     arguments += ["--ro-bind", str(view.docs), f"{TASK}/docs", "--bind", str(view.home), HOME]
     if view.sockets is not None:
         arguments += ["--ro-bind", str(view.sockets), str(Path(SOCKET).parent)]
+    if view.network == "host":
+        login = ".claude/.credentials.json"
+        arguments += ["--ro-bind-try", str(Path.home() / login), f"{HOME}/{login}"]
     if view.requests is not None:
         arguments += ["--bind", str(view.requests), REQUESTS]
     return arguments

@@ -207,7 +207,8 @@ class Sessions:
             if isinstance(event, End):
                 return replace(ended, text=f"{ended.text}; {event.text}") if ended is not None else event
             if isinstance(event, Usage):
-                meter.add(Spent(usd=event.usd, turns=event.turns, evaluations=event.evaluations))
+                used = Spent(usd=event.usd, input_tokens=event.tokens, turns=event.turns, evaluations=event.evaluations)
+                meter.add(used)
                 self.evaluations += event.evaluations
             self.usd = usd + meter.spent.usd
             self._heed(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,3 +102,16 @@ def test_requests_that_are_none_are_refused(site: Site) -> None:
     site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))
     its.says(site, "refused all", lambda said: str(said.get("said")).endswith("3"))
+
+
+def test_the_hosts_network_is_there_when_it_is_asked_for_and_said(site: Site) -> None:
+    ask = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 5)' && echo reached"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        script = "\n".join(f"    {line}" for line in ask.replace("{port}", str(port)).splitlines())
+        its.configure(site, f"agent:\n  kind: command\n  network: host\n  command: |\n{script}")
+        its.assign(site, its.row("t/one"))
+        site.start("worker", "w01")
+        its.says(site, "has finished", its.finished("t/one"))
+        its.says(site, "was out", lambda said: said.get("said") == "reached")
+    assert "agents have the host's network" in (site.workspace.logs / "worker-w01.log").read_text()
