@@ -224,7 +224,7 @@ class ClaudeSession:
             permission_mode="dontAsk",
             setting_sources=[],
             strict_mcp_config=True,
-            settings=json.dumps({"includeCoAuthoredBy": False, "cleanupPeriodDays": 3650}),
+            settings=json.dumps({"includeCoAuthoredBy": False, "cleanupPeriodDays": 30}),
             mcp_servers={SERVER: server},
             system_prompt=brief.system,
             verbatim_prompts=True,

@@ -48,7 +48,7 @@ def plan(
 
 
 def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> None:
-    steps = [propose(w01="t/two", w02="t/two"), propose(w01="t/two", w02="t/one"), Say()]
+    steps: list[Step] = [propose(w01="t/two", w02="t/two"), propose(w01="t/two", w02="t/one"), Say()]
     table, by, model = plan(site, lambda _: steps)
     assert table == {"w01": "t/two", "w02": "t/one"}
     assert by[0].startswith("claude: ")
