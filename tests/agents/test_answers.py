@@ -1,0 +1,68 @@
+"""What an agent reads after a submission: short, numeric, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.agents.answers import attempts, outcome
+from harness.agents.session import Attempt
+from harness.model.entry import Entry
+from harness.model.judging import Summary, WorkloadResult
+from harness.model.verdict import Verdict
+from tests.agents.conftest import entry
+
+AXES = {"a": "rows=8", "b": "rows=4096"}
+
+
+def work(uuid: str, **given: Any) -> WorkloadResult:
+    return WorkloadResult(uuid=uuid, **{"verdict": Verdict.PASSED, **given})
+
+
+def passed(*workloads: WorkloadResult, speedup: float = 1.5) -> Entry:
+    summary = Summary(speedup=speedup, speedup_ci95=(speedup - 0.1, speedup + 0.1), score=0.6, passed=2, of=2)
+    return entry(Verdict.PASSED, speedup).model_copy(update={"summary": summary, "workloads": workloads})
+
+
+def test_a_pass_names_what_limits_and_where() -> None:
+    slow = work("a", latency_us=10.0, baseline_us=12.0, speedup=1.2, sol_us=1.0, variant="eager")
+    fast = work("b", latency_us=50.0, baseline_us=100.0, speedup=2.0, sol_us=40.0, variant="compile")
+    said = outcome(passed(fast, slow), best=1.4, axes=AXES)
+    assert said.splitlines()[0].startswith("PASSED 1.500x over the baseline (1.400 to 1.600, score 0.60 of 1")
+    assert "a new best (before: 1.400x)" in said
+    assert "  rows=8: 10.00 / 12.00 (eager) / 1.00 = 1.20x" in said
+    assert said.index("rows=8") < said.index("rows=4096"), "the worst first"
+    assert "limits: rows=8 runs at 10% of its bound" in said
+    assert "the smallest" in said
+    assert "not the best (best: 2.000x)" in outcome(passed(fast), best=2.0, axes=AXES)
+    assert "only doing less work helps" in outcome(passed(fast), best=None, axes=AXES)
+
+
+def test_a_failure_names_the_first_failing_workload_and_what_to_do() -> None:
+    wrong = work("b", verdict=Verdict.INCORRECT_NUMERICAL, reason="output[3, 5] is 2.0, expected 1.0")
+    found = entry(Verdict.INCORRECT_NUMERICAL, None).model_copy(update={"workloads": (work("a"), wrong)})
+    said = outcome(found, best=None, axes=AXES)
+    assert "first failing: rows=4096: output[3, 5] is 2.0, expected 1.0" in said
+    assert "to do: accumulate in float32" in said
+
+
+def test_answers_stay_short_whatever_the_compiler_says() -> None:
+    found = entry(Verdict.COMPILE_ERROR, None).model_copy(update={"reason": "error " * 10_000})
+    assert len(outcome(found, best=None, axes=AXES)) < 1500
+    many = tuple(work(str(n), latency_us=1.0, baseline_us=2.0, speedup=2.0) for n in range(500))
+    assert len(outcome(passed(*many), best=None, axes={}).splitlines()) < 15
+
+
+def test_history_shows_the_best_first_and_searches() -> None:
+    found = (
+        Attempt("t1", "w01", Verdict.COMPILE_ERROR, reason="no such type", message="use half2", commit="c1"),
+        Attempt("t2", "w02", Verdict.PASSED, 1.2, message="wider loads", commit="c2"),
+        Attempt("t3", "w02", Verdict.PASSED, 1.9, message="one pass", commit="c3"),
+        Attempt("t4", "w03", None, message="split the rows", commit="c4"),
+    )
+    lines = attempts(found, ("w01: half2 overflows",), "").splitlines()
+    assert [line.split()[0] for line in lines] == ["c3", "c2", "c1", "c4", "lesson:"]
+    assert attempts(found, ("w01: half2 overflows",), "half2").splitlines() == [
+        "c1 w01: COMPILE_ERROR: no such type | use half2",
+        "lesson: w01: half2 overflows",
+    ]
+    assert "nothing was tried on this problem with 'tma' yet" in attempts(found, (), "tma")
