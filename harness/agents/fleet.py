@@ -43,11 +43,14 @@ def look(workspace: Workspace) -> Fleet:
 
 
 def hold(workspace: Workspace, *, after_s: float | None, why: str, first_s: float, longest_s: float) -> Fleet:
-    """Hold everybody back: for `after_s`, or twice as long as the last time, from `first_s` up to `longest_s`."""
+    """Hold everybody back: for `after_s`, or twice as long as the last time, from `first_s` up to `longest_s`.
+
+    An `after_s` below `first_s` (some say 0) is not taken at its word: asking at once, again and again, helps nobody.
+    """
     with _changing(workspace):
         fleet = look(workspace)
         doubled = min(longest_s, first_s * 2.0 ** min(fleet.failures, 30))
-        until = time.time() + (doubled if after_s is None else after_s)
+        until = time.time() + (doubled if after_s is None or after_s < first_s else after_s)
         fleet = replace(fleet, hold_until=max(fleet.hold_until, until), why=why, failures=fleet.failures + 1)
         _write(workspace, fleet)
     return fleet
