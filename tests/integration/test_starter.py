@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,15 @@ def assert_right(problem: Problem, workload: Workload, given: list[Any], *found:
         floor = torch.finfo(mine.dtype).eps * true.abs().mean().item()
         assert error.max().item() <= 3 * honest.max().item() + floor
         assert error.mean().item() <= 3 * honest.mean().item() + floor
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Two test processes whose threads wait actively for each other's processors are slower than one thread each."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
