@@ -28,7 +28,7 @@ PACKAGE = Path(harness.__file__).parent
 
 WITHOUT_START = sorted(place for place, case in CASES.items() if case.lane not in {"start", "revive"})
 UNDER_START = sorted(set(CASES) - set(WITHOUT_START))
-OFTEN = {"supervisor.told_to_end:3", "supervisor.part_restarted", "planner.after_write", "worktree.after_champion"}
+OFTEN = {"supervisor.part_restarted", "worktree.after_champion"}
 """Of these seconds-long ones, those that every run of the suite makes."""
 
 

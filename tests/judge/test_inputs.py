@@ -172,6 +172,7 @@ def test_the_pool_cannot_be_recognised_by_its_values() -> None:
         seen.update(value.tolist())
 
 
+@pytest.mark.serial
 def test_refill_writes_in_place_at_the_speed_of_memory() -> None:
     made = problem(
         {"x": tensor("float32", "R", "C"), "eps": {"dtype": "float32", "shape": None}},
