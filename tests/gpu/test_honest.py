@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness.model.verdict import Trust, Verdict
-from tests.gpu.attacks import _TRITON
+from tests.gpu.attack_making import TRITON_SOURCE
 from tests.gpu.cases import EARLY, NORM, Attack
 from tests.gpu.conftest import GpuCourts
 
-_KERNEL = _TRITON.replace("def honest", "def plain")
+_KERNEL = TRITON_SOURCE.replace("def honest", "def plain")
 HONEST = (
     Attack("plain", EARLY + "run = honest\n"),
     Attack("returned", "def run(x, weight):\n    return x @ weight.t()\n", destination_passing=False),
