@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.agents.session import Attempt
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
 from harness.model.verdict import Verdict
+from harness.store.tried import TriedCandidate
 
 _SHOWN_WORKLOADS = 8
 _SHOWN_ATTEMPTS = 12
@@ -102,7 +102,7 @@ def _limit(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> str:
     return f"limits: {_name(work, axes)} runs at {share:.0%} of its bound, the furthest from it; {hint}"
 
 
-def attempts(found: Sequence[Attempt], lessons: Sequence[str], query: str) -> str:
+def attempts(found: Sequence[TriedCandidate], lessons: Sequence[str], query: str) -> str:
     """What was tried on a problem, the best first, then what failed, then what was learned."""
     words = query.lower().split()
 
@@ -118,11 +118,11 @@ def attempts(found: Sequence[Attempt], lessons: Sequence[str], query: str) -> st
     return "\n".join(whole) or f"nothing was tried on this problem{about} yet"
 
 
-def _order(attempt: Attempt) -> tuple[bool, float]:
+def _order(attempt: TriedCandidate) -> tuple[bool, float]:
     return attempt.verdict is not Verdict.PASSED, -(attempt.speedup or 0.0)
 
 
-def _attempt(attempt: Attempt) -> str:
+def _attempt(attempt: TriedCandidate) -> str:
     if attempt.verdict is None:
         outcome = "under way"
     elif attempt.verdict is Verdict.PASSED:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.agents.session import Attempt, End, Event, Submitted, Tools
+from harness.agents.session import End, Event, Submitted, Tools
 from harness.agents.stint import Sessions, Stay
 from harness.errors import FormatError
 from harness.model.assignment import Assignment
@@ -27,6 +27,7 @@ from harness.store.problems import load_problem
 from harness.store.repo import Repo
 from harness.store.solutions import load_solution
 from harness.store.trees import tree_files, tree_id
+from harness.store.tried import TriedCandidate
 from harness.store.workspace import Workspace
 
 WORKER = "baseline"
@@ -62,7 +63,7 @@ class _Bench:
     languages: tuple[str, ...] = ("pytorch",)
 
     def __post_init__(self) -> None:
-        self.attempts: dict[str, Attempt] = {}
+        self.attempts: dict[str, TriedCandidate] = {}
         self.entries: dict[str, Entry] = {}
 
     def commit(self, message: str) -> Submitted:
@@ -71,7 +72,7 @@ class _Bench:
             raise FormatError(f"`language` is {spec.language}; a baseline is written in pytorch", where="solution.yaml")
         tree = tree_id(tree_files(self.solution))
         shutil.copytree(self.solution, self.kept / tree, dirs_exist_ok=True, symlinks=True)
-        self.attempts.setdefault(tree, Attempt(tree, WORKER, None, message=message))
+        self.attempts.setdefault(tree, TriedCandidate(tree, WORKER, None, message=message))
         return Submitted(commit=tree, tree=tree, branch=WORKER)
 
     def outcome(self, submitted: Submitted) -> Entry:
@@ -79,12 +80,12 @@ class _Bench:
             answer = self.judge(self.kept / submitted.tree)
             self.entries[submitted.tree] = _entry(self.problem, submitted.tree, answer)
             summary, message = answer.summary, self.attempts[submitted.tree].message
-            self.attempts[submitted.tree] = Attempt(
-                submitted.tree, WORKER, answer.verdict, summary.speedup, answer.reason, message
+            self.attempts[submitted.tree] = TriedCandidate(
+                submitted.tree, WORKER, answer.verdict, summary.speedup, answer.reason, message=message
             )
         return self.entries[submitted.tree]
 
-    def best(self) -> Attempt | None:
+    def best(self) -> TriedCandidate | None:
         passed = [each for each in self.attempts.values() if each.verdict is Verdict.PASSED and each.speedup]
         return max(passed, key=lambda each: each.speedup or 0.0, default=None)
 

@@ -15,23 +15,7 @@ from typing import Literal, Protocol
 from harness.agents.confinement import View
 from harness.model.config import SessionBudget
 from harness.model.entry import Entry
-from harness.model.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One candidate of the problem, by anyone: judged, or committed and not judged yet."""
-
-    tree: str
-    worker: str
-    verdict: Verdict | None
-    """null: under way."""
-    speedup: float | None = None
-    reason: str | None = None
-    """Why it did not pass."""
-    message: str = ""
-    """The first line of what its maker said of it."""
-    commit: str = ""
+from harness.store.tried import TriedCandidate
 
 
 @dataclass(frozen=True)
@@ -52,7 +36,7 @@ class Tools:
     RepositoryError when something else was changed too."""
     outcome: Callable[[Submitted], Entry | None]
     """Wait for the candidate's entry; null when the worker was told to stop before it came."""
-    history: Callable[[], tuple[Attempt, ...]]
+    history: Callable[[], tuple[TriedCandidate, ...]]
     """Every candidate of this problem and target, by anyone, judged or under way."""
     note: Callable[[str], None]
     """Leave a one-line lesson for whoever comes next."""

@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from harness.agents.session import Attempt, Brief, End, Event, Submitted, Text, ToolUse, Usage
+from harness.agents.session import Brief, End, Event, Submitted, Text, ToolUse, Usage
 from harness.agents.space import Params, Space, read_space
 from harness.model.entry import Entry
 from harness.model.verdict import Verdict
 from harness.store.files import atomic_write
 from harness.store.quiet import working
 from harness.store.solutions import SOLUTION_NAME
+from harness.store.tried import TriedCandidate
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -52,7 +53,7 @@ class Search:
         self._study = _study(seed)
         self._distributions = _distributions(space)
 
-    def learn(self, attempts: tuple[Attempt, ...]) -> bool:
+    def learn(self, attempts: tuple[TriedCandidate, ...]) -> bool:
         """Take in what others found; True when one of them is a gain."""
         gain = False
         for attempt in attempts:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.agents.kinds import kind_of
-from harness.agents.session import Attempt, End, Event, Retry, Submitted, Text, Tools, ToolUse
+from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
 from harness.agents.stint import RefusedError, Sessions, Stay
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
@@ -31,7 +31,7 @@ from harness.store.problems import load_problem
 from harness.store.repo import Repo, Submission
 from harness.store.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.store.trees import tree_files, tree_id
-from harness.store.tried import Tried
+from harness.store.tried import Tried, TriedCandidate
 from harness.store.workspace import Workspace
 
 _IDLE_S = 5.0
@@ -272,11 +272,8 @@ class _Worker:
             turn=turn,
         )
 
-    def history(self) -> tuple[Attempt, ...]:
-        return tuple(
-            Attempt(one.tree, one.worker, one.verdict, one.speedup, one.reason, one.message, one.commit)
-            for one in self.tried.candidates()
-        )
+    def history(self) -> tuple[TriedCandidate, ...]:
+        return tuple(self.tried.candidates())
 
     def note(self, problem: str, session: str, text: str) -> None:
         at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.session import Attempt, Brief, Submitted, Tools
+from harness.agents.session import Brief, Submitted, Tools
 from harness.model.config import SessionBudget
 from harness.model.entry import Candidate, Entry
 from harness.model.judging import EnvironmentRecord, Summary
@@ -16,6 +16,7 @@ from harness.model.solution import ParamValue
 from harness.model.verdict import EntryKind, Verdict
 from harness.store.solutions import load_solution
 from harness.store.trees import tree_files, tree_id
+from harness.store.tried import TriedCandidate
 
 Params = dict[str, ParamValue]
 SOLUTION = """\
@@ -32,7 +33,7 @@ class Bench:
 
     def __init__(self, speedup: Callable[[Params], float | None]) -> None:
         self.speedup = speedup
-        self.attempts: dict[str, Attempt] = {}
+        self.attempts: dict[str, TriedCandidate] = {}
         self.tried: list[tuple[str, Params]] = []
         """Worker and params of each trial, in order."""
         self.notes: list[str] = []
@@ -42,7 +43,7 @@ class Bench:
     def tools(self, directory: Path, worker: str) -> Tools:
         def commit(message: str) -> Submitted:
             tree = tree_id(tree_files(directory))
-            self.attempts.setdefault(tree, Attempt(tree, worker, None))
+            self.attempts.setdefault(tree, TriedCandidate(tree, worker, None))
             self.tried.append((worker, dict(load_solution(directory).spec.params)))
             return Submitted(commit=message, tree=tree, branch=f"agents/main/{worker}/t/one")
 
@@ -52,7 +53,7 @@ class Bench:
             self.judged += 1
             speedup = self.speedup(dict(load_solution(directory).spec.params))
             verdict = Verdict.PASSED if speedup is not None else Verdict.INCORRECT_NUMERICAL
-            self.attempts[submitted.tree] = Attempt(submitted.tree, worker, verdict, speedup)
+            self.attempts[submitted.tree] = TriedCandidate(submitted.tree, worker, verdict, speedup)
             return entry(verdict, speedup)
 
         @contextlib.contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from harness.agents.answers import attempts, outcome
-from harness.agents.session import Attempt
 from harness.model.entry import Entry
 from harness.model.judging import Summary, WorkloadResult
 from harness.model.verdict import Verdict
+from harness.store.tried import TriedCandidate
 from tests.agents.conftest import entry
 
 AXES = {"a": "rows=8", "b": "rows=4096"}
@@ -54,10 +54,10 @@ def test_answers_stay_short_whatever_the_compiler_says() -> None:
 
 def test_history_shows_the_best_first_and_searches() -> None:
     found = (
-        Attempt("t1", "w01", Verdict.COMPILE_ERROR, reason="no such type", message="use half2", commit="c1"),
-        Attempt("t2", "w02", Verdict.PASSED, 1.2, message="wider loads", commit="c2"),
-        Attempt("t3", "w02", Verdict.PASSED, 1.9, message="one pass", commit="c3"),
-        Attempt("t4", "w03", None, message="split the rows", commit="c4"),
+        TriedCandidate("t1", "w01", Verdict.COMPILE_ERROR, reason="no such type", message="use half2", commit="c1"),
+        TriedCandidate("t2", "w02", Verdict.PASSED, 1.2, message="wider loads", commit="c2"),
+        TriedCandidate("t3", "w02", Verdict.PASSED, 1.9, message="one pass", commit="c3"),
+        TriedCandidate("t4", "w03", None, message="split the rows", commit="c4"),
     )
     lines = attempts(found, ("w01: half2 overflows",), "").splitlines()
     assert [line.split()[0] for line in lines] == ["c3", "c2", "c1", "c4", "lesson:"]

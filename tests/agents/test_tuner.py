@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.session import AgentSession, Attempt, End, Event, Text, Usage
+from harness.agents.session import AgentSession, End, Event, Text, Usage
 from harness.agents.tuner import PATIENCE, TunerSession
 from harness.errors import FormatError
 from harness.model.config import SessionBudget
 from harness.model.verdict import Verdict
+from harness.store.tried import TriedCandidate
 from tests.agents.conftest import Bench, Params, write_solution
 
 WIDE = "language: cpp\nentry: kernel.cpp::run\nparams: {A: 0, B: 0}\ntune: {A: [%s], B: [%s]}\n" % (
@@ -109,7 +110,7 @@ def test_a_gain_of_another_restarts_the_patience_too(tmp_path: Path) -> None:
     def judged_by(params: Params) -> float | None:
         del params
         if bench.judged == 15:
-            bench.attempts["another's"] = Attempt("another's", "w02", Verdict.PASSED, 2.0)
+            bench.attempts["another's"] = TriedCandidate("another's", "w02", Verdict.PASSED, 2.0)
         return 1.0
 
     bench.speedup = judged_by
