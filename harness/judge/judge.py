@@ -22,7 +22,7 @@ from harness.judge.layout import layout_of
 from harness.judge.opponents import Opponents
 from harness.judge.reference import InvalidReferenceError, Reference, load_reference
 from harness.judge.rounds import BaselineFailed, Rounds
-from harness.judge.runners import Runner, RunnerFailed
+from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.verdict import correct, failed, overall, timed, weakest_trust, with_bounds
 from harness.judge.version import judge_version
@@ -150,8 +150,6 @@ class _Evaluation:
         self._progress = progress
         self._inputs = InputSource(problem, reference=reference, device=judge.device.memory_on)
         self._candidate: Side | None = None
-        self._runner: Runner | None = None
-        """The candidate's, started and not loaded yet."""
         self._own: Side | None = None
         self._deadline = 0.0
         self._staged: Staged | None = None
@@ -181,15 +179,10 @@ class _Evaluation:
         self._opponents = self._judge.opponents(self._device)
         failpoint("judge.before_rounds")
         try:
-            # Of two equal processes the younger was seen to be faster, by up to a hundredth, as was the one that loaded
-            # last (docs/performance.md): so the candidate, which loads last, starts first.
-            self._runner = self._device.runner()
             self._prepare_opponents()
             self._deadline = time.monotonic() + self._request.max_judge_s
             results = self._workloads()
         finally:
-            if self._runner is not None:
-                self._device.forget(self._runner)
             for side in (self._candidate, self._own):
                 if side is not None:
                     side.close()
@@ -300,7 +293,7 @@ class _Evaluation:
         if self._candidate is None:
             assert self._staged is not None  # noqa: S101 - run() built it
             begin = time.monotonic()
-            runner, self._runner = self._runner or self._device.runner(), None
+            runner = self._device.runner()
             self._deadline += time.monotonic() - begin  # a runner's start-up is not the candidate's time
             try:
                 self._candidate = load(self._device, runner, self._staged, trusted=False)

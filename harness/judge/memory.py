@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import secrets
 from collections.abc import Sequence
 
 import torch
@@ -19,14 +20,21 @@ from harness.judge.native import Native
 from harness.judge.reference import Value
 
 _F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h, since Linux 5.1; Python has no name for it
+_ALIVE, _RACING = 5, 3
+"""Regions in use at a time: candidate, `baseline/` and the references that stay alive; of large ones one reference."""
 _FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # every float format here reads all ones as NaN
+
+
+def whole_pages(size: int) -> int:
+    """So many bytes rounded up to pages, and one page at least."""
+    return max(mmap.PAGESIZE, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
 
 
 class Region:
     """One memory file, mapped by the judge. `bytes` is its size."""
 
     def __init__(self, size: int, *, sealed: bool) -> None:
-        self.bytes = max(mmap.PAGESIZE, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self.bytes = whole_pages(size)
         self.descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, self.bytes)
         self._map = mmap.mmap(self.descriptor, self.bytes)
@@ -49,6 +57,61 @@ class Region:
     def close(self) -> None:
         """Give the descriptor back; the mapping goes with the last tensor on it."""
         os.close(self.descriptor)
+
+
+def _alike(count: int, size: int) -> list[Region]:
+    """Regions whose pages were taken in turn, one of each."""
+    regions = [Region(size, sealed=False) for _ in range(count)]
+    for begin in range(0, regions[0].bytes, mmap.PAGESIZE):
+        for region in regions:
+            os.posix_fallocate(region.descriptor, begin, mmap.PAGESIZE)
+    return regions
+
+
+class OutputPool:
+    """What runners write to: a region for each, empty when it is lent, and alike for all.
+
+    Where a memory file lies in physical memory makes a kernel that streams through it up to a hundredth faster or
+    slower, the younger of two being the faster. So the regions that race each other are made together, page by page in
+    turn, and lent at random (docs/performance.md has what that changed).
+    """
+
+    def __init__(self, usual_bytes: int) -> None:
+        self._usual = usual_bytes
+        self.bytes = 0
+        """Of one region."""
+        self._spare: list[Region] = []
+        self.resize(usual_bytes)
+
+    def resize(self, least_bytes: int) -> bool:
+        """Make the regions of the usual size, or larger if need be; whether those lent out are now outdated."""
+        size = whole_pages(max(self._usual, least_bytes))
+        if size == self.bytes:
+            return False
+        self.close()
+        self.bytes = size
+        self._spare = _alike(_RACING if size > self._usual else _ALIVE, size)
+        return True
+
+    def lend(self) -> Region:
+        """A region for a new runner."""
+        if not self._spare:
+            self._spare = _alike(1, self.bytes)
+        return self._spare.pop(secrets.randbelow(len(self._spare)))
+
+    def take_back(self, region: Region) -> None:
+        """From a runner that is no more: nothing it wrote reaches the next."""
+        if region.bytes != self.bytes:
+            region.close()
+            return
+        region.all.zero_()
+        self._spare.append(region)
+
+    def close(self) -> None:
+        """Give up what is not lent out."""
+        for region in self._spare:
+            region.close()
+        self._spare.clear()
 
 
 def view(region: Region, field: Field, slot: int, stride: int) -> torch.Tensor:

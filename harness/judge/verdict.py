@@ -89,5 +89,9 @@ def overall(results: Sequence[WorkloadResult]) -> tuple[Verdict, str | None]:
 
 def weakest_trust(results: Sequence[WorkloadResult], device: Device) -> Trust:
     """The trust of the whole: that of its least trusted workload."""
-    seen = [device.trust(result.latency_us * 1e3) for result in results if result.latency_us is not None]
+    seen = [
+        device.trust(result.latency_us * 1e3, result.claimed_us * 1e3)
+        for result in results
+        if result.latency_us is not None and result.claimed_us is not None
+    ]
     return min(seen, key=_WEAKEST.index, default=Trust.BOUNDED)

@@ -131,8 +131,8 @@ class Device(Protocol):
     def recalibrate(self) -> None:
         """Measure the way to a runner again."""
 
-    def trust(self, latency_ns: float) -> Trust:
-        """How far the clock can be trusted for calls this long."""
+    def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
+        """How far the clock can be trusted for calls this long, by the judge's reading and by the runner's own."""
 
     def close(self) -> None:
         """Give everything back."""

@@ -26,7 +26,7 @@ from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
 from harness.judge.layout import Field, Layout
 from harness.judge.limits import GIB, Limits
-from harness.judge.memory import Region
+from harness.judge.memory import OutputPool, Region
 from harness.judge.native import load_native
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
@@ -113,7 +113,7 @@ class CpuDevice:
         self._cold = self._native is not None and self._native.flushes
         self._inputs = Region(_ARENA_BYTES, sealed=True)
         self._outputs: dict[int, Region] = {}
-        self._output_bytes = _ARENA_BYTES
+        self._spare_outputs = OutputPool(_ARENA_BYTES)
         self._digest = hashlib.sha256(f"{_processor()}{platform.node()}".encode()).hexdigest()
         self.calibration = Calibration(0.0, 0.0)
         self.recalibrate()
@@ -175,19 +175,17 @@ class CpuDevice:
         del problem
         inputs = max((layout.input_stride for layout in layouts), default=0)
         outputs = max((layout.output_stride for layout in layouts), default=0)
-        self._output_bytes = max(_ARENA_BYTES, outputs)
-        if inputs <= self._inputs.bytes:
-            return False
-        self._inputs.close()
-        self._inputs = Region(inputs, sealed=True)
-        return True
+        if inputs > self._inputs.bytes:
+            self._inputs.close()
+            self._inputs = Region(inputs, sealed=True)
+            self._spare_outputs.resize(outputs)
+            return True
+        return self._spare_outputs.resize(outputs)
 
     def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
-        """The inputs, shared by all, and outputs of the runner's own."""
+        """The inputs, shared by all, and outputs of the runner's own, which say nothing of an earlier runner's."""
         del veiled
-        if id(runner) in self._outputs:
-            self._outputs.pop(id(runner)).close()
-        mine = self._outputs[id(runner)] = Region(self._output_bytes, sealed=False)
+        mine = self._outputs[id(runner)] = self._spare_outputs.lend()
         words: dict[str, object] = {"input_bytes": self._inputs.bytes, "output_bytes": mine.bytes}
         return words, (self._inputs.descriptor, mine.descriptor)
 
@@ -196,11 +194,11 @@ class CpuDevice:
         runner.kill()
         region = self._outputs.pop(id(runner), None)
         if region is not None:
-            region.close()
+            self._spare_outputs.take_back(region)
 
     def memory(self, layout: Layout) -> Memory:
         """As many slots as fit."""
-        capacity = min(self._inputs.bytes // layout.input_stride, self._output_bytes // layout.output_stride)
+        capacity = min(self._inputs.bytes // layout.input_stride, self._spare_outputs.bytes // layout.output_stride)
         return CpuMemory(layout, min(capacity, wire.MAX_CALLS), self._inputs, self._outputs)
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
@@ -275,12 +273,15 @@ class CpuDevice:
         finally:
             self.forget(runner)
 
-    def trust(self, latency_ns: float) -> Trust:
-        """Launch-bound: a call not much longer than its dispatch, or one whose batch is shorter than its handshake."""
+    def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
+        """Launch-bound: a call not much longer than its dispatch, or one whose batch is shorter than its handshake.
+
+        A handshake that was slower than usual makes a short call look long; a runner has no reason to say it was short.
+        """
         shortest = max(
             LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / self.calibration.most_calls
         )
-        return Trust.LAUNCH_BOUND if latency_ns < shortest else Trust.BOUNDED
+        return Trust.LAUNCH_BOUND if min(latency_ns, claimed_ns) < shortest else Trust.BOUNDED
 
     def close(self) -> None:
         """End the standby and give memory, files and the lock back."""
@@ -288,6 +289,7 @@ class CpuDevice:
         if self._pool is not None:
             self._pool.shutdown()
         self._inputs.close()
+        self._spare_outputs.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self._lock)
 

@@ -385,8 +385,9 @@ class CudaDevice:
         finally:
             self.forget(runner)
 
-    def trust(self, latency_ns: float) -> Trust:
+    def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """A call that is not much longer than a launch measures the launch."""
+        del claimed_ns
         bound = LAUNCH_BOUND * self.calibration.dispatch_ns
         return Trust.LAUNCH_BOUND if latency_ns < bound else Trust.BOUNDED
 
@@ -434,7 +435,7 @@ class SealedClock:
             disturbed_ns=seen.claimed_ns if seen.disturbed_ns else 0,
         )
 
-    def trust(self, latency_ns: float) -> Trust:
+    def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """However short."""
-        del latency_ns
+        del latency_ns, claimed_ns
         return Trust.SEALED

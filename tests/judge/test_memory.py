@@ -1,0 +1,35 @@
+"""Runners' outputs on the CPU: alike for both sides of a race, and empty for each new runner."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from harness.judge.memory import OutputPool
+
+
+def test_what_a_runner_wrote_reaches_no_other() -> None:
+    pool = OutputPool(3 * mmap.PAGESIZE)
+    lent = [pool.lend() for _ in range(5)]
+    for region in lent:
+        region.all.fill_(7)
+        pool.take_back(region)
+    assert not any(pool.lend().all.any() for _ in range(5))
+
+
+def test_memory_is_taken_for_all_before_any_of_it_is_used() -> None:
+    pool = OutputPool(3 * mmap.PAGESIZE + 1)
+    assert pool.bytes == 4 * mmap.PAGESIZE
+    held = {os.fstat(pool.lend().descriptor).st_blocks * 512 for _ in range(5)}
+    assert held == {pool.bytes}
+
+
+def test_large_outputs_get_regions_of_their_own_and_the_usual_ones_come_back() -> None:
+    pool = OutputPool(mmap.PAGESIZE)
+    early = pool.lend()
+    assert pool.resize(10 * mmap.PAGESIZE), "who has lent one must know"
+    assert not pool.resize(10 * mmap.PAGESIZE)
+    pool.take_back(early)
+    assert [pool.lend().bytes for _ in range(4)] == [10 * mmap.PAGESIZE] * 4, "more than are kept, and none too small"
+    assert pool.resize(1)
+    assert pool.bytes == mmap.PAGESIZE
