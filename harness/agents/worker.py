@@ -29,6 +29,7 @@ from harness.store.live import write_live
 from harness.store.notes import leave_note
 from harness.store.problems import load_problem
 from harness.store.repo import Repo, Submission
+from harness.store.solutions import place_of_another_gpu
 from harness.store.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.store.trees import tree_files, tree_id
 from harness.store.tried import Tried, TriedCandidate
@@ -179,8 +180,10 @@ class _Worker:
         problem = load_problem(worktree / "problems" / row.problem, key=row.problem)
         self.tried.begin(row.problem, worktree / "problems" / row.problem)
         self._at = row.problem
-        if not self.sessions.left(row.problem):
-            self.tried.place_champion(directory)
+        if not self.sessions.left(row.problem) and not self.tried.place_champion(directory):
+            nearest = place_of_another_gpu(problem.directory, self.target)
+            if nearest:
+                logger.info("%s begins on %s with the solution of %s", self.name, row.problem, nearest)
         failpoint("worktree.after_champion")
         end = self.sessions.work(Stay(row, problem, worktree, directory, self.tools(row.problem, worktree)))
         if self.kind != "tuner" and not self.stop.is_set():

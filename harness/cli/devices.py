@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from harness.model.config import Config
 
@@ -25,12 +26,18 @@ def choose(config: Config) -> Chosen:
     if config.devices:
         target = config.target or ("cpu" if config.devices == ("cpu",) else gpu_target() or "cuda")
         return Chosen(config.devices, target, "as configured")
-    return Chosen(("cpu",), config.target or "cpu", "the one that every machine has; --device names another")
+    found = gpu_target()
+    if found is None:
+        return Chosen(("cpu",), config.target or "cpu", "the one that every machine has; --device names another")
+    if find_spec("cupy") is None:
+        why = f"there is a GPU ({found}), and no CuPy to launch kernels: pip install 'kernel-harness[gpu13]'"
+        return Chosen(("cpu",), config.target or "cpu", why)
+    return Chosen(("cuda",), config.target or found, f"a GPU is here ({found}); --device cpu does without")
 
 
 def gpu_target() -> str | None:
     """The target's name of the first GPU (`h200`), or None where there is no usable one."""
-    from harness.sol.hardware import target_of
+    from harness.sol.hardware import target_name
 
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -41,4 +48,4 @@ def gpu_target() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     names = done.stdout.strip().splitlines()
-    return target_of(names[0]) if names else None
+    return target_name(names[0]) if names else None

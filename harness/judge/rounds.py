@@ -22,7 +22,7 @@ from harness.judge.devices import Memory, T
 from harness.judge.reference import Value
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
-from harness.judge.timing import Block, Entrant, Match, block, kept
+from harness.judge.timing import Block, Entrant, Match, block, kept, wanted_width
 from harness.model.interval import FIRST_BLOCKS, blocks_needed
 from harness.model.verdict import Verdict
 
@@ -263,7 +263,7 @@ class Rounds:
             if not secrets.randbelow(_STRESS_CHANCE):
                 self._some_stress()
             clean = [each.log_ratio for each in blocks if not each.spoiled]
-            if len(clean) >= blocks_needed(clean, half_width):
+            if len(clean) >= blocks_needed(clean, wanted_width(half_width, blocks, self.candidate.device)):
                 break
             if time.monotonic() > end and len(blocks) >= FIRST_BLOCKS:
                 break

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.judge.clock import disturbed, per_call_ns
-from harness.judge.devices import Batch, Memory
+from harness.judge.devices import Batch, Device, Memory
 from harness.judge.sides import Side
+from harness.model.verdict import Trust
 from harness.store.quiet import timing
+
+_LAUNCH_BOUND_WIDER = 4.0
+"""The last half percent of a launch-bound call is the host's noise: it costs seconds to narrow and says nothing."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,14 @@ def block(match: Match, fill: Callable[[int], None], check: Callable[[Match], No
         disturbed_share=max(batch.disturbed_ns / batch.ns for batch in both),
         spoiled=any(disturbed(batch) for batch in both),
     )
+
+
+def wanted_width(half_width: float, blocks: Sequence[Block], device: Device) -> float:
+    """The half-width at which timing may stop: a wider one for what is launch-bound."""
+    latency = statistics.fmean(each.candidate_ns for each in blocks)
+    claimed = statistics.fmean(each.claimed_ns for each in blocks)
+    wider = _LAUNCH_BOUND_WIDER if device.trust(latency, claimed) is Trust.LAUNCH_BOUND else 1.0
+    return half_width * wider
 
 
 def kept(blocks: list[Block], least: int) -> list[Block]:

@@ -116,6 +116,11 @@ def target_of(device_name: str) -> str | None:
     return None
 
 
+def target_name(device_name: str) -> str:
+    """The name of a GPU's target: the table's, or for a GPU that it lacks one made of the driver's (`rtx-5090`)."""
+    return target_of(device_name) or device_name.lower().removeprefix("nvidia ").replace(" ", "-")
+
+
 @cache
 def table() -> dict[str, Hardware]:
     """Every GPU target of hardware.yaml.

@@ -7,6 +7,7 @@ that runs it: no link out of it, no file that Python would import in place of a 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -83,6 +84,29 @@ def check_solution(solution: Solution, definition: Definition) -> list[FormatErr
     where = shown(file)
     lines = _lines(file.read_text(), where)
     return [located(what, path, where=where, lines=lines) for path, what in check_fit(solution.spec, definition)]
+
+
+def place_of_another_gpu(problem: Path, target: str) -> str | None:
+    """Give a GPU without a solution one that another GPU has, of its own generation where there is one.
+
+    Device code is built for the device it runs on: what was tuned for another is a place to begin.
+
+    Args:
+        problem: the problem's directory.
+        target: whose directory is filled if it has no solution.
+
+    Returns:
+        The target whose solution it was; None where nothing was done.
+    """
+    solutions = problem / SOLUTIONS_NAME
+    if target == "cpu" or (solutions / target / SOLUTION_NAME).is_file():
+        return None
+    others = {found.parent.name for found in solutions.glob(f"*/{SOLUTION_NAME}")} - {"cpu"}
+    if not others:
+        return None
+    nearest = min(others, key=lambda other: (other[0] != target[0], other))  # NVIDIA's letter names the generation
+    shutil.copytree(solutions / nearest, solutions / target, dirs_exist_ok=True)
+    return nearest
 
 
 def check_all_solutions(found: Findings) -> list[FormatError]:

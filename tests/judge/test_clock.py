@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import create_autospec
 
 import pytest
 
 from harness.judge.clock import calls_for, dispatch_ns, disturbed, handshake_ns, per_call_ns
-from harness.judge.devices import Batch, Calibration
-from harness.judge.timing import Block, kept
+from harness.judge.devices import Batch, Calibration, Device
+from harness.judge.timing import Block, kept, wanted_width
+from harness.model.verdict import Trust
 
 _CALIBRATION = Calibration(handshake_ns=100_000, dispatch_ns=500)
 
@@ -42,6 +44,14 @@ def test_calibration_is_not_moved_by_disturbed_batches() -> None:
 
     assert handshake_ns(batch) == 150_000
     assert dispatch_ns(lambda: Batch(0, 500_000, 0), 1000) == 500
+
+
+@pytest.mark.parametrize(("trust", "wanted"), [(Trust.LAUNCH_BOUND, 0.02), (Trust.BOUNDED, 0.005)])
+def test_the_hosts_noise_is_not_timed_to_half_a_percent(trust: Trust, wanted: float) -> None:
+    device = create_autospec(Device, instance=True)
+    device.trust.return_value = trust
+    assert wanted_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device) == wanted
+    device.trust.assert_called_once_with(200.0, 200.0)
 
 
 def test_blocks_are_chosen_by_disturbance_alone() -> None:

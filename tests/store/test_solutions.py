@@ -17,6 +17,7 @@ from harness.store.solutions import (
     dump_solution,
     inspect_solution,
     load_solution,
+    place_of_another_gpu,
     read_spec,
     with_params,
 )
@@ -374,3 +375,16 @@ def test_the_spec_forbids_what_it_does_not_know() -> None:
         "language": "cpp",
         "entry": "a.cpp::f",
     }
+
+
+def test_a_gpu_begins_with_the_solution_of_the_nearest(tmp_path: Path) -> None:
+    for target in ("cpu", "b200", "h200"):
+        place = tmp_path / "solutions" / target
+        place.mkdir(parents=True)
+        (place / "solution.yaml").write_text(target)
+    assert place_of_another_gpu(tmp_path, "cpu") is None
+    assert place_of_another_gpu(tmp_path, "h200") is None
+    assert place_of_another_gpu(tmp_path, "h100") == "h200"
+    assert (tmp_path / "solutions/h100/solution.yaml").read_text() == "h200"
+    assert place_of_another_gpu(tmp_path, "a100") == "b200"
+    assert place_of_another_gpu(tmp_path / "nowhere", "h100") is None

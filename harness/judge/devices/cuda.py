@@ -45,7 +45,7 @@ from harness.runner.cuda_arena import window
 from harness.runner.device_memory import Physical, granularity
 from harness.runner.driver import CudaError, Driver
 from harness.runner.launcher import Trusted, Veil, renumber
-from harness.sol.hardware import target_of
+from harness.sol.hardware import target_name
 
 POSITIONS = 4096
 """Outputs looked at before the clock is stamped, eight bytes each."""
@@ -101,7 +101,7 @@ class CudaDevice:
 
     def __init__(self, nvml: Nvml, lock: int, *, cache: Path, sandbox: SandboxKind) -> None:
         self._nvml, self._lock = nvml, lock
-        self.target = target_of(nvml.name) or nvml.name.lower().replace("nvidia ", "").replace(" ", "-")
+        self.target = target_name(nvml.name)
         take_memory_and_give_it_back()
         torch.backends.cudnn.allow_tf32 = False  # what is expected is computed as the problem says
         self._driver = Driver()

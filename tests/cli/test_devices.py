@@ -1,0 +1,69 @@
+"""Which device is meant when nobody names one, and the quick start on a GPU (a stub judges)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.cli import devices
+from harness.cli.devices import choose
+from harness.model.config import Config
+from tests.site import Site, git
+
+
+def see_gpu(directory: Path, name: str) -> str:
+    """A PATH on which `nvidia-smi` lists one GPU of that name."""
+    directory.mkdir()
+    tool = directory / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho '{name}'\n")
+    tool.chmod(0o755)
+    return f"{directory}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cupy", "expected", "said"),
+    [
+        ("NVIDIA B200", True, (("cuda",), "b200"), "--device cpu does without"),
+        ("NVIDIA GeForce RTX 5090", True, (("cuda",), "rtx5090"), "a GPU is here"),
+        ("NVIDIA RTX 9999 Ada", True, (("cuda",), "rtx-9999-ada"), "a GPU is here"),
+        ("NVIDIA H200", False, (("cpu",), "cpu"), "pip install 'kernel-harness[gpu13]'"),
+        (None, True, (("cpu",), "cpu"), "--device names another"),
+    ],
+)
+def test_a_gpu_is_taken_where_one_can_be_used(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: str | None,
+    cupy: bool,
+    expected: tuple[tuple[str, ...], str],
+    said: str,
+) -> None:
+    monkeypatch.setenv("PATH", see_gpu(tmp_path / "bin", gpu) if gpu else str(tmp_path))
+    monkeypatch.setattr(devices, "find_spec", lambda _: object() if cupy else None)
+    chosen = choose(Config())
+    assert (chosen.devices, chosen.target) == expected
+    assert said in chosen.why
+
+
+def test_a_configured_device_is_taken_whatever_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", see_gpu(tmp_path / "bin", "NVIDIA H200"))
+    assert choose(Config(devices=("cpu",))).target == "cpu"
+    assert choose(Config(devices=("cuda:0,1",))).target == "h200"
+    assert choose(Config(devices=("cuda",), target="mine")).target == "mine"
+
+
+def test_a_gpu_without_solutions_begins_with_those_of_another(site: Site, tmp_path: Path) -> None:
+    git(site.root, "mv", "problems/t/one/solutions/cpu", "problems/t/one/solutions/b200")
+    git(site.root, "commit", "--quiet", "-m", "Tuned for another GPU")
+    path = see_gpu(tmp_path / "bin", "NVIDIA H200")
+    command = ("start", "--workers", "1", "--agent", "tuner", "--device", "cuda", "--problem", "t/one")
+    done = site.run(*command, "--max-evaluations", "2", extra={"PATH": path})
+    assert done.returncode == 0, done.stdout
+    judged = [entry for entry in site.entries() if entry.candidate]
+    assert {entry.target for entry in judged} == {"h200"}
+    for entry in judged:
+        assert entry.candidate is not None
+        files = git(site.root, "ls-tree", "--name-only", f"{entry.candidate.commit}:problems/t/one/solutions/h200")
+        assert files.split() == ["kernel.cpp", "solution.yaml"]
