@@ -156,7 +156,7 @@ def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Conf
     from harness.model.judging import JudgeRequest
 
     assert entry.candidate is not None  # noqa: S101 - only measured candidates are picked
-    half_width = config.judge.half_width_cpu if entry.target == "cpu" else config.judge.half_width_gpu
+    half_width = config.judge.half_width(entry.target)
     with tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         problem = repo.export(tip, f"problems/{entry.problem}", Path(scratch) / entry.problem)
         place = f"problems/{entry.problem}/solutions/{entry.target}"

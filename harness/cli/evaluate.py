@@ -13,12 +13,14 @@ import click
 from harness.cli.output import emit, json_option
 
 if TYPE_CHECKING:
+    from harness.cli.devices import Chosen
     from harness.cli.judging import JudgeProcess
-    from harness.model.judging import JudgeProgress, Variant
+    from harness.model.config import Config
+    from harness.model.judging import JudgeProgress, JudgeRequest, Variant
     from harness.model.problem import Problem
     from harness.store.workspace import Workspace
 
-_device = click.option("--device", default="cpu", show_default=True, help="Device to judge on.")
+_device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; by default as `harness start`.")
 _sandbox = click.option(
     "--sandbox",
     type=click.Choice(["bubblewrap", "none"]),
@@ -35,7 +37,9 @@ _sandbox = click.option(
     "--solution", "theirs", type=click.Path(exists=True, dir_okay=False), help="A SOL-ExecBench solution.json."
 )
 @click.option("--max-seconds", type=float, default=60.0, show_default=True, help="Give up after so long.")
-@click.option("--half-width", type=float, default=0.02, show_default=True, help="Time until intervals are this narrow.")
+@click.option(
+    "--half-width", type=float, metavar="SHARE", help="Time until intervals are this narrow; as configured by default."
+)
 @click.option(
     "--against",
     type=click.Choice(["fastest", "eager", "compile", "baseline"]),
@@ -52,9 +56,9 @@ def evaluate(
     named: str | None,
     theirs: str | None,
     max_seconds: float,
-    half_width: float,
+    half_width: float | None,
     against: str,
-    device: str,
+    device: str | None,
     sandbox: str,
     as_json: bool,
 ) -> None:
@@ -63,28 +67,19 @@ def evaluate(
     from harness.cli.results import print_judgement
     from harness.cli.targets import candidate
     from harness.errors import AnswerIsNo
-    from harness.model.judging import JudgeRequest
 
     workspace = _workspace(Path(what))
     cache = _cache(workspace)
-    with candidate(what, named, theirs, target=device, workspace=workspace) as (problem, solution_dir):
-        with judge_process(device, cache, _kind(sandbox)) as judge:
+    config, chosen = _chosen(workspace, device)
+    with candidate(what, named, theirs, target=chosen.target, workspace=workspace) as (problem, solution_dir):
+        with judge_process(_first(chosen), cache, _kind(sandbox)) as judge:
             if against == "fastest":
                 baseline = _fastest(_baselines(judge, problem, cache))
             else:
                 baseline = dict.fromkeys((workload.uuid for workload in problem.workloads), _variant(against))
-            request = JudgeRequest(
-                id="1",
-                kind="evaluation",
-                problem=problem.key,
-                problem_dir=str(problem.directory),
-                problem_digest=problem.digest,
-                solution_dir=str(solution_dir),
-                baseline=baseline,
-                half_width=half_width,
-                max_judge_s=max_seconds,
-            )
-            answer = judge.ask(request, _show)
+            width = half_width or config.judge.half_width(chosen.target)
+            settings = {"baseline": baseline, "half_width": width, "max_judge_s": max_seconds}
+            answer = judge.ask(_request(problem, solution_dir, **settings), _show)
         _clear()
         if as_json:
             click.echo(answer.model_dump_json(indent=2))
@@ -110,7 +105,7 @@ def baseline(
     max_usd: float | None,
     max_minutes: float | None,
     max_evaluations: int | None,
-    device: str,
+    device: str | None,
     sandbox: str,
     as_json: bool,
 ) -> None:
@@ -120,7 +115,8 @@ def baseline(
 
     workspace = _workspace(Path(problem))
     found = find_problem(problem, workspace)
-    with judge_process(device, _cache(workspace), _kind(sandbox)) as judge:
+    _, chosen = _chosen(workspace, device)
+    with judge_process(_first(chosen), _cache(workspace), _kind(sandbox)) as judge:
         if make:
             _make(judge, found, workspace, usd=max_usd, minutes=max_minutes, evaluations=max_evaluations)
             found = find_problem(problem, workspace)
@@ -154,25 +150,33 @@ def _make(
 ) -> None:
     from harness.cli.baseline_make import make
     from harness.errors import ConfigurationError
-    from harness.model.judging import JudgeAnswer, JudgeRequest
+    from harness.model.judging import JudgeAnswer
 
     if workspace is None:
         raise ConfigurationError("--make needs a workspace", remedy="make one with `harness init DIR`")
     fastest = _fastest(_baselines(judge, problem, _cache(workspace)))
 
     def ask(solution: Path) -> JudgeAnswer:
-        request = JudgeRequest(
-            id="make",
-            kind="evaluation",
-            problem=problem.key,
-            problem_dir=str(problem.directory),
-            problem_digest=problem.digest,
-            solution_dir=str(solution),
-            baseline=fastest,
-        )
-        return judge.ask(request, _show)
+        return judge.ask(_request(problem, solution, baseline=fastest), _show)
 
     make(workspace, problem, ask, target=judge.ready.target, usd=usd, minutes=minutes, evaluations=evaluations)
+
+
+def _chosen(workspace: Workspace | None, device: str | None) -> tuple[Config, Chosen]:
+    """The configuration, and the device and target that are meant."""
+    from harness.cli.devices import choose
+    from harness.model.config import Config
+    from harness.store.configuration import load_config
+
+    given = {"devices": (device,) if device else None}
+    config = load_config(workspace, given) if workspace else Config.model_validate({"devices": given["devices"] or ()})
+    return config, choose(config)
+
+
+def _first(chosen: Chosen) -> str:
+    from harness.daemon.judges import expand_devices
+
+    return expand_devices(chosen.devices)[0]
 
 
 def _cell(name: str) -> Any:  # noqa: ANN401 - a column of `emit`
@@ -216,7 +220,6 @@ def _baselines(
     import hashlib
 
     from harness.errors import AnswerIsNo
-    from harness.model.judging import JudgeRequest
     from harness.store.files import atomic_write
 
     whole = f"{problem.digest} {judge.ready.environment.judge} {judge.ready.device.id}"
@@ -224,20 +227,26 @@ def _baselines(
     if kept.is_file() and not again:
         known: dict[str, dict[Variant, float | None]] = json.loads(kept.read_text())
         return known
-    answer = judge.ask(
-        JudgeRequest(
-            id="0",
-            kind="baseline",
-            problem=problem.key,
-            problem_dir=str(problem.directory),
-            problem_digest=problem.digest,
-        ),
-        _show,
-    )
+    answer = judge.ask(_request(problem), _show)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"the baseline cannot be measured: {answer.verdict}: {answer.reason}")
     atomic_write(kept, json.dumps(answer.baselines))
     return answer.baselines
+
+
+def _request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
+    """To judge a solution, or without one to measure the baselines."""
+    from harness.model.judging import JudgeRequest
+
+    return JudgeRequest(
+        id="1",
+        kind="evaluation" if solution else "baseline",
+        problem=problem.key,
+        problem_dir=str(problem.directory),
+        problem_digest=problem.digest,
+        solution_dir=str(solution) if solution else None,
+        **settings,
+    )
 
 
 def _fastest(times: Mapping[str, Mapping[Variant, float | None]]) -> dict[str, Variant]:

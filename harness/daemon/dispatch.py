@@ -165,7 +165,7 @@ class Planner:
                 "problem_dir": str(problem.directory),
                 "problem_digest": problem.digest,
                 "solution_dir": str(solution) if solution else None,
-                "half_width": limits.half_width_cpu if target == "cpu" else limits.half_width_gpu,
+                "half_width": limits.half_width(target),
                 "max_judge_s": limits.max_judge_s,
             }
         )

@@ -112,6 +112,10 @@ class JudgeConfig(_Section):
     max_judge_s: PositiveFloat = 60.0
     sandbox: SandboxKind = "bubblewrap"
 
+    def half_width(self, target: str) -> float:
+        """When timing on a target's devices may stop."""
+        return self.half_width_cpu if target == "cpu" else self.half_width_gpu
+
 
 class Config(_Section):
     """Every key of harness.yaml with its default."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -67,3 +68,15 @@ def test_a_gpu_without_solutions_begins_with_those_of_another(site: Site, tmp_pa
         assert entry.candidate is not None
         files = git(site.root, "ls-tree", "--name-only", f"{entry.candidate.commit}:problems/t/one/solutions/h200")
         assert files.split() == ["kernel.cpp", "solution.yaml"]
+
+
+def test_evaluate_takes_the_solution_of_the_devices_target(site: Site, tmp_path: Path) -> None:
+    git(site.root, "mv", "problems/t/one/solutions/cpu", "problems/t/one/solutions/h200")
+    command = ("evaluate", "problems/t/one", "--against", "eager", "--device")
+    path = see_gpu(tmp_path / "bin", "NVIDIA H200")
+    done = site.run(*command, "cuda:0", "--json", extra={"PATH": path})
+    assert done.returncode == 0, done.stdout
+    assert json.loads(done.stdout)["device"]["name"] == "stub cuda:0"
+    elsewhere = site.run(*command, "cpu", extra={"PATH": path})
+    assert elsewhere.returncode == 2
+    assert "solutions/cpu" in elsewhere.stdout
