@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import hypothesis
+import pytest
 
 # A busy machine is slow, not wrong: an example's time is no reason to fail.
 hypothesis.settings.register_profile("harness", deadline=None)
 hypothesis.settings.load_profile("harness")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of one group first: one process makes them one after the other while others make the rest.
+
+    The group `judge` runs real judges, which pin what they time to the same processor and so wait for each other.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -83,6 +83,7 @@ def test_gitpython_is_imported_in_one_module() -> None:
     assert users == ["store/repo.py"]
 
 
+@pytest.mark.slow
 def test_every_module_imports_alone_and_light_ones_stay_light() -> None:
     """One fresh interpreter imports each module alone; model and store never pull in torch."""
     script = """

@@ -68,7 +68,7 @@ def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> 
         pytest.param(
             [Use("mcp__harness__propose", {"assignments": "all"})] * 20, marks=pytest.mark.slow, id="malformed"
         ),
-        pytest.param([Hang()], id="slow"),
+        pytest.param([Hang()], marks=pytest.mark.slow, id="slow"),
         pytest.param([Fail(401, times=9)], marks=pytest.mark.slow, id="refused"),
         pytest.param([Fail(529, times=99)], marks=pytest.mark.slow, id="overloaded"),
     ],

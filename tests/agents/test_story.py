@@ -10,12 +10,15 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from harness.model.verdict import EntryKind
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Say, Step, Use, scripted
 from tests.site import git, site_in
+
+pytestmark = pytest.mark.xdist_group("judge")
 
 PROBLEMS = Path(__file__).parents[2] / "problems" / "starter"
 RMSNORM, ROPE = "starter/rmsnorm_h4096", "starter/rope_gqa"

@@ -12,6 +12,8 @@ import pytest
 
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
 
+pytestmark = pytest.mark.xdist_group("judge")
+
 
 def _harness(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {

@@ -84,7 +84,9 @@ def test_minutes_end_it_and_what_is_not_beaten_is_said(site: Site) -> None:
     site.no_strays()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
+)
 def test_it_ends_cleanly_on_a_signal_and_goes_on_later(site: Site, number: int, code: int) -> None:
     process = site.start(*START)
     until_judging(site)
@@ -112,7 +114,10 @@ def test_killed_it_leaves_nothing_running_and_goes_on_where_it_was(site: Site) -
     assert audit.returncode == 0, audit.stdout
 
 
-@pytest.mark.parametrize("part", ["daemon", "planner", "worker-w01"])
+@pytest.mark.parametrize(
+    "part",
+    ["daemon", pytest.param("planner", marks=pytest.mark.slow), pytest.param("worker-w01", marks=pytest.mark.slow)],
+)
 def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: str) -> None:
     process = site.start(*START)
     until_judging(site)
@@ -131,6 +136,7 @@ def test_a_second_start_is_refused_by_name_and_disturbs_nothing(site: Site) -> N
     assert again.returncode == 2
     assert f"pid {process.pid} (harness start)" in again.stdout
     assert set(pids(site)) >= {"daemon", "planner", "start", "worker-w01", "worker-w02"}
+    process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
 

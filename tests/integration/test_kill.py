@@ -28,11 +28,19 @@ PACKAGE = Path(harness.__file__).parent
 
 WITHOUT_START = sorted(place for place, case in CASES.items() if case.lane not in {"start", "revive"})
 UNDER_START = sorted(set(CASES) - set(WITHOUT_START))
-OFTEN = {"supervisor.part_restarted", "worktree.after_champion"}
-"""Of these seconds-long ones, those that every run of the suite makes."""
+OFTEN = {
+    "daemon.after_outcome", "judge.answered", "judge.before_timing", "ledger.after_flush", "runner.ready",
+    "spool.half_written", "submit.after_commit", "supervisor.part_restarted", "worktree.after_champion",
+    "worktree.tree_written",
+}  # fmt: skip
+"""Those of which every run of the suite makes a test; `make test-long` makes all."""
 
 
-@pytest.mark.parametrize("place", WITHOUT_START)
+def _marked(places: list[str]) -> list[object]:
+    return [place if place in OFTEN else pytest.param(place, marks=pytest.mark.slow) for place in places]
+
+
+@pytest.mark.parametrize("place", _marked(WITHOUT_START))
 def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(template, tmp_path) as killed:
@@ -46,9 +54,7 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
             assert_unsaved_work_kept(killed.site)
 
 
-@pytest.mark.parametrize(
-    "place", [place if place in OFTEN else pytest.param(place, marks=pytest.mark.slow) for place in UNDER_START]
-)
+@pytest.mark.parametrize("place", _marked(UNDER_START))
 def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(tunable_template, tmp_path) as killed:
@@ -64,6 +70,7 @@ def test_every_named_place_is_killed_at_and_there_are_enough() -> None:
     reached = {place.partition(":")[0] for place in CASES}
     assert planted - reached == set(), "plant a failpoint, and say in kills.py how it is reached"
     assert reached - planted == set(), "a case without its failpoint"
+    assert set(CASES) >= OFTEN
     assert len(planted) >= 50
     areas = {name.partition(".")[0] for name in planted}
     assert areas >= {"daemon", "judge", "runner", "ledger", "spool", "worktree", "supervisor"}

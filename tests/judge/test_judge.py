@@ -17,6 +17,8 @@ from harness.model.verdict import Trust, Verdict
 from tests.judge.courtroom import KERNEL, judge, write_cpp, write_problem, write_pytorch
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.xdist_group("judge")
+
 _WRITE_EVERYWHERE = """
 import os, struct
 def run(x, factor, y):
@@ -236,10 +238,11 @@ def test_without_bubblewrap_the_answer_says_so(tmp_path: Path, monkeypatch: pyte
     "place",
     [
         "judge.built",
-        pytest.param("judge.standby_taken", marks=pytest.mark.slow),
-        pytest.param("judge.before_timing", marks=pytest.mark.slow),
+        "judge.standby_taken",
+        "judge.before_timing",
     ],
 )
+@pytest.mark.slow
 def test_a_judge_killed_anywhere_leaves_a_cache_that_the_next_one_can_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from typing import Any
 import torch
 
 _SETS, _ROUNDS, _CALLS = 3, 3, 40
+_RECENT = 64
+"""So many calls' memory is kept: a thread that writes when its call is over must not write to somebody else's."""
 _GIVES_UP_S = 5.0
 _END = b"END\n"
 
@@ -100,8 +103,11 @@ def load(definition: dict[str, Any], solution: Path) -> Callable[..., Any]:
         if not spec["destination_passing"]:
             return call  # type: ignore[no-any-return]
 
+    recent: deque[object] = deque(maxlen=_RECENT)
+
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         out = torch.empty([inputs[0].shape[0], *width])
+        recent.append((inputs, out))
         call(*inputs, out)
         return out
 

@@ -9,6 +9,8 @@ from tests.judge.attacks.cases import CPP, EARLY, Attack
 from tests.judge.attacks.conftest import Courts
 from tests.judge.attacks.trial import catch
 
+pytestmark = pytest.mark.xdist_group("judge")
+
 _WRONG = (Verdict.INCORRECT_NUMERICAL,)
 _NOT_WRITTEN = "not finite (or were not written)"
 _PRECISION = "less precise than an honest implementation (our rule)"

@@ -9,6 +9,8 @@ from tests.judge.attacks.cases import CPP, Attack
 from tests.judge.attacks.conftest import Courts
 from tests.judge.attacks.trial import catch, defuse
 
+pytestmark = pytest.mark.xdist_group("judge")
+
 _RUN = """
 extern "C" void run(const float* x, const float* weight, float* out, int64_t rows) { compute(x, weight, out, rows); }
 """

@@ -8,6 +8,8 @@ from harness.model.verdict import Verdict
 from tests.judge.attacks.cases import CPP, EARLY, HONEST, HONEST_CPP, Attack
 from tests.judge.attacks.conftest import Courts
 
+pytestmark = pytest.mark.xdist_group("judge")
+
 CONTROLS = (
     HONEST,
     HONEST_CPP,

@@ -9,6 +9,8 @@ from tests.judge.attacks.cases import CPP, EARLY, Attack
 from tests.judge.attacks.conftest import Courts
 from tests.judge.attacks.trial import catch, defuse
 
+pytestmark = pytest.mark.xdist_group("judge")
+
 _ESCAPE = """
 worked = None
 
