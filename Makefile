@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long test-gpu check bench bench-agents bench-gpu format sandbox browser test-browser docs clean
+.PHONY: demo test test-long test-gpu check bench bench-agents bench-gpu bench-gpu-solutions format sandbox browser test-browser docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -49,7 +49,10 @@ test-gpu:
 	$(PYTHON) -m pytest tests/gpu -q
 
 bench-gpu:
-	$(PYTHON) -m benchmarks.gpu
+	$(PYTHON) -m benchmarks.gpu --skip solutions
+
+bench-gpu-solutions:
+	$(PYTHON) -m benchmarks.gpu --skip costs,repeat,same
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -47,8 +47,8 @@ from harness.store.problems import load_problem
 from harness.store.solutions import check_solution, load_solution
 
 Progress = Callable[[JudgeProgress], None]
-_TIMING_SHARE = 0.08
-"""Of max_judge_s, for blocks beyond the first twelve, divided among the workloads."""
+_TIMING_SHARE = {"evaluation": 0.04, "confirmation": 0.08}
+"""Of max_judge_s, for blocks beyond the first twelve, divided among the workloads: a confirmation's number counts."""
 
 
 def environment(sandbox: SandboxKind) -> EnvironmentRecord:
@@ -282,7 +282,7 @@ class _Evaluation:
         return self._request.half_width * math.sqrt(len(self._problem.workloads))
 
     def _cap_s(self) -> float:
-        return _TIMING_SHARE * self._request.max_judge_s / len(self._problem.workloads)
+        return _TIMING_SHARE[self._request.kind] * self._request.max_judge_s / len(self._problem.workloads)
 
     def _ready_candidate(self) -> Side:
         """The candidate's runner: the one that serves, or after it broke a fresh one.
