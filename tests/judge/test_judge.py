@@ -226,6 +226,7 @@ def _ended(pidfd: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_without_bubblewrap_the_answer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
     with judge_process("cpu", tmp_path / "cache", "none") as unconfined:
