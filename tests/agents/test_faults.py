@@ -274,7 +274,7 @@ def test_the_run_s_money_ends_every_worker(site: Site) -> None:
         return [its.bash(f"echo {n}") for n in range(500)]
 
     with scripted(script) as model:
-        run = site.run("start", "--workers", "2", extra=its.environment(model), deadline_s=120)
+        run = site.run("start", "--device", "cpu", "--workers", "2", extra=its.environment(model), deadline_s=120)
     assert run.returncode == 0, run.stdout
     assert "0.01 USD" in run.stdout
     assert total(kept(site.workspace)).usd < 0.05

@@ -91,7 +91,9 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         git(site.root, "rm", "-r", "--quiet", "problems/t")
         git(site.root, "add", "--all")
         git(site.root, "commit", "--quiet", "-m", "Two starter problems, without solutions")
-        done = site.run("start", "--max-minutes", "2.5", extra=its.environment(model), deadline_s=200)
+        done = site.run(
+            "start", "--device", "cpu", "--max-minutes", "2.5", extra=its.environment(model), deadline_s=200
+        )
         assert done.returncode == 0, done.stdout
         verdicts = {
             problem: [str(e.verdict) for e in site.entries(problem) if e.kind is EntryKind.EVALUATION]

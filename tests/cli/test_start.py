@@ -159,7 +159,7 @@ def test_a_part_that_cannot_work_ends_everything_with_its_reason(site: Site) -> 
     ],
 )
 def test_agents_that_cannot_work_are_refused(site: Site, agent: str, lacks: str, remedy: str) -> None:
-    done = site.run("start", "--agent", agent)
+    done = site.run("start", "--device", "cpu", "--agent", agent)
     assert done.returncode == 2
     assert lacks in done.stdout
     assert remedy in done.stdout
