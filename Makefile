@@ -42,7 +42,8 @@ test-browser: $(VENV)/installed browser
 	$(BIN)/python -m pytest -m browser
 
 test-long: $(VENV)/installed sandbox browser
-	$(BIN)/python -m pytest --timeout=3600 -m "slow and not gpu"
+	$(BIN)/python -m pytest --timeout=3600 -n 2 --dist loadgroup -m "slow and not gpu and not serial"
+	$(BIN)/python -m pytest --timeout=3600 -m "slow and serial and not gpu"
 
 # On a machine with a CUDA device, in the environment at hand: torch for its driver is not ours to install.
 test-gpu:
