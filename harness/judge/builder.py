@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,9 @@ from harness.store.quiet import working
 BUILD_S = 120.0
 """A compiler that takes longer is stopped: COMPILE_ERROR."""
 LARGEST_ARTEFACT = 64 << 20
+ARTEFACT = "artefact.so"
+QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
+"""For g++ and clang++: an error is one line."""
 _MESSAGE_BYTES = 64 << 10
 _REASON_LINES = 3
 _FORMAT = 1
@@ -74,25 +77,39 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
         BuildFailed: the compiler said no, took too long, or made too much.
         ConfigurationError: no compiler.
     """
-    macros = defines(problem, solution.spec.params)
-    flags = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", *solution.spec.compile.flags]
-    key = _key(solution, flags, macros)
+    arguments = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", *solution.spec.compile.flags]
+    arguments += [*defines(problem, solution.spec.params), *QUIET]
+
+    def command(sources: str, output: str) -> list[str]:
+        whole = [compiler()[0], *arguments, "-I", sources, "-o", f"{output}/{ARTEFACT}"]
+        return [*whole, f"{sources}/{solution.spec.file}"]
+
+    key = content_key(solution, [compiler(), _machine(), arguments])
+    limits = Limits(address_space_bytes=8 * GIB, memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
+    return kept(cache_dir, key, lambda scratch: compiled(solution, command, scratch, sandbox, limits, BUILD_S))
+
+
+def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
+    """The shared object of this key, if it is in the cache as it was put there; else what `make` makes in a scratch.
+
+    Raises:
+        BuildFailed: from `make`; nothing is kept then.
+    """
     store = cache_dir / "artefacts"
-    kept = store / f"{key}.so"
-    index = store / f"{key}.json"
-    if kept.is_file() and index.is_file() and json.loads(index.read_text())["sha256"] == _digest(kept):
-        return Built(kept, cached=True)
+    artefact, index = store / f"{key}.so", store / f"{key}.json"
+    if artefact.is_file() and index.is_file() and json.loads(index.read_text())["sha256"] == _digest(artefact):
+        return Built(artefact, cached=True)
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix="build-") as scratch, working():
-        made = _compile(solution, [*flags, *macros], Path(scratch), sandbox)
+        made = make(Path(scratch))
         failpoint("judge.built")
         index_text = json.dumps({"format": _FORMAT, "sha256": _digest(made), "compiler": compiler()[1]})
         made.chmod(0o444)
-        made.replace(kept)
+        made.replace(artefact)
         (Path(scratch) / "index").write_text(index_text)
         (Path(scratch) / "index").replace(index)
     failpoint("judge.artefact_kept")
-    return Built(kept, cached=False)
+    return Built(artefact, cached=False)
 
 
 def defines(problem: Problem, params: Mapping[str, ParamValue]) -> list[str]:
@@ -106,10 +123,9 @@ def _macro(value: ParamValue) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _key(solution: Solution, flags: list[str], defines: list[str]) -> str:
-    digest = hashlib.sha256()
-    whole = [_FORMAT, compiler(), _machine(), solution.spec.entry, flags, defines]
-    digest.update(json.dumps(whole).encode())
+def content_key(solution: Solution, settings: Sequence[object]) -> str:
+    """A name made of a solution's sources, its entry, and everything else (as JSON) that what is built depends on."""
+    digest = hashlib.sha256(json.dumps([_FORMAT, solution.spec.entry, *settings]).encode())
     for name in solution.sources:
         data = (solution.directory / name).read_bytes()
         digest.update(f"\n{name}\n{len(data)}\n".encode())
@@ -129,7 +145,30 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _compile(solution: Solution, arguments: list[str], scratch: Path, sandbox: SandboxKind) -> Path:
+def compiled(
+    solution: Solution,
+    command: Callable[[str, str], list[str]],
+    scratch: Path,
+    sandbox: SandboxKind,
+    limits: Limits,
+    within_s: float,
+    shown: Sequence[Path] = (),
+) -> Path:
+    """Run what makes the artefact in a sandbox of its own.
+
+    Args:
+        solution: whose sources it sees, read-only.
+        command: from the directories of the sources and of the output, as it sees them, to what is run; it leaves
+            `ARTEFACT` in the output.
+        scratch: a directory on the host, removed by the caller.
+        sandbox: which.
+        limits: of it.
+        within_s: it is stopped then.
+        shown: what it must see besides the system and this Python.
+
+    Raises:
+        BuildFailed: the compiler said no, took too long, or made too much.
+    """
     sources, output = scratch / "sources", scratch / "output"
     output.mkdir()
     for name in solution.sources:
@@ -137,23 +176,23 @@ def _compile(solution: Solution, arguments: list[str], scratch: Path, sandbox: S
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(solution.directory / name, target)
     inside = ("/sources", "/output") if sandbox == "bubblewrap" else (str(sources), str(output))
-    command = [compiler()[0], *arguments, "-fdiagnostics-color=never", "-fno-diagnostics-show-caret"]
-    command += ["-I", inside[0], "-o", f"{inside[1]}/artefact.so", f"{inside[0]}/{solution.spec.file}"]
     begin = time.monotonic()
     with (scratch / "messages").open("w+b") as messages:
         process = launch(
             sandbox,
-            command,
-            binds=Binds(read_only={sources: "/sources"}, writable={output: "/output"}),
-            limits=Limits(address_space_bytes=8 * GIB, memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64),
+            command(*inside),
+            binds=Binds(
+                read_only={sources: "/sources", **{path: str(path) for path in shown}}, writable={output: "/output"}
+            ),
+            limits=limits,
             env={},
             stderr=messages,
             cwd=scratch,
         )
-        code = process.exit_signal_or_code(BUILD_S)
+        code = process.exit_signal_or_code(within_s)
         process.kill()
         said = os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace")
-    made = output / "artefact.so"
+    made = output / ARTEFACT
     if code is None:
         raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
     if code != 0 or made.is_symlink() or not made.is_file():

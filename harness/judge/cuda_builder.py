@@ -17,9 +17,9 @@ import torch
 from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
-from harness.judge.builder import BUILD_S, LARGEST_ARTEFACT, BuildFailed, defines, reason_of
+from harness.judge.builder import BUILD_S, LARGEST_ARTEFACT, BuildFailed, content_key, defines, reason_of
 from harness.judge.limits import GIB, Limits
-from harness.judge.sandbox import RUNNER_HOME, Binds, launch
+from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.judge.toolkit import Toolkit, find_toolkit
 from harness.model.config import SandboxKind
 from harness.model.launches import ResolvedPlan, resolve
@@ -96,7 +96,7 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
         "options": options,
         "kernels": kernels,
     }
-    kept = cache_dir / "cubins" / _key(solution, request)
+    kept = cache_dir / "cubins" / content_key(solution, [_FORMAT, request])
     if _whole(kept):
         return SealedBuild(kept, plans, cached=True)
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -106,15 +106,6 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
         shutil.rmtree(kept, ignore_errors=True)
         made.rename(kept)
     return SealedBuild(kept, plans, cached=False)
-
-
-def _key(solution: Solution, request: Mapping[str, object]) -> str:
-    digest = hashlib.sha256(json.dumps([_FORMAT, request, solution.spec.file]).encode())
-    for name in solution.sources:
-        data = (solution.directory / name).read_bytes()
-        digest.update(f"\n{name}\n{len(data)}\n".encode())
-        digest.update(data)
-    return digest.hexdigest()[:40]
 
 
 def _digest(directory: Path) -> str:
@@ -141,7 +132,7 @@ def _compile(
     program = f"{RUNNER_HOME}/runner/nvrtc.py" if confined else nvrtc.__file__
     whole = {**request, "source": f"{inside[0]}/{solution.spec.file}"}
     (sources / "harness-request.json").write_text(json.dumps(whole))
-    shown = {path: str(path) for path in (toolkit.library.parent, *toolkit.includes) if not _has(path)}
+    shown = {path: str(path) for path in (toolkit.library.parent, *toolkit.includes) if not shown_already(path)}
     begin = time.monotonic()
     with (scratch / "messages").open("w+b") as messages:
         process = launch(
@@ -167,11 +158,6 @@ def _compile(
     if sum(path.stat().st_size for path in made) > LARGEST_ARTEFACT:
         raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
     return output
-
-
-def _has(path: Path) -> bool:
-    """Whether every sandbox shows this path already."""
-    return path.is_relative_to("/usr") or path.is_relative_to(sys.prefix)
 
 
 def trusted_cubin(cache: Path) -> bytes:

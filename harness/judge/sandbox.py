@@ -59,6 +59,11 @@ def _python_prefixes() -> list[Path]:
     return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
 
 
+def shown_already(path: Path) -> bool:
+    """Whether every sandbox shows this path without being asked to."""
+    return any(path.is_relative_to(root) for root in (*_python_prefixes(), *map(Path, _SYSTEM)))
+
+
 def _compiler_prefix() -> list[Path]:
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
     if compiler is None:

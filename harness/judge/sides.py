@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.judge.builder import build_cpp
-from harness.judge.cuda_builder import build_cuda
+from harness.judge.builder import Built, build_cpp
+from harness.judge.cuda_builder import architecture, build_cuda
 from harness.judge.devices import Batch, Device, Memory
+from harness.judge.extension_builder import build_extension
 from harness.judge.layout import Layout
 from harness.judge.runners import Runner
 from harness.model.config import SandboxKind
@@ -90,14 +91,11 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
 
         return Staged(stage_cubin, _COMPILED_S, made.plans)
     if spec.language == "cpp":
-        built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
-
-        def stage_artefact(runner: Runner) -> dict[str, object]:
-            target = runner.stage / "artefact.so"
-            shutil.copyfile(built.path, target)
-            return {**words, "artefact": runner.inside(target)}
-
-        return Staged(stage_artefact, _COMPILED_S)
+        return _stage_built(build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox), words)
+    if spec.language == "cuda_cpp":
+        built = build_extension(problem, solution, architecture=architecture, cache_dir=cache_dir, sandbox=sandbox)
+        words |= {"binding": spec.binding or "tvm_ffi", "params": {}, "destination_passing": spec.destination_passing}
+        return _stage_built(built, words)
 
     def stage_sources(runner: Runner) -> dict[str, object]:
         root = runner.stage / "solution"
@@ -113,6 +111,17 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
         }
 
     return Staged(stage_sources, _COMPILING_S)
+
+
+def _stage_built(built: Built, words: dict[str, object]) -> Staged:
+    """A shared object."""
+
+    def stage(runner: Runner) -> dict[str, object]:
+        target = runner.stage / "artefact.so"
+        shutil.copyfile(built.path, target)
+        return {**words, "artefact": runner.inside(target)}
+
+    return Staged(stage, _COMPILED_S)
 
 
 def stage_reference(problem: Problem) -> Staged:

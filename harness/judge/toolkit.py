@@ -1,10 +1,13 @@
-"""Where NVRTC and the CUDA headers are on this machine. Needs no driver and no GPU."""
+"""Where the CUDA compilers and headers are on this machine: NVRTC, and nvcc. Needs no driver and no GPU."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sysconfig
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from harness.errors import ConfigurationError
@@ -51,3 +54,62 @@ def _places() -> list[tuple[Path, list[Path]]]:
         (wheels / "cuda_nvrtc" / "lib", twelve),
         (Path("/usr/local/cuda/lib64"), [Path("/usr/local/cuda/include")]),
     ]
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """A CUDA toolkit with nvcc."""
+
+    home: Path
+    """What nvcc, its parts, its headers and its libraries lie below, links resolved."""
+    version: str
+
+    @property
+    def program(self) -> Path:
+        """Nvcc itself."""
+        return self.home / "bin" / "nvcc"
+
+    @property
+    def includes(self) -> tuple[Path, ...]:
+        """Headers, for the C++ compiler; nvcc knows its own."""
+        return tuple(path for path in (self.home / "include", self.home / "include" / "cccl") if path.is_dir())
+
+    @property
+    def libraries(self) -> tuple[Path, ...]:
+        """Directories for the linker; with `stubs` a library of the driver's can be linked where there is no driver."""
+        below = (self.home / name for name in ("lib64", "lib", "lib64/stubs", "lib/stubs"))
+        return tuple(dict.fromkeys(path.resolve() for path in below if path.is_dir()))
+
+
+def find_nvcc() -> Nvcc:
+    """Nvcc of a toolkit named by CUDA_HOME or CUDA_PATH, of NVIDIA's wheels, of the PATH, or of /usr/local/cuda.
+
+    Raises:
+        ConfigurationError: there is none with its headers; the message has the command that installs it.
+    """
+    found = seek_nvcc()
+    if found is None:
+        raise ConfigurationError(
+            "a .cu source of language cuda_cpp needs nvcc and its headers, and neither a toolkit nor wheels are here",
+            remedy="pip install nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl, "
+            "or set CUDA_HOME to a CUDA toolkit",
+        )
+    return found
+
+
+def seek_nvcc() -> Nvcc | None:
+    """See `find_nvcc`; None where there is none."""
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    homes.append(Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13")
+    if on_path := shutil.which("nvcc"):
+        homes.append(Path(on_path).resolve().parent.parent)
+    for home in (*homes, Path("/usr/local/cuda")):
+        if (home / "bin" / "nvcc").is_file() and (home / "include" / "cuda_runtime.h").is_file():
+            return Nvcc(home.resolve(), _version(home.resolve()))
+    return None
+
+
+@cache
+def _version(home: Path) -> str:
+    said = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, check=False, timeout=20).stdout
+    return said.decode(errors="replace").strip().rpartition("\n")[2]

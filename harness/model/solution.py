@@ -11,6 +11,8 @@ Language = Literal["cuda", "triton", "cute_dsl", "pytorch", "cuda_cpp", "cpp"]
 PYTHON_LANGUAGES: frozenset[Language] = frozenset({"triton", "cute_dsl", "pytorch"})
 """Languages whose entry is a Python function; the others' entry is a function of compiled code."""
 ParamValue = int | float | str | bool
+Binding = Literal["tvm_ffi", "torch"]
+"""How an extension's function is reached from Python: through TVM-FFI's ABI, or as a torch extension's."""
 
 
 class _Ours(BaseModel):
@@ -33,6 +35,8 @@ class SolutionSpec(_Ours):
     language: Language
     entry: str
     """`file::function`, for cuda and cpp the kernel or C function."""
+    binding: Binding | None = None
+    """Language cuda_cpp only; None is `tvm_ffi`."""
     destination_passing: bool = True
     compile: CompileOptions = CompileOptions()
     launch: tuple[dict[str, Any], ...] = ()

@@ -27,6 +27,7 @@ from .arena import Arena, Workload
 _LOADERS = {
     "cpp": "cpp", "pytorch": "pytorch", "reference": "reference", "empty": "empty",
     "triton": "pytorch", "cute_dsl": "pytorch", "cuda": "sealed", "known": "known",
+    "cuda_cpp": "extension",
 }  # fmt: skip
 _passed: dict[str, int] = {}
 

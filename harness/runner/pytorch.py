@@ -37,7 +37,11 @@ Halves = tuple[Callable[[int], Any], Callable[[Any, int], None]]
 
 def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
     """Import the solution; the answer prepares a workload and gives the call on one slot (in halves, if `timed`)."""
-    function = load_function(message["source"], message["entry"])
+    return bound(load_function(message["source"], message["entry"]), message)
+
+
+def bound(function: Callable[..., Any], message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
+    """A loaded function, to be called as the judge's message says."""
     constants = message["params"]
     passing = message["destination_passing"]
     build = halves if message.get("timed") else prepare

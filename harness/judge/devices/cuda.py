@@ -97,7 +97,7 @@ class CudaDevice:
     """One GPU, with the clock for code that needs a host: see the protocol `Device`."""
 
     memory_on = torch.device("cuda")
-    languages: tuple[Language, ...] = ("cuda", "triton", "pytorch", "cute_dsl")
+    languages: tuple[Language, ...] = ("cuda", "triton", "pytorch", "cute_dsl", "cuda_cpp")
 
     def __init__(self, nvml: Nvml, lock: int, *, cache: Path, sandbox: SandboxKind) -> None:
         self._nvml, self._lock = nvml, lock

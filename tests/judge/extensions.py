@@ -1,0 +1,54 @@
+"""CUDA C++ extensions on disk, for tests of their builder and of what loads them. Those here have host code only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.model.solution import Solution
+from harness.store.solutions import load_solution
+
+TVM_FFI = """
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+
+#include "parts.h"
+
+void run(tvm::ffi::TensorView x, double factor, tvm::ffi::TensorView y) {
+    if (x.ndim() != 1) TVM_FFI_THROW(ValueError) << "x has " << x.ndim() << " dimensions, not one";
+    scale(static_cast<const float*>(x.data_ptr()), factor, static_cast<float*>(y.data_ptr()), x.size(0));
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run)
+"""
+TORCH = """
+#include <torch/extension.h>
+
+#include "parts.h"
+
+void run(const torch::Tensor& x, double factor, torch::Tensor y) {
+    TORCH_CHECK(x.dim() == 1, "x has ", x.dim(), " dimensions, not one");
+    scale(x.data_ptr<float>(), factor, y.data_ptr<float>(), x.size(0));
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+"""
+PARTS: Mapping[str, str] = {
+    "parts.h": "#pragma once\n#include <cstdint>\nvoid scale(const float*, double, float*, int64_t);\n",
+    "parts/scale.cc": (
+        '#include "parts.h"\nvoid scale(const float* x, double factor, float* y, int64_t n) {\n'
+        "    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * (float)factor;\n}\n"
+    ),
+}
+"""What both of them call: a header and a source of its own."""
+NEEDS_NVCC = "no nvcc with its headers here: neither a CUDA toolkit nor NVIDIA's wheels"
+
+
+def write_extension(directory: Path, source: str = TVM_FFI, *, file: str = "main.cpp", **spec: Any) -> Solution:
+    """A `cuda_cpp` solution whose function is `run`, with `PARTS` beside its source."""
+    whole = {"language": "cuda_cpp", "entry": f"{file}::run", **spec}
+    for name, text in {**PARTS, file: source, "solution.yaml": yaml.safe_dump(whole)}.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return load_solution(directory)
