@@ -46,7 +46,8 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
                 raise why_none(index, problem, digest, target, run)
             commit, tree = found.evaluation.candidate.commit, found.tree
         solution = load_solution(repo.export(commit, place, Path(scratch) / "solution"))
-        named = json.loads(definition)["name"]
+        whole = json.loads(definition)
+        named, axes = whole["name"], whole.get("axes", {})
         worker = found.evaluation.candidate.worker if found and found.evaluation.candidate else "unknown"
         document = their_solution(
             solution,
@@ -55,6 +56,7 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
             author=f"kernel-harness {run}/{worker}",
             description=f"{subject(found)}; tree {tree}" if found else f"tree {tree}; not in the ledger",
             target=target,
+            constants={axis: told["value"] for axis, told in axes.items() if told["type"] == "const"},
         )
     text = json.dumps(document, indent=2) + "\n"
     if output is None:

@@ -26,7 +26,7 @@ from harness.judge.limits import GIB, Limits
 from harness.judge.sandbox import Binds, launch
 from harness.model.config import SandboxKind
 from harness.model.problem import ConstAxis, Problem
-from harness.model.solution import ParamValue, Solution
+from harness.model.solution import ParamValue, Solution, macros
 from harness.store.quiet import working
 
 BUILD_S = 120.0
@@ -113,14 +113,9 @@ def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
 
 
 def defines(problem: Problem, params: Mapping[str, ParamValue]) -> list[str]:
-    """Macros: `AXIS_name` for every constant axis, and the solution's params."""
+    """The macros of a problem's constant axes and of the params."""
     axes = problem.definition.axes.items()
-    constants = [f"-DAXIS_{name}={axis.value}" for name, axis in axes if isinstance(axis, ConstAxis)]
-    return constants + [f"-D{name}={_macro(value)}" for name, value in params.items()]
-
-
-def _macro(value: ParamValue) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    return macros({name: axis.value for name, axis in axes if isinstance(axis, ConstAxis)}, params)
 
 
 def content_key(solution: Solution, settings: Sequence[object]) -> str:

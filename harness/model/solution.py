@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,3 +68,9 @@ class Solution(BaseModel):
     spec: SolutionSpec
     sources: tuple[str, ...]
     """Every file of the solution but solution.yaml, relative, sorted."""
+
+
+def macros(constants: Mapping[str, int], params: Mapping[str, ParamValue]) -> list[str]:
+    """What compiled code is given as `-D` flags: `AXIS_name` for every constant axis, and the solution's params."""
+    axes = [f"-DAXIS_{name}={value}" for name, value in constants.items()]
+    return axes + [f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in params.items()]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from harness.errors import FormatError
-from harness.model.solution import PYTHON_LANGUAGES, ParamValue, Solution
+from harness.model.solution import PYTHON_LANGUAGES, ParamValue, Solution, macros
 
 _FAMILY = {"pytorch": "pytorch", "triton": "triton", "cute_dsl": "cute_dsl", "cuda_cpp": "cuda_cpp"}
 _WHY_NOT = {
@@ -16,11 +17,19 @@ _WHY_NOT = {
 
 
 def their_solution(
-    solution: Solution, *, name: str, definition: str, author: str, description: str, target: str
+    solution: Solution,
+    *,
+    name: str,
+    definition: str,
+    author: str,
+    description: str,
+    target: str,
+    constants: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The document that solution.json holds.
 
-    Constants of `params` are settled in the sources or the compiler's flags, since the format has none.
+    Constants of `params` are settled in the sources or the compiler's flags, since the format has none; so are the
+    problem's constant axes (`constants`), which compiled code is given as macros here.
 
     Raises:
         FormatError: a language that the format has no word for.
@@ -34,13 +43,13 @@ def their_solution(
     if spec.language in PYTHON_LANGUAGES:
         sources[spec.file] += _settled(spec.function, spec.params)
     else:
-        macros = [f"-D{name}={_macro(value)}" for name, value in spec.params.items()]
+        defined = macros(constants, spec.params)
         options["compile_options"] = {
-            "cflags": [*spec.compile.flags, *macros],
-            "cuda_cflags": [*spec.compile.cuda_flags, *macros],
+            "cflags": [*spec.compile.flags, *defined],
+            "cuda_cflags": [*spec.compile.cuda_flags, *defined],
             "ld_flags": list(spec.compile.link_flags),
         }
-        options["binding"] = "torch"
+        options["binding"] = spec.binding or "tvm_ffi"
     return {
         "name": name,
         "definition": definition,
@@ -69,7 +78,3 @@ def _settled(function: str, params: Mapping[str, ParamValue]) -> str:
         f"def {function}(*arguments):\n"
         f"    return _searched_{function}(*arguments, {given})\n"
     )
-
-
-def _macro(value: ParamValue) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)

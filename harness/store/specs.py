@@ -42,7 +42,7 @@ _LONGEST_TEXT = 200
 
 def check_spec(spec: SolutionSpec) -> list[Complaint]:
     """Every complaint about a solution.yaml whose structure is right, with the field it is about."""
-    return [*_entry(spec), *_params(spec), *_tune(spec), *_compile(spec), *_plan(spec)]
+    return [*_entry(spec), *_binding(spec), *_params(spec), *_tune(spec), *_compile(spec), *_plan(spec)]
 
 
 def check_fit(spec: SolutionSpec, definition: Definition) -> Iterator[Complaint]:
@@ -65,6 +65,11 @@ def _entry(spec: SolutionSpec) -> Iterator[Complaint]:
     elif not file.endswith(suffixes):
         expected = " or ".join(suffixes)
         yield ("entry",), f"`entry` names the file `{file}`; expected a {expected} file for language {spec.language}"
+
+
+def _binding(spec: SolutionSpec) -> Iterator[Complaint]:
+    if spec.binding is not None and spec.language != "cuda_cpp":
+        yield ("binding",), f"`binding` is for language cuda_cpp only; found language {spec.language}"
 
 
 def _params(spec: SolutionSpec) -> Iterator[Complaint]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import ConfigurationError, FormatError
 from harness.model.problem import NonEmpty
-from harness.model.solution import CompileOptions, Language, SolutionSpec
+from harness.model.solution import Binding, CompileOptions, Language, SolutionSpec
 from harness.store.marks import json_lines, parse_json
 from harness.store.problems import read_text
 from harness.store.schema import located, quoted, shown, validated
@@ -35,11 +35,11 @@ class _Theirs(BaseModel):
 
 
 class TheirCompileOptions(_Theirs):
-    """Flags of the compilers and the linker."""
+    """Flags of the compilers and the linker; what is left out has the value that SOL-ExecBench gives it."""
 
     cflags: tuple[str, ...] = ()
-    cuda_cflags: tuple[str, ...] = ()
-    ld_flags: tuple[str, ...] = ()
+    cuda_cflags: tuple[str, ...] = ("-O3", "--use_fast_math")
+    ld_flags: tuple[str, ...] = ("-lcuda",)
 
 
 class TheirSpec(_Theirs):
@@ -51,7 +51,7 @@ class TheirSpec(_Theirs):
     entry_point: NonEmpty
     dependencies: tuple[str, ...] | None = None
     destination_passing_style: bool = True
-    binding: Literal["torch", "tvm_ffi"] | None = None
+    binding: Literal["tvm_ffi", "tvm-ffi", "torch"] | None = None
     compile_options: TheirCompileOptions | None = None
 
 
@@ -120,7 +120,7 @@ def our_spec(solution: TheirSolution) -> SolutionSpec:
     """What our solution.yaml says of it.
 
     Raises:
-        FormatError: it needs a language or binding that is not run here.
+        FormatError: it needs a language that is not run here.
     """
     spec = solution.spec
     languages = spec.languages or tuple(filter(None, [spec.language]))
@@ -128,19 +128,29 @@ def our_spec(solution: TheirSolution) -> SolutionSpec:
     if foreign:
         known = ", ".join((*_PYTHON_FAMILY, *_CPP_FAMILY))
         raise FormatError(f"language `{foreign[0]}` is not run here; expected one of {known}")
-    if spec.binding == "tvm_ffi":
-        raise FormatError("binding `tvm_ffi` is not run here; expected `torch` or none")
-    options = spec.compile_options or TheirCompileOptions()
+    language = _our_language(languages)
     notes = " ".join(f"{solution.name} by {solution.author}".split())
     return SolutionSpec(
-        language=_our_language(languages),
+        language=language,
         entry=spec.entry_point,
+        binding=_our_binding(spec) if language == "cuda_cpp" else None,
         destination_passing=spec.destination_passing_style,
-        compile=CompileOptions(flags=options.cflags, cuda_flags=options.cuda_cflags, link_flags=options.ld_flags)
-        if _our_language(languages) == "cuda_cpp"
-        else CompileOptions(),
+        compile=_our_options(spec.compile_options) if language == "cuda_cpp" else CompileOptions(),
         notes=notes[:200],
     )
+
+
+def _our_binding(spec: TheirSpec) -> Binding:
+    """What a compiled solution says, or what its bench takes where it says nothing; Python ones may say anything."""
+    if spec.binding is None:
+        return "torch" if spec.languages else "tvm_ffi"
+    return "torch" if spec.binding == "torch" else "tvm_ffi"
+
+
+def _our_options(options: TheirCompileOptions | None) -> CompileOptions:
+    if options is None:
+        return CompileOptions()
+    return CompileOptions(flags=options.cflags, cuda_flags=options.cuda_cflags, link_flags=options.ld_flags)
 
 
 def _our_language(languages: tuple[TheirLanguage, ...]) -> Language:

@@ -50,12 +50,23 @@ def test_an_extension_carries_them_as_macros(tmp_path: Path) -> None:
     text = "void run() {}\n"
     flags = {"flags": ["-O2"], "cuda_flags": ["--use_fast_math"], "link_flags": ["-lcublas"]}
     made = solution(tmp_path / "s", "cuda_cpp", "kernel.cu", text, params={"BLOCK": 7, "FAST": True}, compile=flags)
-    document = their_solution(made, **GIVEN)
+    document = their_solution(made, **GIVEN, constants={"hidden": 4096})
     assert document["spec"]["compile_options"] == {
-        "cflags": ["-O2", "-DBLOCK=7", "-DFAST=1"],
-        "cuda_cflags": ["--use_fast_math", "-DBLOCK=7", "-DFAST=1"],
+        "cflags": ["-O2", "-DAXIS_hidden=4096", "-DBLOCK=7", "-DFAST=1"],
+        "cuda_cflags": ["--use_fast_math", "-DAXIS_hidden=4096", "-DBLOCK=7", "-DFAST=1"],
         "ld_flags": ["-lcublas"],
     }
+
+
+@pytest.mark.parametrize(("said", "means"), [(None, "tvm_ffi"), ("tvm_ffi", "tvm_ffi"), ("torch", "torch")])
+def test_an_extension_names_its_binding(tmp_path: Path, said: str | None, means: str) -> None:
+    made = solution(tmp_path / "s", "cuda_cpp", "kernel.cu", "void run() {}\n", **({"binding": said} if said else {}))
+    document = their_solution(made, **GIVEN)
+    assert document["spec"]["binding"] == means
+    file = tmp_path / "solution.json"
+    file.write_text(json.dumps(document))
+    spec = our_spec(read_their_solution(file))
+    assert (spec.language, spec.binding, spec.compile) == ("cuda_cpp", means, made.spec.compile)
 
 
 def test_it_comes_back_as_it_went(tmp_path: Path) -> None:

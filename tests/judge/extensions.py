@@ -12,16 +12,39 @@ from harness.model.solution import Solution
 from harness.store.solutions import load_solution
 
 TVM_FFI = """
+#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/function.h>
+#include <cstdlib>
 
 #include "parts.h"
 
-void run(tvm::ffi::TensorView x, double factor, tvm::ffi::TensorView y) {
-    if (x.ndim() != 1) TVM_FFI_THROW(ValueError) << "x has " << x.ndim() << " dimensions, not one";
+namespace ffi = tvm::ffi;
+
+void run(ffi::TensorView x, double factor, ffi::TensorView y) {
     scale(static_cast<const float*>(x.data_ptr()), factor, static_cast<float*>(y.data_ptr()), x.size(0));
 }
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run)
+
+struct Host {
+    void AllocData(DLTensor* made) { made->data = std::malloc(4 * made->shape[0]); }
+    void FreeData(DLTensor* made) { std::free(made->data); }
+};
+ffi::Tensor returned(ffi::TensorView x, double factor) {
+    ffi::Tensor y = ffi::Tensor::FromNDAlloc(Host(), x.shape(), x.dtype(), x.device());
+    scale(static_cast<const float*>(x.data_ptr()), factor, static_cast<float*>(y.data_ptr()), x.size(0));
+    return y;
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(returned, returned)
+ffi::Array<ffi::Tensor> listed(ffi::TensorView x, double factor) { return {returned(x, factor)}; }
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(listed, listed)
+
+void refuses(ffi::TensorView x, double factor, ffi::TensorView y) {
+    if (x.size(0) == AXIS_n) TVM_FFI_THROW(ValueError) << "x has " << x.ndim() << " dimensions, not two";
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(refuses, refuses)
+
+void hidden(ffi::TensorView x, double factor, ffi::TensorView y) {}
 """
 TORCH = """
 #include <torch/extension.h>
@@ -45,9 +68,11 @@ PARTS: Mapping[str, str] = {
 NEEDS_NVCC = "no nvcc with its headers here: neither a CUDA toolkit nor NVIDIA's wheels"
 
 
-def write_extension(directory: Path, source: str = TVM_FFI, *, file: str = "main.cpp", **spec: Any) -> Solution:
-    """A `cuda_cpp` solution whose function is `run`, with `PARTS` beside its source."""
-    whole = {"language": "cuda_cpp", "entry": f"{file}::run", **spec}
+def write_extension(
+    directory: Path, source: str = TVM_FFI, *, file: str = "main.cpp", function: str = "run", **spec: Any
+) -> Solution:
+    """A `cuda_cpp` solution with `PARTS` beside its source."""
+    whole = {"language": "cuda_cpp", "entry": f"{file}::{function}", **spec}
     for name, text in {**PARTS, file: source, "solution.yaml": yaml.safe_dump(whole)}.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)

@@ -34,6 +34,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 CPP = "language: cpp\nentry: kernel.cpp::scaled\n"
 TORCH = "language: pytorch\nentry: main.py::run\n"
+EXTENSION = "language: cuda_cpp\nentry: main.cu::run\n"
 PYTHON = "import torch\n\n\ndef run(x, index, scale, y):\n    y.copy_(x * scale)\n"
 
 MALFORMED: dict[str, tuple[str, str]] = {
@@ -57,7 +58,7 @@ MALFORMED: dict[str, tuple[str, str]] = {
     ),
     "an unknown key unlike any": (
         CPP + "xyzzy: 1\n",
-        "cpu/solution.yaml:3: `xyzzy` is not a key here; expected one of `language`, `entry`, `destination_passing`",
+        "cpu/solution.yaml:3: `xyzzy` is not a key here; expected one of `language`, `entry`, `binding`, `destination_passing`",
     ),
     "no language": (
         "entry: kernel.cpp::scaled\n",
@@ -109,6 +110,45 @@ MALFORMED: dict[str, tuple[str, str]] = {
     "another compiler's flags": (
         CPP + "compile: {cuda_flags: [-O2]}\n",
         "cpu/solution.yaml:3: `compile.cuda_flags` has flags; expected them in `compile.flags` for language cpp",
+    ),
+    "a binding for C++": (
+        CPP + "binding: tvm_ffi\n",
+        "cpu/solution.yaml:3: `binding` is for language cuda_cpp only; found language cpp",
+    ),
+    "a binding for Python": (
+        TORCH + "binding: torch\n",
+        "cpu/solution.yaml:3: `binding` is for language cuda_cpp only; found language pytorch",
+    ),
+    "another binding": (
+        EXTENSION + "binding: pybind11\n",
+        'cpu/solution.yaml:3: `binding` is "pybind11"; expected one of "tvm_ffi", "torch"',
+    ),
+    "a binding in another spelling": (
+        EXTENSION + "binding: tvm-ffi\n",
+        'cpu/solution.yaml:3: `binding` is "tvm-ffi"; expected one of "tvm_ffi", "torch"',
+    ),
+    "a binding that is a list": (
+        EXTENSION + "binding: [torch]\n",
+        'cpu/solution.yaml:3: `binding` is ["torch"]; expected one of "tvm_ffi", "torch"',
+    ),
+    "a binding misspelt": (
+        EXTENSION + "bindings: torch\n",
+        "cpu/solution.yaml:3: `bindings` is not a key here; did you mean `binding`?",
+    ),
+    "an extension with a launch plan": (
+        EXTENSION + "launch: [{kernel: k}]\n",
+        "cpu/solution.yaml:3: `launch` is for language cuda only; found language cuda_cpp",
+    ),
+    "an extension in Python": (
+        "language: cuda_cpp\nentry: main.py::run\n",
+        (
+            "cpu/solution.yaml:2: `entry` names the file `main.py`; "
+            "expected a .cu or .cpp or .cc or .cxx file for language cuda_cpp"
+        ),
+    ),
+    "a linker's flag that is a number": (
+        EXTENSION + "compile: {link_flags: [-lcuda, 12]}\n",
+        "cpu/solution.yaml:3: `compile.link_flags[1]` is 12; expected a string",
     ),
     "flags for Python": (
         TORCH + "compile: {flags: [-O2]}\n",

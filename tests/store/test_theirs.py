@@ -206,6 +206,37 @@ def test_a_compiled_solution_keeps_each_compilers_flags(here: Path) -> None:
     assert spec.language == "cuda_cpp"
     assert (spec.compile.flags, spec.compile.cuda_flags) == (("-O2",), ("--use_fast_math",))
     assert spec.compile.link_flags == ("-lcublas",)
+    assert spec.binding == "torch"
+
+
+@pytest.mark.parametrize(
+    ("said", "binding"),
+    [
+        ({"languages": ["cuda_cpp"]}, "torch"),  # SOL-ExecBench's default
+        ({"languages": ["cutlass"], "binding": "tvm_ffi"}, "tvm_ffi"),
+        ({"languages": None, "language": "cuda"}, "tvm_ffi"),  # FlashInfer-Bench's
+        ({"languages": None, "language": "cuda", "binding": "tvm-ffi"}, "tvm_ffi"),
+        ({"languages": None, "language": "cpp", "binding": "torch"}, "torch"),
+    ],
+)
+def test_a_compiled_solution_has_the_binding_its_bench_gives_it(here: Path, said: Any, binding: str) -> None:
+    source = [{"path": "k.cu", "content": "void run() {}"}]
+    value = their_solution(spec={"entry_point": "k.cu::run", **said}, sources=source)
+    solution = load_solution(solution_from_json(write_json(here / "solution.json", value), here / "out"))
+    assert (solution.spec.language, solution.spec.binding) == ("cuda_cpp", binding)
+    assert f"binding: {binding}" in (here / "out/solution.yaml").read_text()
+
+
+def test_flags_that_are_left_out_have_the_benchs_values(here: Path) -> None:
+    spec = {"languages": ["cuda_cpp"], "entry_point": "k.cu::run", "compile_options": {"cflags": ["-O2"]}}
+    value = their_solution(spec=spec, sources=[{"path": "k.cu", "content": "void run() {}"}])
+    made = load_solution(solution_from_json(write_json(here / "solution.json", value), here / "out")).spec.compile
+    assert (made.flags, made.cuda_flags, made.link_flags) == (("-O2",), ("-O3", "--use_fast_math"), ("-lcuda",))
+
+
+def test_a_binding_means_nothing_to_python(here: Path) -> None:
+    value = their_solution(spec={"binding": "torch"})
+    assert load_solution(solution_from_json(write_json(here / "s.json", value), here / "out")).spec.binding is None
 
 
 def test_the_other_benchs_one_language_is_understood(here: Path) -> None:
@@ -238,9 +269,17 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
         their_solution(spec={"languages": ["cutile"]}),
         "solution.json: language `cutile` is not run here; expected one of cute_dsl, triton, pytorch",
     ),
-    "a binding that is not run": (
-        their_solution(spec={"binding": "tvm_ffi"}),
-        "solution.json: binding `tvm_ffi` is not run here; expected `torch` or none",
+    "another binding": (
+        their_solution(spec={"binding": "nanobind"}),
+        'solution.json:14: `spec.binding` is "nanobind"; expected one of "tvm_ffi", "tvm-ffi", "torch"',
+    ),
+    "a binding that is a list": (
+        their_solution(spec={"binding": ["torch"]}),
+        'solution.json:14: `spec.binding` is ["torch"]; expected one of "tvm_ffi", "tvm-ffi", "torch"',
+    ),
+    "flags that are a string": (
+        their_solution(spec={"compile_options": {"cuda_cflags": "-O3"}}),
+        'solution.json:15: `spec.compile_options.cuda_cflags` is "-O3"; expected a list',
     ),
     "an entry without file": (
         their_solution(spec={"entry_point": "run"}),

@@ -1,0 +1,253 @@
+"""CUDA C++ extensions: built by the real builder in its sandbox, loaded and called by a real runner in its own.
+
+There need be no GPU: extensions with host code only are called on tensors in shared memory, as they would be on the
+device's. What has device code is compiled, where there is an nvcc, and not run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.errors import ConfigurationError
+from harness.judge import extension_builder, sides, toolkit
+from harness.judge.builder import BuildFailed, Built
+from harness.judge.extension_builder import build_extension
+from harness.judge.layout import Layout, layout_of
+from harness.judge.limits import Limits
+from harness.judge.memory import Region, input_views, read_outputs
+from harness.judge.runners import Runner, RunnerFailed, RunnerPlan
+from harness.model.problem import Problem
+from harness.model.solution import Solution
+from harness.model.verdict import Verdict
+from harness.runner import extension, wire
+from tests.judge.extensions import NEEDS_NVCC, TORCH, TVM_FFI, write_extension
+from tests.judge.made import problem, tensor
+
+SLOTS = 3
+_WITHIN_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+
+
+@pytest.fixture(scope="module")
+def made() -> Problem:
+    inputs = {"x": tensor("float32", "n"), "factor": {"dtype": "float32", "shape": None}}
+    scalar = {"factor": {"type": "scalar", "value": 1.5}}
+    return problem(
+        inputs, {"y": tensor("float32", "n")}, "def run(x, factor):\n    return x * factor\n", {"n": 700}, given=scalar
+    )
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    started = Runner(RunnerPlan(sandbox="bubblewrap", limits=Limits(), scratch=tmp_path_factory.mktemp("runner")))
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+class Arena:
+    """A workload's slots in shared memory, and what lies in them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.inputs = Region(SLOTS * layout.input_stride, sealed=True)
+        self.outputs = Region(SLOTS * layout.output_stride, sealed=False)
+        for slot in range(SLOTS):
+            views = input_views(self.inputs, layout, slot)
+            views["x"].normal_()
+            views["factor"].fill_(slot + 1.5)
+
+    def right(self) -> bool:
+        """Whether every slot has what the problem wants."""
+        for slot in range(SLOTS):
+            views = input_views(self.inputs, self.layout, slot)
+            if not torch.equal(read_outputs(self.outputs, self.layout, slot)["y"], views["x"] * (slot + 1.5)):
+                return False
+        return True
+
+
+def loaded(runner: Runner, made: Problem, solution: Solution, cache: Path) -> Arena:
+    """The solution built as for a device and loaded into the runner, which is ready for the workload."""
+    staged = sides.stage_solution(made, solution, cache_dir=cache, sandbox="bubblewrap")
+    assert not staged.sealed
+    arena = Arena(layout_of(made, made.workloads[0]))
+    (runner.stage / "artefact.so").unlink(missing_ok=True)  # it is still mapped: a runner is meant for one solution
+    words = {"input_bytes": arena.inputs.bytes, "output_bytes": arena.outputs.bytes}
+    descriptors = (arena.inputs.descriptor, arena.outputs.descriptor)
+    runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _WITHIN_S, descriptors)
+    runner.ask(arena.layout.message(SLOTS, ""), wire.Code.READY, _WITHIN_S)
+    return arena
+
+
+def called(runner: Runner) -> None:
+    """One batch of every slot.
+
+    Raises:
+        RunnerFailed: a call raised.
+    """
+    runner.herd.go()
+    runner.channel.send_call(11, range(SLOTS))
+    record = runner.accept(runner.channel.receive(time.monotonic() + _WITHIN_S))
+    assert (record.code, record.call) == (wire.Code.DONE, 11)
+    runner.stop()
+
+
+def built(made: Problem, solution: Solution, cache: Path, architecture: str = "sm_90a") -> Built:
+    return build_extension(made, solution, architecture=lambda: architecture, cache_dir=cache, sandbox="bubblewrap")
+
+
+def test_a_tvm_ffi_extension_is_built_once_and_computes(runner: Runner, made: Problem, tmp_path: Path) -> None:
+    solution = write_extension(tmp_path / "solution")
+    arena = loaded(runner, made, solution, tmp_path / "cache")
+    assert not arena.right()
+    called(runner)
+    assert arena.right()
+    assert built(made, solution, tmp_path / "cache").cached
+
+
+@pytest.mark.parametrize("function", ["returned", "listed"])
+def test_what_an_extension_returns_is_delivered(runner: Runner, made: Problem, tmp_path: Path, function: str) -> None:
+    solution = write_extension(tmp_path / "solution", function=function, destination_passing=False)
+    arena = loaded(runner, made, solution, tmp_path / "cache")
+    called(runner)
+    assert arena.right()
+
+
+def test_what_an_extension_throws_is_quoted(runner: Runner, made: Problem, tmp_path: Path) -> None:
+    arena = loaded(runner, made, write_extension(tmp_path / "solution", function="refuses"), tmp_path / "cache")
+    with pytest.raises(RunnerFailed) as failed:
+        called(runner)
+    assert failed.value.verdict is Verdict.RUNTIME_ERROR
+    assert failed.value.reason == "ValueError: x has 1 dimensions, not two"
+    assert not arena.right()
+
+
+def test_an_entry_that_is_not_exported_is_named(runner: Runner, made: Problem, tmp_path: Path) -> None:
+    solution = write_extension(tmp_path / "solution", function="hidden")
+    with pytest.raises(RunnerFailed, match=r"no function `hidden`: expected TVM_FFI_DLL_EXPORT_TYPED_FUNC\(hidden, "):
+        loaded(runner, made, solution, tmp_path / "cache")
+
+
+@pytest.mark.slow
+def test_a_torch_extension_is_built_once_and_computes(runner: Runner, made: Problem, tmp_path: Path) -> None:
+    solution = write_extension(tmp_path / "solution", TORCH, binding="torch")
+    arena = loaded(runner, made, solution, tmp_path / "cache")
+    called(runner)
+    assert arena.right()
+    assert built(made, solution, tmp_path / "cache").cached
+    message = {"binding": "torch", "entry": "scale", "params": {}, "destination_passing": True}
+    artefact = built(made, solution, tmp_path / "cache").path
+    with pytest.raises(AttributeError, match=r'no function `scale`: expected m.def\("scale", '):
+        extension.load({**message, "artefact": str(artefact)})
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (TVM_FFI.replace("x.ndim()", "x.rank()"), "main.cpp:30:73: error: 'class tvm::ffi::TensorView' has no member"),
+        ("int run() { return " + "(" * 9 + "; }\n", "main.cpp:1:29: error: expected primary-expression"),
+        ("extern int lost; int run() { return lost; }\n", "undefined reference to `lost'"),
+        ('#include "../solution.yaml"\nint run();\n', "main.cpp:1:10: fatal error: ../solution.yaml: No such file"),
+        ("char run[80 << 20] = {1};\n", "error"),
+    ],
+)
+def test_a_compiler_or_linker_that_says_no_is_quoted(made: Problem, tmp_path: Path, source: str, said: str) -> None:
+    flags = {"link_flags": ["-Wl,-z,defs"]}
+    solution = write_extension(tmp_path / "solution", source, compile=flags)
+    with pytest.raises(BuildFailed) as failed:
+        built(made, solution, tmp_path / "cache")
+    assert said in failed.value.reason.replace("\u2018", "'").replace("\u2019", "'")
+    assert "/sources" not in failed.value.reason
+    assert "\n" not in failed.value.reason
+    assert not list((tmp_path / "cache" / "artefacts").iterdir())
+
+
+def test_code_that_runs_while_compiling_or_linking_sees_and_changes_nothing(made: Problem, tmp_path: Path) -> None:
+    secret, planted = tmp_path / "secret", tmp_path / "planted"
+    secret.write_text("error: nobody's business")
+    script = f"echo error: here >&2; cat {secret} >&2; touch {planted}; exit 1"
+    for number, name in enumerate(("flags", "link_flags")):
+        told = {name: ["-wrapper", f"/bin/sh,-c,{script}"]}
+        solution = write_extension(tmp_path / f"solution{number}", "int run();\n", compile=told)
+        with pytest.raises(BuildFailed, match="error: here") as failed:
+            built(made, solution, tmp_path / "cache")
+        assert "nobody's business" not in failed.value.reason
+        assert not planted.exists()
+
+
+def test_what_it_depends_on_names_an_artefact(made: Problem, tmp_path: Path) -> None:
+    plain = "int run() { return WIDTH * AXIS_n; }\n"
+    seen = set()
+    variants: tuple[dict[str, Any], ...] = (
+        {"params": {"WIDTH": 1}}, {"params": {"WIDTH": 2}}, {"params": {"WIDTH": 1}, "compile": {"flags": ["-O1"]}},
+        {"params": {"WIDTH": 1}, "compile": {"link_flags": ["-s"]}},
+    )  # fmt: skip
+    for number, spec in enumerate(variants):
+        made_here = built(made, write_extension(tmp_path / f"s{number}", plain, **spec), tmp_path / "cache")
+        assert not made_here.cached
+        seen.add(made_here.path)
+    assert len(seen) == len(variants)
+    assert built(made, write_extension(tmp_path / "again", plain, **variants[0]), tmp_path / "cache").cached
+
+
+def test_a_directory_without_a_source_to_compile_is_no_extension(made: Problem, tmp_path: Path) -> None:
+    solution = write_extension(tmp_path / "solution")
+    empty = solution.model_copy(update={"sources": ("parts.h",)})
+    with pytest.raises(BuildFailed, match=r"no source to compile: expected one that ends in \.cu, \.cpp"):
+        built(made, empty, tmp_path / "cache")
+
+
+def test_what_is_missing_is_named_with_the_command_that_brings_it(
+    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solution = write_extension(tmp_path / "solution", "int run();\n", file="main.cu")
+    monkeypatch.setattr(toolkit, "seek_nvcc", lambda: None)
+    with pytest.raises(ConfigurationError, match=r"a \.cu source of language cuda_cpp needs nvcc") as missing:
+        built(made, solution, tmp_path / "cache")
+    assert str(missing.value.remedy).startswith("pip install nvidia-cuda-nvcc ")
+    solution = write_extension(tmp_path / "host", "int run();\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(importlib.util, "find_spec", lambda _: None)
+        with pytest.raises(ConfigurationError, match="needs the package apache-tvm-ffi") as missing:
+            built(made, solution, tmp_path / "cache")
+    assert missing.value.remedy == "pip install apache-tvm-ffi"
+    solution = write_extension(tmp_path / "torch", "int run();\n", binding="torch")
+    monkeypatch.setattr(extension_builder, "sysconfig", SimpleNamespace(get_path=lambda _: str(tmp_path)))
+    with pytest.raises(ConfigurationError, match=r"needs Python's headers, and .*/Python\.h is not here") as missing:
+        built(made, solution, tmp_path / "cache")
+    assert str(missing.value.remedy).startswith("apt-get install python3-dev")
+
+
+def test_a_toolkit_is_found_by_its_headers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/stubs/libcuda.so"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("#!/bin/sh\necho one\necho Build cuda_99\n")
+    (tmp_path / "bin/nvcc").chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    found = toolkit.find_nvcc()
+    assert (found.home, found.version, found.program) == (tmp_path, "Build cuda_99", tmp_path / "bin/nvcc")
+    assert found.libraries == (tmp_path / "lib64", tmp_path / "lib64/stubs")
+    (tmp_path / "include/cuda_runtime.h").unlink()
+    other = toolkit.seek_nvcc()
+    assert other is None or other.home != tmp_path
+
+
+@pytest.mark.skipif(toolkit.seek_nvcc() is None, reason=NEEDS_NVCC)
+def test_nvcc_is_quoted_with_the_users_file_and_line(made: Problem, tmp_path: Path) -> None:
+    source = "__global__ void kernel(float* y) {\n    y[threadIdx.x] = lost;\n}\nvoid run();\n"
+    with pytest.raises(BuildFailed) as failed:
+        built(made, write_extension(tmp_path / "solution", source, file="main.cu"), tmp_path / "cache")
+    assert failed.value.reason.startswith('main.cu(2): error: identifier "lost" is undefined')
