@@ -57,7 +57,8 @@ def _tvm_ffi(path: str, name: str) -> Callable[..., Any]:
     module = tvm_ffi.load_module(path)
     if not module.implements_function(name):
         raise AttributeError(f"no function `{name}`: expected TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, ...)")
-    return module.get_function(name)  # type: ignore[no-any-return]
+    function: Callable[..., Any] = module.get_function(name)
+    return function
 
 
 def _returning(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,5 +73,5 @@ def _as_torch(returned: Any) -> Any:  # noqa: ANN401
     if returned is None or isinstance(returned, torch.Tensor):
         return returned
     if hasattr(returned, "__dlpack__"):
-        return torch.from_dlpack(returned)
+        return torch.utils.dlpack.from_dlpack(returned)
     return [_as_torch(each) for each in returned] if isinstance(returned, Sequence) else returned

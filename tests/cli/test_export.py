@@ -17,7 +17,7 @@ from tests.store.ledgers import PROBLEM, git
 from tests.store.test_audit import Place
 
 PYTHON = "import torch\n\n\ndef run(x, y, BLOCK=1):\n    y.copy_(x + BLOCK)\n"
-GIVEN = {"name": "n", "definition": "d", "author": "a", "description": "w", "target": "h200"}
+GIVEN: dict[str, Any] = {"name": "n", "definition": "d", "author": "a", "description": "w", "target": "h200"}
 
 
 def solution(directory: Path, language: str, file: str, text: str, **more: Any) -> Any:

@@ -59,7 +59,8 @@ class Attack:
     caught: tuple[Verdict, ...] = ()
     """The verdicts that catch it; none: it passes, and its number is honest."""
     fools: Literal["speed", "wrong", "plant", "hang", "litter", "flood"] = "speed"
-    language: Literal["pytorch", "triton", "cuda"] = "pytorch"
+    language: Literal["pytorch", "triton", "cuda", "cuda_cpp"] = "pytorch"
+    binding: Literal["tvm_ffi", "torch"] | None = None
     problem: str = "linear"
     destination_passing: bool = True
     files: tuple[tuple[str, str], ...] = ()
@@ -70,12 +71,14 @@ class Attack:
     def write(self, directory: Path, words: dict[str, str]) -> Path:
         """The solution as a directory."""
         directory.mkdir(parents=True)
-        main = "kernel.cu" if self.language == "cuda" else "kernel.py"
+        main = "kernel.cu" if self.language in {"cuda", "cuda_cpp"} else "kernel.py"
         spec: dict[str, Any] = {"language": self.language, "entry": f"{main}::run"}
         if self.language == "cuda":
             spec |= {"launch": [dict(one) for one in self.launch or (ROWS,)], "workspaces": dict(self.workspaces)}
         else:
             spec["destination_passing"] = self.destination_passing
+        if self.binding is not None:
+            spec["binding"] = self.binding
         (directory / "solution.yaml").write_text(yaml.safe_dump(spec))
         for name, text in ((main, self.source), *self.files):
             filled = textwrap.dedent(text)

@@ -28,9 +28,13 @@ from harness.model.problem import Problem
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 from harness.runner import extension, wire
+from harness.store.problems import load_problem
+from harness.store.solutions import check_solution, load_solution
 from tests.judge.extensions import NEEDS_NVCC, TORCH, TVM_FFI, write_extension
 from tests.judge.made import problem, tensor
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "cuda_cpp"
+PROBLEMS = Path(__file__).parents[2] / "problems"
 SLOTS = 3
 _WITHIN_S = 60.0
 
@@ -251,3 +255,38 @@ def test_nvcc_is_quoted_with_the_users_file_and_line(made: Problem, tmp_path: Pa
     with pytest.raises(BuildFailed) as failed:
         built(made, write_extension(tmp_path / "solution", source, file="main.cu"), tmp_path / "cache")
     assert failed.value.reason.startswith('main.cu(2): error: identifier "lost" is undefined')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(toolkit.seek_nvcc() is None, reason=NEEDS_NVCC)
+def test_the_example_compiles_for_hopper_and_blackwell(tmp_path: Path) -> None:
+    solution = load_solution(EXAMPLES / "swiglu_tvm_ffi")
+    swiglu = load_problem(PROBLEMS / "starter" / "swiglu_h14336")
+    made_here = [built(swiglu, solution, tmp_path / "cache", each) for each in ("sm_90a", "sm_100a")]
+    assert made_here[0].path != made_here[1].path
+    for each in made_here:
+        assert b"__tvm_ffi_run" in each.path.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(toolkit.seek_nvcc() is None, reason=NEEDS_NVCC)
+def test_device_code_is_compiled_for_the_device_at_hand(made: Problem, tmp_path: Path) -> None:
+    source = """
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error compiled for another
+#endif
+__global__ void kernel() {}
+void run() { kernel<<<1, 1>>>(); }
+"""
+    solution = write_extension(tmp_path / "solution", source, file="main.cu")
+    assert built(made, solution, tmp_path / "cache", "sm_90a").path.is_file()
+    with pytest.raises(BuildFailed, match="compiled for another"):
+        built(made, solution, tmp_path / "cache", "sm_90")
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in EXAMPLES.glob("*/solution.yaml")))
+def test_an_example_is_a_solution_of_its_problem(name: str) -> None:
+    solution = load_solution(EXAMPLES / name)
+    of = load_problem(PROBLEMS / (solution.spec.notes or "").rpartition("for problem ")[2])
+    assert check_solution(solution, of.definition) == []
+    assert solution.spec.binding == name.removeprefix("swiglu_")

