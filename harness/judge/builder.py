@@ -38,6 +38,7 @@ QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
 _MESSAGE_BYTES = 64 << 10
 _REASON_LINES = 3
 _FORMAT = 1
+_ERROR = re.compile(r"\b(error|undefined reference|cannot find -l\S+|fatal)\b", re.IGNORECASE)
 
 
 class BuildFailed(Exception):  # noqa: N818 - an outcome
@@ -200,6 +201,6 @@ def compiled(
 def reason_of(said: str, sources: str) -> str:
     """The compiler's first error lines, in the user's own file names; warnings and notes left out."""
     lines = [line.replace(f"{sources}/", "") for line in said.splitlines()]
-    errors = [line for line in lines if re.search(r"\b(error|undefined reference|fatal)\b", line, re.IGNORECASE)]
+    errors = [line for line in lines if _ERROR.search(line)]
     chosen = (errors or [line for line in lines if line.strip()])[:_REASON_LINES]
     return " | ".join("".join(letter for letter in line if letter.isprintable())[:200] for line in chosen)

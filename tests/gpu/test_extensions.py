@@ -79,7 +79,10 @@ WRONG = (
         "ValueError: not today",
     ),
     extension(
-        "is_not_exported", TVM_FFI.replace("FUNC(run", "FUNC(walk"), (Verdict.RUNTIME_ERROR,), "no function `run`"
+        "is_not_exported",
+        TVM_FFI.replace("FUNC(run, launch)", "FUNC(walk, launch)  // not run"),
+        (Verdict.RUNTIME_ERROR,),
+        "no function `run`",
     ),
 )
 

@@ -179,6 +179,12 @@ def test_a_compiler_or_linker_that_says_no_is_quoted(made: Problem, tmp_path: Pa
     assert not list((tmp_path / "cache" / "artefacts").iterdir())
 
 
+def test_a_library_that_is_not_here_is_named(made: Problem, tmp_path: Path) -> None:
+    solution = write_extension(tmp_path / "solution", "int run();\n", compile={"link_flags": ["-lnowhere"]})
+    with pytest.raises(BuildFailed, match="cannot find -lnowhere"):
+        built(made, solution, tmp_path / "cache")
+
+
 def test_code_that_runs_while_compiling_or_linking_sees_and_changes_nothing(made: Problem, tmp_path: Path) -> None:
     secret, planted = tmp_path / "secret", tmp_path / "planted"
     secret.write_text("error: nobody's business")
