@@ -85,7 +85,7 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
         whole = [compiler()[0], *arguments, "-I", sources, "-o", f"{output}/{ARTEFACT}"]
         return [*whole, f"{sources}/{solution.spec.file}"]
 
-    key = content_key(solution, [compiler(), _machine(), arguments])
+    key = content_key(solution, [compiler(), _machine(), solution.spec.file, arguments])
     limits = Limits(address_space_bytes=8 * GIB, memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
     return kept(cache_dir, key, lambda scratch: compiled(solution, command, scratch, sandbox, limits, BUILD_S))
 
@@ -120,8 +120,8 @@ def defines(problem: Problem, params: Mapping[str, ParamValue]) -> list[str]:
 
 
 def content_key(solution: Solution, settings: Sequence[object]) -> str:
-    """A name made of a solution's sources, its entry, and everything else (as JSON) that what is built depends on."""
-    digest = hashlib.sha256(json.dumps([_FORMAT, solution.spec.entry, *settings]).encode())
+    """A name made of a solution's sources and of everything else (as JSON) that what is built depends on."""
+    digest = hashlib.sha256(json.dumps([_FORMAT, *settings]).encode())
     for name in solution.sources:
         data = (solution.directory / name).read_bytes()
         digest.update(f"\n{name}\n{len(data)}\n".encode())

@@ -96,7 +96,7 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
         "options": options,
         "kernels": kernels,
     }
-    kept = cache_dir / "cubins" / content_key(solution, [_FORMAT, request])
+    kept = cache_dir / "cubins" / content_key(solution, [_FORMAT, solution.spec.file, request])
     if _whole(kept):
         return SealedBuild(kept, plans, cached=True)
     kept.parent.mkdir(parents=True, exist_ok=True)

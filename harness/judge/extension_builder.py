@@ -44,7 +44,6 @@ from harness.runner.extension import EXTENSION
 
 _CUDA, _CPP = ".cu", (".cpp", ".cc", ".cxx", ".c")
 _TORCH_BUILD_S = 300.0
-_LIMITS = Limits(memory_bytes=16 * GIB, file_bytes=LARGEST_ARTEFACT, processes=256)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,8 @@ def build_extension(
             program = f"{RUNNER_HOME}/runner/compilers.py" if confined else str(compilers.__file__)
             return [sys.executable, "-I", "-B", program, f"{output}/request.json"]
 
-        return compiled(solution, command, scratch, sandbox, _LIMITS, binding.build_s, commands.shown)
+        limits = Limits(memory_bytes=16 * GIB, file_bytes=LARGEST_ARTEFACT, processes=256)
+        return compiled(solution, command, scratch, sandbox, limits, binding.build_s, commands.shown)
 
     return kept(cache_dir, content_key(solution, settings), make)
 
@@ -158,13 +158,10 @@ class _Commands:
         return [f"-I{path}" for path in (inside, *self._cutlass, *self._binding.includes)]
 
     def _link(self) -> list[str]:
-        found = [f"-L{path}" for path in self._binding.libraries]
-        runtime: list[str] = []
-        if self._nvcc is not None:
-            found += [f"-L{path}" for path in self._nvcc.libraries]
-            # Static: whichever CUDA torch brings, the one that was compiled against is the one that runs.
-            runtime = ["-lcudart_static", "-lrt", "-ldl", "-lpthread"] if self._architecture else []
-        return [*found, *self._binding.links, *self._solution.spec.compile.link_flags, *runtime]
+        nvcc = self._nvcc
+        found = [*self._binding.libraries, *(nvcc.libraries if nvcc else ())]
+        own = [*self._binding.links, *self._solution.spec.compile.link_flags, *(nvcc.runtime if nvcc else ())]
+        return [*(f"-L{path}" for path in found), *own]
 
 
 def _tvm_ffi() -> _Binding:

@@ -80,6 +80,15 @@ class Nvcc:
         below = (self.home / name for name in ("lib64", "lib", "lib64/stubs", "lib/stubs"))
         return tuple(dict.fromkeys(path.resolve() for path in below if path.is_dir()))
 
+    @property
+    def runtime(self) -> tuple[str, ...]:
+        """The linker's flags for the CUDA runtime.
+
+        Static where it can be: what was compiled against is then what runs, whichever CUDA torch brings.
+        """
+        static = any((path / "libcudart_static.a").is_file() for path in self.libraries)
+        return ("-lcudart_static", "-lrt", "-ldl", "-lpthread") if static else ("-lcudart",)
+
 
 def find_nvcc() -> Nvcc:
     """Nvcc of a toolkit named by CUDA_HOME or CUDA_PATH, of NVIDIA's wheels, of the PATH, or of /usr/local/cuda.

@@ -62,6 +62,12 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         started.kill()
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For what several tests load: it is compiled once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 class Arena:
     """A workload's slots in shared memory, and what lies in them."""
 
@@ -113,25 +119,29 @@ def built(made: Problem, solution: Solution, cache: Path, architecture: str = "s
     return build_extension(made, solution, architecture=lambda: architecture, cache_dir=cache, sandbox="bubblewrap")
 
 
-def test_a_tvm_ffi_extension_is_built_once_and_computes(runner: Runner, made: Problem, tmp_path: Path) -> None:
+def test_a_tvm_ffi_extension_is_built_once_and_computes(
+    runner: Runner, made: Problem, cache: Path, tmp_path: Path
+) -> None:
     solution = write_extension(tmp_path / "solution")
-    arena = loaded(runner, made, solution, tmp_path / "cache")
+    arena = loaded(runner, made, solution, cache)
     assert not arena.right()
     called(runner)
     assert arena.right()
-    assert built(made, solution, tmp_path / "cache").cached
+    assert built(made, solution, cache).cached
 
 
 @pytest.mark.parametrize("function", ["returned", "listed"])
-def test_what_an_extension_returns_is_delivered(runner: Runner, made: Problem, tmp_path: Path, function: str) -> None:
+def test_what_an_extension_returns_is_delivered(
+    runner: Runner, made: Problem, cache: Path, tmp_path: Path, function: str
+) -> None:
     solution = write_extension(tmp_path / "solution", function=function, destination_passing=False)
-    arena = loaded(runner, made, solution, tmp_path / "cache")
+    arena = loaded(runner, made, solution, cache)
     called(runner)
     assert arena.right()
 
 
-def test_what_an_extension_throws_is_quoted(runner: Runner, made: Problem, tmp_path: Path) -> None:
-    arena = loaded(runner, made, write_extension(tmp_path / "solution", function="refuses"), tmp_path / "cache")
+def test_what_an_extension_throws_is_quoted(runner: Runner, made: Problem, cache: Path, tmp_path: Path) -> None:
+    arena = loaded(runner, made, write_extension(tmp_path / "solution", function="refuses"), cache)
     with pytest.raises(RunnerFailed) as failed:
         called(runner)
     assert failed.value.verdict is Verdict.RUNTIME_ERROR
@@ -139,10 +149,10 @@ def test_what_an_extension_throws_is_quoted(runner: Runner, made: Problem, tmp_p
     assert not arena.right()
 
 
-def test_an_entry_that_is_not_exported_is_named(runner: Runner, made: Problem, tmp_path: Path) -> None:
+def test_an_entry_that_is_not_exported_is_named(runner: Runner, made: Problem, cache: Path, tmp_path: Path) -> None:
     solution = write_extension(tmp_path / "solution", function="hidden")
     with pytest.raises(RunnerFailed, match=r"no function `hidden`: expected TVM_FFI_DLL_EXPORT_TYPED_FUNC\(hidden, "):
-        loaded(runner, made, solution, tmp_path / "cache")
+        loaded(runner, made, solution, cache)
 
 
 @pytest.mark.slow
@@ -250,6 +260,9 @@ def test_a_toolkit_is_found_by_its_headers_too(tmp_path: Path, monkeypatch: pyte
     found = toolkit.find_nvcc()
     assert (found.home, found.version, found.program) == (tmp_path, "Build cuda_99", tmp_path / "bin/nvcc")
     assert found.libraries == (tmp_path / "lib64", tmp_path / "lib64/stubs")
+    assert list(found.runtime) == ["-lcudart"]
+    (tmp_path / "lib64/libcudart_static.a").touch()
+    assert "-lcudart_static" in found.runtime
     (tmp_path / "include/cuda_runtime.h").unlink()
     other = toolkit.seek_nvcc()
     assert other is None or other.home != tmp_path
