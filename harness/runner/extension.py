@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,15 +63,17 @@ def _tvm_ffi(path: str, name: str) -> Callable[..., Any]:
 
 def _returning(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:  # noqa: ANN401 - tensors and scalars in, whatever it returns out
-        return _as_torch(function(*arguments))
+        return as_torch(function(*arguments))
 
     return call
 
 
-def _as_torch(returned: Any) -> Any:  # noqa: ANN401
-    """What a TVM-FFI function returned, its tensors as torch's."""
-    if returned is None or isinstance(returned, torch.Tensor):
+def as_torch(returned: Any) -> Any:  # noqa: ANN401
+    """What a function returned, its tensors as torch's: with an older torch, TVM-FFI gives its own."""
+    if isinstance(returned, torch.Tensor | str):
         return returned
     if hasattr(returned, "__dlpack__"):
         return torch.utils.dlpack.from_dlpack(returned)
-    return [_as_torch(each) for each in returned] if isinstance(returned, Sequence) else returned
+    if isinstance(returned, Mapping):
+        return {name: as_torch(each) for name, each in returned.items()}
+    return [as_torch(each) for each in returned] if isinstance(returned, Sequence) else returned

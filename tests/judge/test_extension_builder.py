@@ -140,6 +140,18 @@ def test_what_an_extension_returns_is_delivered(
     assert arena.right()
 
 
+def test_tensors_of_tvm_ffis_own_become_torchs() -> None:
+    import tvm_ffi
+
+    x = torch.arange(3.0)
+    own = tvm_ffi.from_dlpack(x)
+    one, two, named = extension.as_torch([own, tvm_ffi.convert([own]), tvm_ffi.convert({"y": own})])
+    for found in (one, two[0], named["y"]):
+        assert isinstance(found, torch.Tensor)
+        assert found.data_ptr() == x.data_ptr()
+    assert extension.as_torch(["text", None, 3, x]) == ["text", None, 3, x]
+
+
 def test_what_an_extension_throws_is_quoted(runner: Runner, made: Problem, cache: Path, tmp_path: Path) -> None:
     arena = loaded(runner, made, write_extension(tmp_path / "solution", function="refuses"), cache)
     with pytest.raises(RunnerFailed) as failed:
