@@ -29,8 +29,11 @@ from harness.store.workspace import Workspace
 
 START_S = 180.0
 """A judge imports torch and calibrates its clock before it is ready; on a slow, cold disk that takes minutes."""
-MARGIN_S = 120.0
-"""Beyond the judge's own limit, which is what ends a candidate that hangs: this one is for a judge that does."""
+MARGIN_S = 420.0
+"""Beyond the judge's own limit, which is what ends a candidate that hangs: this one is for a judge that does.
+
+The judge's limit counts from the first round on; building an extension before that may take 300 s.
+"""
 BASELINE_FACTOR = 10.0
 """A baseline request times every variant of the reference on every workload, and compiles one of them first."""
 FIRST_PAUSE_S = 0.2
