@@ -33,6 +33,9 @@ from harness.store.solutions import check_solution, load_solution
 from tests.judge.extensions import NEEDS_NVCC, TORCH, TVM_FFI, write_extension
 from tests.judge.made import problem, tensor
 
+pytestmark = pytest.mark.xdist_group("extensions")
+"""One process compiles what they share and starts the runner."""
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cuda_cpp"
 PROBLEMS = Path(__file__).parents[2] / "problems"
 SLOTS = 3

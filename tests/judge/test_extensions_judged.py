@@ -22,7 +22,7 @@ from tests.judge.attacks.conftest import Lines
 from tests.judge.courtroom import write_problem
 from tests.judge.extensions import PARTS, TVM_FFI, write_extension
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("judge")]
 
 _TOLD = (
     "from harness.judge.devices.cpu import CpuDevice; CpuDevice.languages = ('cuda_cpp',); "
