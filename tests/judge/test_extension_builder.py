@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,13 +57,20 @@ def made() -> Problem:
     )
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    started = Runner(RunnerPlan(sandbox="bubblewrap", limits=Limits(), scratch=tmp_path_factory.mktemp("runner")))
+@contextmanager
+def fresh_runner(scratch: Path) -> Iterator[Runner]:
+    started = Runner(RunnerPlan(sandbox="bubblewrap", limits=Limits(), scratch=scratch))
     try:
         yield started
     finally:
         started.kill()
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """For tests that load one and the same artefact: to the dynamic loader a path is a library."""
+    with fresh_runner(tmp_path_factory.mktemp("runner")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +105,7 @@ def loaded(runner: Runner, made: Problem, solution: Solution, cache: Path) -> Ar
     staged = sides.stage_solution(made, solution, cache_dir=cache, sandbox="bubblewrap")
     assert not staged.sealed
     arena = Arena(layout_of(made, made.workloads[0]))
-    (runner.stage / "artefact.so").unlink(missing_ok=True)  # it is still mapped: a runner is meant for one solution
+    (runner.stage / "artefact.so").unlink(missing_ok=True)  # it is still mapped, and would be cut under it
     words = {"input_bytes": arena.inputs.bytes, "output_bytes": arena.outputs.bytes}
     descriptors = (arena.inputs.descriptor, arena.outputs.descriptor)
     runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _WITHIN_S, descriptors)
@@ -171,10 +179,11 @@ def test_an_entry_that_is_not_exported_is_named(runner: Runner, made: Problem, c
 
 
 @pytest.mark.slow
-def test_a_torch_extension_is_built_once_and_computes(runner: Runner, made: Problem, tmp_path: Path) -> None:
+def test_a_torch_extension_is_built_once_and_computes(made: Problem, tmp_path: Path) -> None:
     solution = write_extension(tmp_path / "solution", TORCH, binding="torch")
-    arena = loaded(runner, made, solution, tmp_path / "cache")
-    called(runner)
+    with fresh_runner(tmp_path) as runner:
+        arena = loaded(runner, made, solution, tmp_path / "cache")
+        called(runner)
     assert arena.right()
     assert built(made, solution, tmp_path / "cache").cached
     message = {"binding": "torch", "entry": "scale", "params": {}, "destination_passing": True}
