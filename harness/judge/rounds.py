@@ -244,7 +244,10 @@ class Rounds:
             batch = side.batch(self.memory, range(made), self._patience(made) * patience)
             if side is self.candidate:
                 self._check(self._sample(made))
-            calls = calls_for(per_call_ns(batch, made, calibration), self.memory.capacity, calibration)
+            # A call that seems to take longer in a batch than alone (the quickest of several) was disturbed, and batches
+            # that are short on one side only suffer more from what disturbs both.
+            one = min(alone_ns, per_call_ns(batch, made, calibration))
+            calls = calls_for(one, self.memory.capacity, calibration)
         return calls
 
     def time(self, half_width: float, cap_s: float) -> Timed:

@@ -30,6 +30,7 @@ from harness.judge.memory import OutputPool, Region
 from harness.judge.native import load_native
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
+from harness.judge.steal import Steal
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem
@@ -108,6 +109,7 @@ class CpuDevice:
         limits = Limits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)
         self._plan = RunnerPlan(sandbox=sandbox, limits=limits, scratch=self._scratch, pinned=frozenset({self._cpu}))
         self._standby = Standby(self._plan)
+        self._steal = Steal()
         self._native = load_native(cache)
         self.summed: Summed = self._native.summed if self._native is not None else summed
         self._cold = self._native is not None and self._native.flushes
@@ -214,6 +216,7 @@ class CpuDevice:
         try:
             runner.channel.must_be_silent()
             runner.channel.send_call(call, slots)
+            stolen = self._steal.taken_ns(self._cpu)
             with _first_in_line(herd):
                 before, mine = herd.run_delay_ns(), _waited_ns()
                 record, begin, end = self._exchange(runner, min(within_s, _URGENT_S))
@@ -224,12 +227,12 @@ class CpuDevice:
             raise runner.failure(error, within_s) from None
         if record is None:
             raise runner.failure(ChannelTimeout(), within_s)
-        after = herd.run_delay_ns()
+        after, stolen = herd.run_delay_ns(), self._steal.taken_ns(self._cpu) - stolen
         runner.accept(record)
         if record.code is not wire.Code.DONE or record.call != call:
             raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
         on, waited, total = (late - early for late, early in zip(after, before, strict=True))
-        outside = max(0, waited - max(0, total - on)) + mine
+        outside = max(0, waited - max(0, total - on)) + mine + max(0, stolen)
         return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=outside)
 
     def _exchange(self, runner: Runner, within_s: float, since_ns: int | None = None) -> tuple[Record | None, int, int]:
@@ -290,6 +293,7 @@ class CpuDevice:
             self._pool.shutdown()
         self._inputs.close()
         self._spare_outputs.close()
+        self._steal.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self._lock)
 
