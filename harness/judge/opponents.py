@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.errors import FormatError
 from harness.judge.builder import BuildFailed
 from harness.judge.devices import Device
 from harness.judge.inputs import InputSource
@@ -69,7 +70,13 @@ class Opponents:
         Raises:
             BaselineFailed: it does not build or load.
         """
-        solution = load_solution(problem.directory / BASELINE_DIRECTORY)
+        try:
+            solution = load_solution(problem.directory / BASELINE_DIRECTORY)
+        except FormatError as error:
+            raise BaselineFailed(f"baseline/ is malformed: {error}") from None
+        language = solution.spec.language
+        if language not in self._device.languages:
+            raise BaselineFailed(f"baseline/ is in {language}, which does not run on the device {self._device.target}")
         runner: Runner | None = None
         try:
             staged = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)

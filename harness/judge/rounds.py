@@ -244,8 +244,8 @@ class Rounds:
             batch = side.batch(self.memory, range(made), self._patience(made) * patience)
             if side is self.candidate:
                 self._check(self._sample(made))
-            # A call that seems to take longer in a batch than alone (the quickest of several) was disturbed, and batches
-            # that are short on one side only suffer more from what disturbs both.
+            # A call that seems to take longer in a batch than alone (the quickest of several) was disturbed; and if one
+            # side's batches are shorter, it suffers more from what disturbs both.
             one = min(alone_ns, per_call_ns(batch, made, calibration))
             calls = calls_for(one, self.memory.capacity, calibration)
         return calls

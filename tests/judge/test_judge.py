@@ -308,3 +308,20 @@ def test_twenty_times_itself(court: JudgeProcess, tmp_path: Path) -> None:
     intervals = _against_itself(court, tmp_path, 20)
     assert sum(low <= 1.0 <= high for low, high in intervals) >= 16, intervals
     assert all((high - low) / 2 <= 0.0205 for low, high in intervals), intervals
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("void scale() {}", "baseline/ is in cuda_cpp, which does not run on the device cpu"),
+        ("", "baseline/ is malformed: "),
+    ],
+)
+def test_a_baseline_that_cannot_run_here_is_the_problems_fault(
+    court: JudgeProcess, tmp_path: Path, source: str, said: str
+) -> None:
+    problem = write_problem(tmp_path)
+    write_cpp(problem / "baseline", source, language="cuda_cpp")
+    answer = judge(court, problem, write_cpp(tmp_path / "solution"), baseline={"n40000": "baseline"})
+    assert answer.verdict is Verdict.INVALID_REFERENCE
+    assert said in str(answer.reason)
