@@ -26,7 +26,7 @@ demo: $(VENV)/installed sandbox
 	$(BIN)/python -m tests.demo
 
 test: $(VENV)/installed sandbox
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not slow and not serial"
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not gpu and not slow and not serial"
 	$(BIN)/python -m pytest -m "serial and not gpu and not slow"
 
 # Chromium, for the report's tests in a browser: the distribution's own, driven by playwright without a download of its own.

@@ -68,7 +68,7 @@ def _machine() -> Iterator[Check]:
     yield _compiler()
     yield _sandbox()
     yield _torch()
-    yield _gpu()
+    yield from _gpu()
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     mend = "" if free > _FREE_GB else "rm -r .harness/cache    # derived, made again when needed"
     yield Check("disk", "ok" if free > _FREE_GB else "missing", f"{free:.0f} GB free", mend)
@@ -112,11 +112,30 @@ def _torch() -> Check:
         return Check("torch", "missing", "not installed", "pip install torch")
 
 
-def _gpu() -> Check:
+def _gpu() -> Iterator[Check]:
+    """The GPU, what its judge needs, and what some languages need beyond that."""
+    from importlib.util import find_spec
+
+    from harness.judge.toolkit import seek_nvcc
+
     said = _ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if said is None:
-        return Check("GPU", "note", "none that nvidia-smi sees: device cpu is the default here")
-    return Check("GPU", "note", f"{said.splitlines()[0]}; this version judges on the device cpu")
+        yield Check("GPU", "note", "none that nvidia-smi sees: device cpu is the default here")
+        return
+    yield Check("GPU", "ok", said.splitlines()[0])
+    lacking = [name for name in ("cupy", "pynvml") if find_spec(name) is None]
+    if lacking:
+        install = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"
+        yield Check("GPU packages", "missing", f"{' and '.join(lacking)}: the device cuda needs them", install)
+    for name, package, command in (
+        ("triton", "language triton", "pip install triton"),
+        ("tvm_ffi", "language cuda_cpp", "pip install apache-tvm-ffi"),
+        ("cutlass", "language cute_dsl", "pip install nvidia-cutlass-dsl"),
+    ):
+        if find_spec(name) is None:
+            yield Check(name, "note", f"not here: {package} needs it: {command}")
+    if seek_nvcc() is None:
+        yield Check("nvcc", "note", "not here: language cuda_cpp needs it for .cu sources: set CUDA_HOME to a toolkit")
 
 
 def _defaults(workspace: Workspace | None) -> Iterator[Check]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
+from tests.cli.test_devices import see_gpu
 from tests.site import Site, git
 from tests.waiting import wait_until
 
 
 def checks(site: Site, extra: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, str]]]:
     done = site.run("doctor", "--json", extra=extra)
-    text = done.stdout[: done.stdout.rindex("]") + 1]
-    return done.returncode, {row["what"]: row for row in json.loads(text) if "what" in row}
+    rows, _ = json.JSONDecoder().raw_decode(done.stdout)
+    return done.returncode, {row["what"]: row for row in rows if "what" in row}
 
 
 def without(tmp_path: Path, *missing: str) -> str:
@@ -124,3 +126,15 @@ def test_every_complaint_ends_with_a_command(site: Site, tmp_path: Path) -> None
     for row in complaints:
         assert row["mend"].split()[0] in {"apt-get", "sudo", "pip", "git", "harness", "rm", "${EDITOR:-vi}"}, row
         assert f"    {row['mend']}" in done.stdout
+
+
+def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:
+    code, found = checks(site, {"PATH": see_gpu(tmp_path / "smi", "NVIDIA H200"), "CUDA_HOME": "/nowhere"})
+    assert found["GPU"]["found"] == "NVIDIA H200"
+    if find_spec("cupy") is None:  # as in every environment without a GPU
+        assert code == 1
+        assert found["GPU packages"]["state"] == "missing"
+        assert found["GPU packages"]["mend"].startswith("pip install 'kernel-harness[gpu13]'")
+        assert found["default device"]["found"].startswith("cpu: there is a GPU (h200), and no CuPy")
+    if find_spec("cutlass") is None:
+        assert "pip install nvidia-cutlass-dsl" in found["cutlass"]["found"]
