@@ -88,6 +88,8 @@ class Gateway:
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
         self._started: Future[None] = Future()
         self._client: ClientSession | None = None
+        self.counting: set[asyncio.Future[Any]] = set()
+        """Answers that are being added to accounts: a session whose client has gone is over when they are."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -175,8 +177,12 @@ class Served:
 
     def close(self) -> None:
         """Stop serving it; what is under way is broken off."""
-        self.gateway.call(self.runner.cleanup())
+        self.gateway.call(self._end())
         os.close(self.directory)
+
+    async def _end(self) -> None:
+        await self.runner.cleanup()
+        await asyncio.gather(*self.gateway.counting)
 
 
 @dataclass
@@ -272,7 +278,10 @@ class _Passing:
         finally:
             used.end()
             if used.begun:
-                await asyncio.shield(_aside(self.meter.add_answer, used.model, used.spent()))
+                counting = asyncio.ensure_future(_aside(self.meter.add_answer, used.model, used.spent()))
+                self.gateway.counting.add(counting)
+                counting.add_done_callback(self.gateway.counting.discard)
+                await asyncio.shield(counting)
         return response
 
 
