@@ -45,6 +45,7 @@ def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path) -> None:
     assert "x (" in last
 
 
+@pytest.mark.slow
 def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     wrong = write_cpp(tmp_path / "wrong", KERNEL.replace("i = 0", "i = 1"))

@@ -101,6 +101,7 @@ def test_it_ends_cleanly_on_a_signal_and_goes_on_later(site: Site, number: int, 
     assert audit.returncode == 0, audit.stdout
 
 
+@pytest.mark.slow
 def test_killed_it_leaves_nothing_running_and_goes_on_where_it_was(site: Site) -> None:
     process = site.start(*START)
     until_judging(site)
@@ -116,8 +117,9 @@ def test_killed_it_leaves_nothing_running_and_goes_on_where_it_was(site: Site) -
 
 @pytest.mark.parametrize(
     "part",
-    ["daemon", pytest.param("planner", marks=pytest.mark.slow), pytest.param("worker-w01", marks=pytest.mark.slow)],
+    ["daemon", "planner", "worker-w01"],
 )
+@pytest.mark.slow
 def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: str) -> None:
     process = site.start(*START)
     until_judging(site)

@@ -203,6 +203,7 @@ def _descendants(pid: int) -> set[int]:
     return found - {pid}
 
 
+@pytest.mark.slow
 def test_one_judge_holds_the_device_and_nothing_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as first:
