@@ -133,18 +133,25 @@ COMPILED = Attack(
 @pytest.mark.serial
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
 def test_passes(control: Attack, courts: Courts) -> None:
+    # On a host that takes the processor away a single reading can be many times too long.
+    assert any(_reads_what_is_claimed(control, courts) for _ in range(3))
+
+
+def _reads_what_is_claimed(control: Attack, courts: Courts) -> bool:
+    """Whether ours bounds what the runner's own clock says from above, and not wildly; all else must hold."""
     answer = courts.real(control)
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.summary.speedup_ci95 is not None
     low, high = answer.summary.speedup_ci95
     assert 0.001 < low <= high < 10
+    near = True
     for workload in answer.workloads:
         assert workload.checked >= 12
         assert workload.matched == 1.0
         assert workload.latency_us is not None
         assert workload.claimed_us is not None
-        # Ours is an upper bound of what the runner's own clock says (which is never used), and no wild one.
-        assert 0.8 * workload.claimed_us < workload.latency_us < 2.5 * workload.claimed_us + 100
+        near = near and 0.8 * workload.claimed_us < workload.latency_us < 2.5 * workload.claimed_us + 100
+    return near
 
 
 @pytest.mark.slow
