@@ -26,6 +26,7 @@ import claude_agent_sdk as sdk
 from claude_agent_sdk.types import HookContext, HookInput, HookJSONOutput
 
 from harness.agents import confinement
+from harness.agents.loop import run_and_close
 from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse, Usage
 from harness.errors import ConfigurationError
 from harness.store.files import atomic_write
@@ -154,7 +155,7 @@ class ClaudeSession:
 
     def _run(self) -> None:
         try:
-            end = asyncio.run(self._conversation())
+            end = run_and_close(self._conversation())
         except Exception as error:  # the border of the SDK: whatever it raises, the worker goes on
             logger.exception("the session %s broke", self.id)
             end = End("crashed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")

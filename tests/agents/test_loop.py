@@ -1,0 +1,29 @@
+"""The loop of a session: what it started is closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from typing import Any
+
+import pytest
+
+from harness.agents.loop import run_and_close
+
+
+def test_a_process_whose_pipes_outlive_it_is_closed_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child of the process holds its standard output; the SDK, like this, asks only whether the process has ended."""
+
+    async def talk() -> int:
+        pipe = asyncio.subprocess.PIPE
+        held = await asyncio.create_subprocess_exec("sh", "-c", "sleep 20 & exit 3", stdout=pipe, stderr=pipe)
+        while held.returncode is None:  # noqa: ASYNC110 - `wait` waits for the pipes
+            await asyncio.sleep(0)
+        return held.returncode
+
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    assert run_and_close(talk()) == 3
+    gc.collect()
+    assert complaints == []
