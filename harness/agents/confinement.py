@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Literal
 
 import harness
 from harness.errors import ConfigurationError
+from harness.store.interpreter import python_prefixes
 
 TASK = "/task"
 """Inside: the agent's working directory."""
@@ -117,7 +117,7 @@ def _binds(view: View) -> list[str]:
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     arguments += ["--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]  # noqa: S108
     package = Path(harness.__file__).resolve().parent
-    for prefix in _python_prefixes():
+    for prefix in python_prefixes(_SYSTEM):
         arguments += ["--ro-bind", str(prefix), str(prefix)]
         if package.is_relative_to(prefix):
             arguments += ["--tmpfs", str(package)]
@@ -157,16 +157,6 @@ def _verb(view: View) -> Path:
         script.write_text(text)
         script.chmod(0o755)
     return script
-
-
-def _python_prefixes() -> list[Path]:
-    """Where the interpreter, its standard library and its packages lie, outermost directories only."""
-    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "include")}
-    found = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sys.exec_prefix, *paths)}
-    found |= {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent}
-    system = [Path(path) for path in _SYSTEM]
-    found = {path for path in found if path.is_dir() and not any(path.is_relative_to(root) for root in system)}
-    return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
 
 
 def check() -> str:

@@ -14,8 +14,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,6 +26,7 @@ from harness.errors import ConfigurationError
 from harness.judge.limits import Limits, apply_limits, join_cgroups, remove_cgroups
 from harness.judge.seccomp import program_file
 from harness.model.config import SandboxKind
+from harness.store.interpreter import python_prefixes
 
 RUNNER_HOME = "/opt/judge"
 """Inside: the directory that holds the package `runner`."""
@@ -49,19 +48,9 @@ class Binds:
     tmp_bytes: int = 512 << 20
 
 
-def _python_prefixes() -> list[Path]:
-    """Where the interpreter, its standard library and its packages lie, outermost directories only."""
-    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "include")}
-    found = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sys.exec_prefix, *paths)}
-    found |= {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent}
-    system = [Path(path) for path in _SYSTEM]
-    found = {path for path in found if path.is_dir() and not any(path.is_relative_to(root) for root in system)}
-    return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
-
-
 def shown_already(path: Path) -> bool:
     """Whether every sandbox shows this path without being asked to."""
-    return any(path.is_relative_to(root) for root in (*_python_prefixes(), *map(Path, _SYSTEM)))
+    return any(path.is_relative_to(root) for root in (*python_prefixes(_SYSTEM), *map(Path, _SYSTEM)))
 
 
 def _compiler_prefix() -> list[Path]:
@@ -110,7 +99,7 @@ def _binds(binds: Binds) -> list[str]:
     arguments += ["--size", str(binds.tmp_bytes), "--tmpfs", "/tmp", "--size", str(binds.shm_bytes), "--tmpfs"]  # noqa: S108
     arguments += ["/dev/shm"]  # noqa: S108
     package = Path(harness.__file__).resolve().parent
-    for prefix in (*_python_prefixes(), *_compiler_prefix()):
+    for prefix in (*python_prefixes(_SYSTEM), *_compiler_prefix()):
         arguments += ["--ro-bind", str(prefix), str(prefix)]
         if package.is_relative_to(prefix):
             arguments += ["--tmpfs", str(package)]  # an installed harness is not the candidate's to read
