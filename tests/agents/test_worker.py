@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,10 @@ from harness.model.assignment import Assignment
 from harness.model.config import AgentConfig, Config
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
-from harness.store.coordination import read_text, render
-from harness.store.live import read_live
+from harness.store.coordination import read_text
 from harness.store.notes import waiting_notes
 from harness.store.repo import Repo
+from tests.agents.agents_site import assign, says
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
@@ -29,22 +29,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-def assign(site: Site, *rows: Assignment) -> None:
-    """Put a table in force."""
-    with Repo(site.workspace) as repo:
-        text = render(
-            read_text(repo, "main"), assignments=rows, standings_markdown="", notes={}, updated_at="2026-01-01"
-        )
-        repo.commit_files("main", {"COORDINATION.md": text.encode()}, "Assign")
-
-
 def row(problem: str, worker: str = "w01") -> Assignment:
     return Assignment(worker=worker, problem=problem, wanted="try")
-
-
-def says(site: Site, what: str, condition: Callable[[dict[str, object]], object], worker: str = "w01") -> None:
-    """Wait for the worker's live file to be as wanted."""
-    wait_until(lambda: condition(read_live(site.workspace, f"worker-{worker}")), what=f"{worker} {what}")
 
 
 def evaluations(site: Site, problem: str) -> list[Entry]:
