@@ -19,20 +19,23 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import yaml
 from tabulate import tabulate
 
+from benchmarks.cycle import STANDBY_S, cycles, running
+from harness.cli.devices import gpu_target
 from harness.cli.judging import JudgeProcess, judge_process
 from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.store.creation import create_workspace
 from harness.store.problems import load_problem
+from harness.store.repo import Repo
 
 ROOT = Path(__file__).parents[1]
 PROBLEMS = ROOT / "problems"
 SOURCE = PROBLEMS / "starter" / "rmsnorm_h4096"
-_STANDBY_S = 4.5
-"""After an evaluation the next runner starts up: what is measured begins with one that waits."""
 Row = tuple[str, str, str]
 TRITON = """
 import triton
@@ -116,12 +119,49 @@ def costs(judge: JudgeProcess, root: Path) -> Iterator[Row]:
     for name, limit, where, what, times in cases:
         took, verdicts = [], set()
         for number in range(times):
-            time.sleep(_STANDBY_S)
+            time.sleep(STANDBY_S)
             answer, seconds = ask(judge, where, what(number))
             took.append(seconds)
             verdicts.add(str(answer.verdict))
         warm = took[1:]  # the first starts the reference's runner
         yield (name, limit, f"{statistics.median(warm):.2f} s (worst {max(warm):.2f}) {'/'.join(verdicts)}")
+
+
+def whole_way(root: Path) -> Iterator[Row]:
+    """Commit to entry on disk, through a daemon with a judge of its own."""
+    target = gpu_target() or "cuda"
+    workspace = create_workspace(root / "way", starter=False).workspace
+    three, fourteen = problem(root, (64, 512, 4096)), problem(root, tuple(range(32, 480, 32)))
+    with Repo(workspace) as repo:
+        files = {
+            f"problems/bench/{file.parent.name}/{file.name}": file
+            for each in (three, fourteen)
+            for file in each.iterdir()
+        }
+        repo.commit_files("main", {name: file.read_bytes() for name, file in files.items()}, "Add problems")
+    made = {"Triton": ("triton", TRITON, {}), "PyTorch": ("pytorch", PYTORCH, {"destination_passing": False})}
+    cases = [
+        ("Triton", three, "2.5 s"),
+        ("PyTorch", three, "2.5 s"),
+        ("Triton", fourteen, "5 s"),
+        ("CUDA", three, "3 s"),
+    ]
+    with running(workspace, "daemon", "--device", "cuda"):
+        for worker, (name, where, limit) in enumerate(cases):
+
+            def write(directory: Path, number: int, name: str = name) -> None:
+                if name == "CUDA":
+                    what = fresh_cuda(root, 100 + number)
+                else:
+                    language, source, spec = made[name]
+                    what = solution(root, f"way-{name}", language, f"# {number}\n{source}", **spec)
+                shutil.copytree(what, directory, dirs_exist_ok=True)
+
+            found = cycles(workspace, f"bench/{where.name}", target, f"w{worker:02d}", write, 3)
+            told = f"{statistics.median(found.to_entry):.2f} s (worst {max(found.to_entry):.2f})"
+            told = f"{told} {'/'.join(sorted(set(found.verdicts)))}"
+            workloads = "3 workloads" if where == three else "14 workloads"
+            yield (f"commit to entry: {name}, {workloads}, not in the build cache", limit, told)
 
 
 def repeatability(judge: JudgeProcess, root: Path) -> Iterator[Row]:
@@ -183,7 +223,7 @@ def solutions(judge: JudgeProcess, root: Path) -> Iterator[Row]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--skip", default="", help="parts to leave out: costs, repeat, same, solutions")
+    parser.add_argument("--skip", default="", help="parts to leave out: way, costs, repeat, same, solutions")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="harness-bench-"))
@@ -198,21 +238,26 @@ def main() -> None:
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1))
 
+    def measure(name: str, part: Callable[[], Iterator[Row]]) -> None:
+        print(f"measuring: {name}", flush=True)
+        try:
+            for row in part():
+                keep(row)
+        except Exception:  # noqa: BLE001 - what one part breaks must not cost the others' figures
+            traceback.print_exc()
+            sys.stderr.flush()
+
+    skipped = options.skip.split(",")
     try:
+        if "way" not in skipped:
+            measure("way", lambda: whole_way(root))
         with judge_process("cuda", root / "cache", "bubblewrap") as judge:
             print(
                 json.dumps(judge.ready.device.model_dump()), f"{time.perf_counter() - begin:.1f} s to ready", flush=True
             )
             for name, part in parts.items():
-                if name in options.skip.split(","):
-                    continue
-                print(f"measuring: {name}", flush=True)
-                try:
-                    for row in part(judge, root):
-                        keep(row)
-                except Exception:  # noqa: BLE001 - what one part breaks must not cost the others' figures
-                    traceback.print_exc()
-                    sys.stderr.flush()
+                if name not in skipped:
+                    measure(name, partial(part, judge, root))
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(tabulate(rows, headers=("figure", "at most", "seen")))

@@ -1,0 +1,92 @@
+"""From a commit to its entry on disk, through a real daemon and its judge."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.store.files import wait_for
+from harness.store.live import read_live
+from harness.store.repo import Repo
+from harness.store.submission import read_outcome, solution_dir
+from harness.store.workspace import Workspace
+
+HARNESS = (sys.executable, "-m", "harness")
+STANDBY_S = 4.5
+"""After an evaluation the next runner starts up: what is measured begins with one that waits."""
+
+
+@dataclass
+class Cycles:
+    """Seconds from each commit on, and what the daemon was like then."""
+
+    to_queue: list[float] = field(default_factory=list)
+    to_entry: list[float] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def running(workspace: Workspace, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A harness process in a workspace, ended afterwards."""
+    process = subprocess.Popen([*HARNESS, *arguments], cwd=workspace.root, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def cycles(
+    workspace: Workspace, problem: str, target: str, worker: str, write: Callable[[Path, int], None], candidates: int
+) -> Cycles:
+    """Commit so many candidates one after the other; a daemon must be running, and the first is not counted.
+
+    Args:
+        workspace: where the problem is committed on main.
+        problem: suite/name.
+        target: of its solutions.
+        worker: who commits; its branch must be new.
+        write: makes the solution of a number in a directory.
+        candidates: how many are measured, each with the judge warm and a runner waiting.
+    """
+    found = Cycles()
+    with Repo(workspace) as repo:
+        worktree = repo.add_worktree(worker, problem, f"agents/main/{worker}/{problem}", repo.tip("main"))
+        directory = solution_dir(worktree, problem, target)
+        directory.mkdir(parents=True, exist_ok=True)
+        for number in range(candidates + 1):
+            time.sleep(STANDBY_S)
+            write(directory, number)
+            submission = repo.commit_solution(worktree, problem, target, f"Candidate {number}", {})
+            begin = time.perf_counter()
+            wait_for(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, what="the candidate in the queue")
+            queued = time.perf_counter() - begin
+            file = workspace.outcome_file(problem, target, submission.tree)
+            outcome = wait_for(lambda file=file: read_outcome(file), deadline_s=300, poll_s=0.005, what="an entry")
+            took = time.perf_counter() - begin
+            wait_for(lambda: None if _busy(workspace) else True, deadline_s=300, what="an idle daemon")
+            if number:  # the first measures the baseline, compiles it, confirms
+                found.to_queue.append(queued)
+                found.to_entry.append(took)
+                found.verdicts.append(str(outcome.verdict))
+    return found
+
+
+def resident_mb(pid: int) -> float:
+    """Memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _busy(workspace: Workspace) -> bool | None:
+    state = read_live(workspace, "daemon")
+    return True if state.get("queued") or state.get("current") else None
