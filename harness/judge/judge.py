@@ -22,7 +22,7 @@ from harness.judge.layout import layout_of
 from harness.judge.opponents import Opponents
 from harness.judge.reference import InvalidReferenceError, Reference, load_reference
 from harness.judge.rounds import BaselineFailed, Rounds
-from harness.judge.runners import RunnerFailed
+from harness.judge.runners import NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.verdict import correct, failed, overall, timed, weakest_trust, with_bounds
 from harness.judge.version import judge_version
@@ -253,6 +253,8 @@ class _Evaluation:
             try:
                 opponent.prepare(workload, layout, memory.capacity, variant)
                 rounds.look_at_baseline()
+            except NoRoom:
+                raise
             except RunnerFailed as failure:
                 raise BaselineFailed(f"the baseline ({variant}) failed: {failure.reason}") from None
             candidate.prepare(workload, layout, memory.capacity)
@@ -261,13 +263,14 @@ class _Evaluation:
                 return correct(workload, rounds.tally)
             self._device.settle()
             failpoint("judge.before_timing")
-            found = rounds.time(self._half_width(), self._cap_s())
-            result = timed(workload, found, rounds.tally, variant, self._device)
+            times = rounds.time(self._half_width(), self._cap_s())
+            result = timed(workload, times, rounds.tally, variant, self._device)
             result = result.model_copy(update={"note": check.note})
             return self._bounded(workload, result)
-        except RunnerFailed as failure:
+        except (RunnerFailed, torch.OutOfMemoryError) as error:
             self._lose_candidate()
-            return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
+            found = error if isinstance(error, RunnerFailed) else NoRoom(_line(error))
+            return failed(workload, found.verdict, found.reason, rounds.tally if rounds else None)
 
     def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
         """With bound, floor and score; a reference that the bound's analysis cannot follow has none."""

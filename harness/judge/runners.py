@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -55,6 +55,13 @@ class RunnerFailed(Exception):  # noqa: N818 - an outcome
         super().__init__(reason)
         self.verdict = verdict
         self.reason = reason
+
+
+class NoRoom(RunnerFailed):
+    """A candidate holds so much of the device's memory that a batch finds none, whosever turn it is."""
+
+    def __init__(self, why: object) -> None:
+        super().__init__(Verdict.RUNTIME_ERROR, f"left no memory on the device ({why})")
 
 
 @dataclass(frozen=True)
@@ -216,32 +223,42 @@ class Runner:
 class Standby:
     """Keeps runners started ahead, one by default, so that a fresh process costs no start-up."""
 
-    def __init__(self, plan: RunnerPlan, ahead: int = 1) -> None:
-        self._plan = plan
+    def __init__(self, make: Callable[[], Runner], ahead: int = 1) -> None:
+        self._make = make
         self._ahead = ahead
         self._ready: list[Runner] = []
 
     def start(self) -> None:
         """See to it that so many are on their way. Never call this while a batch is timed."""
         while len(self._ready) < self._ahead:
-            self._ready.append(Runner(self._plan))
+            self._ready.append(self._make())
 
     def take(self) -> Runner:
         """A fresh runner, ready to load."""
-        if not self._ready:
-            self._ready.append(Runner(self._plan))
         failpoint("judge.standby_taken")
-        runner = self._ready.pop(0)
+        while self._ready:
+            runner = self._ready.pop(0)
+            if _started(runner):
+                return runner
+        runner = self._make()
         runner.wait_ready()
         return runner
 
     def settle(self) -> None:
-        """Wait until the one on its way has done its start-up work, so that it disturbs no timing."""
-        for runner in self._ready:
-            runner.wait_ready()
+        """Wait until those on their way have done their start-up work, so that it disturbs no timing."""
+        self._ready = [runner for runner in self._ready if _started(runner)]
 
     def close(self) -> None:
-        """End the waiting one."""
+        """End the waiting ones."""
         for runner in self._ready:
             runner.kill()
         self._ready.clear()
+
+
+def _started(runner: Runner) -> bool:
+    """Whether a runner that was started ahead did start; beside a candidate that takes all memory it may not."""
+    try:
+        runner.wait_ready()
+    except ConfigurationError:
+        return False
+    return True

@@ -18,7 +18,9 @@ from .driver import Driver
 from .launcher import Trusted
 
 _HOLD_NS = 5_000_000
-"""So long the queue is held back for the launches of one call; code that waits for the device waits as long, once."""
+"""So long the queue is held back for the launches of one call; code that waits for the device waits as long."""
+_TRIES = 3
+"""Calls in a row that outlast the hold before it is given up: one alone was the host's, and is made again."""
 
 
 class Calls(Protocol):
@@ -61,6 +63,19 @@ class Timed:
         return int(sum(start.elapsed_time(stop) for start, stop in pairs) * 1e6)
 
     def _one(self, slot: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        """One call; the hold over before its last launch was there, the device waited for the host between events."""
+        for _ in range(_TRIES if self._held else 0):
+            begin = time.perf_counter_ns()
+            events, enqueue = self._call(slot)
+            self._trusted.held(enqueue, _HOLD_NS)
+            if time.perf_counter_ns() - begin < _HOLD_NS:
+                return events
+        self._held = False
+        events, enqueue = self._call(slot)
+        enqueue()
+        return events
+
+    def _call(self, slot: int) -> tuple[tuple[torch.cuda.Event, torch.cuda.Event], Callable[[], None]]:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
         def enqueue() -> None:
@@ -70,13 +85,7 @@ class Timed:
             stop.record()
             self._deliver(returned, slot)
 
-        begin = time.perf_counter_ns()
-        if self._held:
-            self._trusted.held(enqueue, _HOLD_NS)
-        else:
-            enqueue()
-        self._held = self._held and time.perf_counter_ns() - begin < _HOLD_NS
-        return start, stop
+        return (start, stop), enqueue
 
 
 def load_trusted(path: str) -> Trusted:

@@ -24,6 +24,7 @@ _IN_FLIGHT = 512
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
 _GRID = 528
+_OWN_CYCLES = (2_000, 40_000)
 
 
 def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
@@ -95,39 +96,34 @@ class Trusted:
             self._go[0] = self._ticket
 
     def pair_overhead_us(self, repeats: int = 41) -> float:
-        """What events around one kernel read beyond its duration: median over a kernel that times itself.
+        """What events around one kernel read beyond its duration: median over pairs of kernels that time themselves.
 
-        2.45 to 3.05 us on an H200; with it subtracted, readings agree with CUPTI within 0.3 us (docs/clock.md).
+        One is short and one long, and both are launched together, so that the SM's clock, which their own readings
+        count in, is the same for both and cancels. About 3 us on an H200; with it subtracted, readings agree with CUPTI
+        within 0.3 us (docs/clock.md).
         """
-        took = torch.zeros(1, dtype=torch.int64, device="cuda")
-        readings: list[float] = []
-        per_us = self._cycles_per_us(took)
+        took = [torch.zeros(1, dtype=torch.int64, device="cuda") for _ in _OWN_CYCLES]
+        known = [
+            self._prepare("known", 1, 1, [("q", cycles), ("Q", where.data_ptr())])
+            for cycles, where in zip(_OWN_CYCLES, took, strict=True)
+        ]
+        found: list[float] = []
         for _ in range(repeats):
-            start, stop = _pair()
+            pairs = [_pair() for _ in known]
 
-            def enqueue(start: torch.cuda.Event = start, stop: torch.cuda.Event = stop) -> None:
-                self.displace.run()
-                start.record()
-                self._prepare("known", 1, 1, [("q", 20_000), ("Q", took.data_ptr())]).run()
-                stop.record()
+            def enqueue(pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = pairs) -> None:
+                for kernel, (start, stop) in zip(known, pairs, strict=True):
+                    self.displace.run()
+                    start.record()
+                    kernel.run()
+                    stop.record()
 
             self.held(enqueue)
             torch.cuda.synchronize()
-            readings.append(start.elapsed_time(stop) * 1e3 - took.item() / per_us)
-        return statistics.median(readings)
-
-    def _cycles_per_us(self, took: torch.Tensor) -> float:
-        """The SM clock right now, from two known kernels of different length: the pair's overhead cancels."""
-        times = []
-        for cycles in (1_000_000, 1_000_000, 5_000_000):
-            start, stop = _pair()
-            start.record()
-            self._prepare("known", 1, 1, [("q", cycles), ("Q", took.data_ptr())]).run()
-            stop.record()
-            torch.cuda.synchronize()
-            times.append((took.item(), start.elapsed_time(stop) * 1e3))
-        (few, short), (many, long) = times[1:]
-        return float((many - few) / (long - short))
+            short, long = (start.elapsed_time(stop) * 1e3 for start, stop in pairs)
+            few, many = (where.item() for where in took)
+            found.append((short * many - long * few) / (many - few))
+        return statistics.median(found)
 
 
 def renumber(veil: PreparedLaunch, number: int) -> None:

@@ -108,7 +108,7 @@ class CpuDevice:
         self._inductor.mkdir(parents=True, exist_ok=True)
         limits = Limits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)
         self._plan = RunnerPlan(sandbox=sandbox, limits=limits, scratch=self._scratch, pinned=frozenset({self._cpu}))
-        self._standby = Standby(self._plan)
+        self._standby = Standby(lambda: Runner(self._plan))
         self._steal = Steal()
         self._native = load_native(cache)
         self.summed: Summed = self._native.summed if self._native is not None else summed

@@ -34,7 +34,7 @@ from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.layout import Layout
 from harness.judge.limits import GIB, Limits
 from harness.judge.memory import Region
-from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
+from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan, Standby
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem
@@ -122,8 +122,8 @@ class CudaDevice:
             env=runner_environment(nvml.uuid),
             devices=tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))),
         )
-        self._standby = Standby(self._plan, ahead=_AHEAD)
-        self._reference: Runner | None = None
+        self._standby = Standby(lambda: Runner(self._plan), ahead=_AHEAD)
+        self._trusted_standby = Standby(self._start_trusted)
         self._scalars = Region(_SCALAR_BYTES, sealed=True)
         self._sealed_runners: dict[int, _Sealed] = {}
         self._trusted_runners: set[int] = set()
@@ -161,9 +161,8 @@ class CudaDevice:
         """A fresh runner: a standby, or for the reference one with its compiler cache."""
         if not trusted:
             return self._standby.take()
-        runner, self._reference = self._reference or self._start_trusted(), None
+        runner = self._trusted_standby.take()
         self._trusted_runners.add(id(runner))
-        runner.wait_ready()
         return runner
 
     def _start_trusted(self) -> Runner:
@@ -184,13 +183,12 @@ class CudaDevice:
     def start_standby(self) -> None:
         """Start the next runners ahead, the reference's too."""
         self._standby.start()
-        self._reference = self._reference or self._start_trusted()
+        self._trusted_standby.start()
 
     def settle(self) -> None:
         """Wait for the standbys' start-up: a context that is being made disturbs the device."""
         self._standby.settle()
-        if self._reference is not None:
-            self._reference.wait_ready()
+        self._trusted_standby.settle()
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Nothing: memory comes with each batch."""
@@ -280,7 +278,7 @@ class CudaDevice:
         try:
             physical = self._physical(size) if kept else Physical.create(self._driver, size)
         except CudaError as error:
-            raise RunnerFailed(Verdict.RUNTIME_ERROR, f"left no memory on the device ({error})") from None
+            raise NoRoom(error) from None
         descriptor = -1
         try:
             self._window.show(physical)
@@ -394,8 +392,7 @@ class CudaDevice:
     def close(self) -> None:
         """End the standbys and give everything back."""
         self._standby.close()
-        if self._reference is not None:
-            self._reference.kill()
+        self._trusted_standby.close()
         self._scalars.close()
         self._nvml.close()
         shutil.rmtree(self._scratch, ignore_errors=True)

@@ -1,0 +1,45 @@
+"""Runners that wait: the real ones, in the real sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigurationError
+from harness.judge.limits import Limits
+from harness.judge.runners import Runner, RunnerPlan, Standby
+
+pytestmark = pytest.mark.xdist_group("judge")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> RunnerPlan:
+    return RunnerPlan(sandbox="bubblewrap", limits=Limits(), scratch=tmp_path)
+
+
+@pytest.fixture
+def starved(plan: RunnerPlan) -> RunnerPlan:
+    """Of runners that find too little memory to start in."""
+    return replace(plan, limits=Limits(address_space_bytes=64 << 20))
+
+
+def test_a_runner_that_did_not_start_is_not_handed_out(plan: RunnerPlan, starved: RunnerPlan) -> None:
+    plans = iter((starved, plan, starved))
+    standby = Standby(lambda: Runner(next(plans)))
+    standby.start()
+    taken = standby.take()
+    taken.wait_ready()
+    taken.kill()
+    standby.start()
+    standby.settle()  # nothing is left to wait for, and nothing raised
+    standby.close()
+    assert next(plans, None) is None
+
+
+def test_that_no_runner_starts_at_all_is_said(starved: RunnerPlan) -> None:
+    standby = Standby(lambda: Runner(starved))
+    standby.start()
+    with pytest.raises(ConfigurationError, match="the runner does not start in its sandbox"):
+        standby.take()
