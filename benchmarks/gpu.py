@@ -25,6 +25,7 @@ from pathlib import Path
 import yaml
 from tabulate import tabulate
 
+from benchmarks.cupti import agreement
 from benchmarks.cycle import STANDBY_S, cycles, running
 from harness.cli.devices import gpu_target
 from harness.cli.judging import JudgeProcess, judge_process
@@ -207,6 +208,12 @@ def same_against_same(judge: JudgeProcess, root: Path) -> Iterator[Row]:
     ]
 
 
+def cupti(judge: JudgeProcess, root: Path) -> Iterator[Row]:
+    """Sealed readings against CUPTI's, taken in this process."""
+    del judge, root
+    yield from agreement()
+
+
 def solutions(judge: JudgeProcess, root: Path) -> Iterator[Row]:
     """Every solution that comes with the problems."""
     del root
@@ -223,12 +230,12 @@ def solutions(judge: JudgeProcess, root: Path) -> Iterator[Row]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--skip", default="", help="parts to leave out: way, costs, repeat, same, solutions")
+    parser.add_argument("--skip", default="", help="parts to leave out: way, costs, repeat, same, cupti, solutions")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="harness-bench-"))
     os.environ["HARNESS_LOCK_DIR"] = str(root / "locks")
-    parts = {"costs": costs, "repeat": repeatability, "same": same_against_same, "solutions": solutions}
+    parts = {"costs": costs, "repeat": repeatability, "same": same_against_same, "cupti": cupti, "solutions": solutions}
     rows: list[Row] = []
     begin = time.perf_counter()
 

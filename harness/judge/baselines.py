@@ -50,7 +50,7 @@ def measure(
         BaselineFailed: the reference itself, run eagerly, fails.
     """
     begin = time.monotonic()
-    source = InputSource(problem, reference=reference, device=device.memory_on)
+    source = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
     missing: dict[str, str] = {}
     sides = _sides(request, problem, opponents, progress, missing)
     try:
@@ -137,15 +137,14 @@ def _workload(
 def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadCheck) -> float:
     """Microseconds a call of one variant, one set of every batch checked."""
     calibration = side.device.calibration
-    sets.refill(memory.views(0))
+    sets.fill([memory.views(0)])
     side.batch(memory, range(1), side.first_call_s)
     _check(memory, side, check, 0)
     single = min(per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration) for _ in range(3))
     calls = calls_for(single, memory.capacity, calibration)
     logs = []
     for _ in range(_BATCHES):
-        for slot in range(calls):
-            sets.refill(memory.views(slot))
+        sets.fill([memory.views(slot) for slot in range(calls)])
         with timing():
             batch = side.batch(memory, range(calls), _PATIENCE_S)
         _check(memory, side, check, calls - 1)

@@ -34,16 +34,39 @@ class WorkloadSets:
     source: InputSource
     workload: Workload
 
-    def refill(self, into: Mapping[str, torch.Tensor], kind: str = "") -> None:
-        """Overwrite a set with fresh inputs: ordinary ones, or those of a stress case."""
-        self.source.refill(self.workload, into)
-        if kind:
-            stress.make(kind, self.problem, self.workload, into)
+    def fill(
+        self,
+        sets: Sequence[Mapping[str, torch.Tensor]],
+        kinds: Sequence[str] = (),
+        each: Callable[[Callable[[int], None], Sequence[int]], object] | None = None,
+    ) -> None:
+        """Overwrite sets with fresh inputs, never the same twice.
 
-    @property
-    def one_at_a_time(self) -> bool:
-        """Whether sets must be filled one after the other."""
-        return self.source.is_custom(self.workload)
+        Args:
+            sets: views of the inputs by name.
+            kinds: by set: the name of a stress case, or nothing for ordinary inputs, which all are by default.
+            each: does something for each of several numbers, in threads perhaps.
+        """
+
+        def refill(number: int) -> None:
+            self.source.refill(self.workload, sets[number])
+            awkward(number)
+
+        def awkward(number: int) -> None:
+            if kinds and kinds[number]:
+                stress.make(kinds[number], self.problem, self.workload, sets[number])
+
+        if self.source.at_once:
+            self.source.refill_all(self.workload, sets)
+            for number in range(len(sets)):
+                awkward(number)
+            return
+        # Custom inputs are made by one thread; of the others the first makes what the others share.
+        alone = len(sets) if each is None or self.source.is_custom(self.workload) else 1
+        for number in range(alone):
+            refill(number)
+        if each is not None:
+            each(refill, range(alone, len(sets)))
 
     def stress(self) -> tuple[str, ...]:
         """The stress cases that change something here."""

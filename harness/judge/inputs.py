@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -34,9 +35,29 @@ _FACTORS = {
 }
 """Roles whose slices are scaled, and by how much their factor may differ from 1."""
 _SIGNED = frozenset({Role.NORMAL, Role.BIAS, Role.WEIGHT})
+_AT_ONCE = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _WHOLE = frozenset({Role.OFFSETS, Role.DISTINCT})
 """Roles whose values hang together, so that a slice of them is none: drawn anew each time."""
+
+
+class Piece(NamedTuple):
+    """A slice of a pool on its way into an input."""
+
+    source: int
+    """Its address, as `target`."""
+    target: int
+    elements: int
+    dtype: torch.dtype
+    factor: float | None
+    """None: as it is."""
+
+
+class CopyAll(Protocol):
+    """Copies many pieces at once, on a device where each copy by itself would cost a launch."""
+
+    def __call__(self, pieces: Sequence[Piece], /) -> None:
+        """Enqueue the copies. What has a factor is of float32, bfloat16 or float16."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +82,7 @@ class InputSource:
         seed: for tests; an evaluation takes the operating system's randomness.
         data_root: where safetensors paths may lead besides the problem's directory.
         device: where the tensors that are filled lie; the CPU by default.
+        copy_all: how that device copies many pieces at once, where it does.
     """
 
     def __init__(
@@ -71,13 +93,17 @@ class InputSource:
         seed: int | None = None,
         data_root: Path | None = None,
         device: torch.device | None = None,
+        copy_all: CopyAll | None = None,
     ) -> None:
         self._problem = problem
         self._reference = reference
         self._data_root = data_root
         self._device = device or torch.device("cpu")
+        self._copy_all = copy_all
         self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
         self._pools: dict[tuple[Purpose, torch.dtype, int], torch.Tensor] = {}
+        self._pool_of: dict[int, torch.Tensor] = {}
+        """By the identity of a plan, which lives as long as this."""
         self._plans: dict[str, tuple[_Plan, ...]] = {}
         self._files: dict[tuple[str, str], torch.Tensor] = {}
 
@@ -107,6 +133,30 @@ class InputSource:
         Raises:
             FormatError: an input cannot be made as the problem says.
         """
+        self._refill(workload, into, None)
+
+    def refill_all(self, workload: Workload, sets: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """`refill` every set, with one launch where the device copies many pieces at once.
+
+        Raises:
+            FormatError: an input cannot be made as the problem says.
+        """
+        pieces: list[Piece] | None = [] if self._copy_all is not None else None
+        for into in sets:
+            self._refill(workload, into, pieces)
+        self._flush(pieces)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether `refill_all` is more than `refill` again and again."""
+        return self._copy_all is not None
+
+    def _flush(self, pieces: list[Piece] | None) -> None:
+        if pieces and self._copy_all is not None:
+            self._copy_all(pieces)
+            pieces.clear()
+
+    def _refill(self, workload: Workload, into: Mapping[str, torch.Tensor], pieces: list[Piece] | None) -> None:
         if self.is_custom(workload):
             for name, value in self._custom(workload).items():
                 _put(into[name], value)
@@ -118,7 +168,7 @@ class InputSource:
                 _put(into[name], self._from_file(workload, name, given))
         slices: dict[str, list[tuple[int, int]]] = {}
         for plan in self._random_inputs(workload):
-            self._fill(plan, into[plan.name], slices)
+            self._fill(plan, into[plan.name], slices, pieces)
 
     def is_custom(self, workload: Workload) -> bool:
         """Whether the problem's own code makes the inputs."""
@@ -141,7 +191,14 @@ class InputSource:
             )
         return plans
 
-    def _fill(self, plan: _Plan, target: torch.Tensor, slices: dict[str, list[tuple[int, int]]]) -> None:
+    def _fill(
+        self,
+        plan: _Plan,
+        target: torch.Tensor,
+        slices: dict[str, list[tuple[int, int]]],
+        pieces: list[Piece] | None,
+    ) -> None:
+        """One random input; its copies are added to `pieces` where these are made all at once."""
         role, count = plan.purpose.role, target.numel()
         if count == 0:
             return
@@ -153,26 +210,33 @@ class InputSource:
             flat.copy_(_whole(plan.purpose, count, self._generator()))
             return
         row = plan.shape[-1] if plan.shape and role is Role.PROBABILITY else 1
-        pool = self._pool(plan, count, row)
+        pool = self._pool_of.get(id(plan))
+        if pool is None:
+            pool = self._pool_of[id(plan)] = self._pool(plan, count, row)
         pair = plan.name.lower().replace("cos", "sin") if role in {Role.COSINE, Role.SINE} else plan.name
         if pair not in slices:
             slices[pair] = list(_slices(count, len(pool), row, self._random))
         begin = 0
         for offset, length in slices[pair]:
-            self._copy(plan, pool[offset : offset + length], flat[begin : begin + length])
+            factor = self._factor(plan)
+            if pieces is not None and (factor is None or plan.dtype in _AT_ONCE):
+                size = plan.dtype.itemsize
+                source, to = pool.data_ptr() + offset * size, flat.data_ptr() + begin * size
+                pieces.append(Piece(source, to, length, plan.dtype, factor))
+            else:
+                _copy(pool[offset : offset + length], flat[begin : begin + length], factor)
             begin += length
         if role in {Role.MASK, Role.ADDITIVE_MASK} and plan.shape:
+            self._flush(pieces)
             target.view(-1, plan.shape[-1])[:, 0] = 0 if role is Role.ADDITIVE_MASK else 1
 
-    def _copy(self, plan: _Plan, source: torch.Tensor, target: torch.Tensor) -> None:
+    def _factor(self, plan: _Plan) -> float | None:
+        """What a slice is multiplied by; None for what is copied as it is."""
         width = _FACTORS.get(plan.purpose.role)
         if width is None or plan.dtype not in _SCALABLE:
-            _bytes(target).copy_(_bytes(source))
-            return
+            return None
         factor = self._random.uniform(1 - width, 1 + width) * plan.purpose.std
-        if plan.purpose.role in _SIGNED and self._random.random() < 0.5:
-            factor = -factor
-        torch.mul(source, factor, out=target)
+        return -factor if plan.purpose.role in _SIGNED and self._random.random() < 0.5 else factor
 
     def _pool(self, plan: _Plan, count: int, row: int) -> torch.Tensor:
         rows = max(8 if row > 1 else 1, min(max(4 * count, _SMALLEST_POOL), _LARGEST_POOL) // row)
@@ -301,6 +365,13 @@ def _put(target: torch.Tensor, value: Value) -> None:
         _bytes(target.view(-1)).copy_(_bytes(value.reshape(-1)))
     else:
         target.fill_(value)
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor, factor: float | None) -> None:
+    if factor is None:
+        _bytes(target).copy_(_bytes(source))
+    else:
+        torch.mul(source, factor, out=target)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

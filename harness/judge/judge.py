@@ -42,7 +42,7 @@ from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 from harness.sol.hardware import hardware
-from harness.sol.roofline import bounds
+from harness.sol.roofline import Bounds, bounds
 from harness.store.problems import load_problem
 from harness.store.solutions import check_solution, load_solution
 
@@ -71,6 +71,7 @@ class Judge:
         self.cache_dir = cache_dir
         self.sandbox: SandboxKind = sandbox
         self._opponents: dict[int, Opponents] = {}
+        self._bounds: dict[tuple[str, str], Bounds | None] = {}
         device.start_standby()
 
     def opponents(self, clock: Device) -> Opponents:
@@ -101,6 +102,16 @@ class Judge:
             return self._refused(request, Verdict.INVALID_REFERENCE, _line(error), problem)
         finally:
             self.device.start_standby()
+
+    def bounds(self, problem: Problem, workload: Workload) -> Bounds | None:
+        """Of a workload on this device, worked out once; None for a reference that the analysis cannot follow."""
+        key = problem.digest, workload.uuid
+        if key not in self._bounds:
+            try:
+                self._bounds[key] = bounds(problem, workload, hardware(self.device.target, cache_dir=self.cache_dir))
+            except FormatError:
+                self._bounds[key] = None
+        return self._bounds[key]
 
     def environment_with(self, other: EnvironmentRecord) -> EnvironmentRecord:
         """This judge's environment with what another record has beyond it."""
@@ -148,7 +159,8 @@ class _Evaluation:
         self._problem = problem
         self._reference = reference
         self._progress = progress
-        self._inputs = InputSource(problem, reference=reference, device=judge.device.memory_on)
+        device = judge.device
+        self._inputs = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
         self._candidate: Side | None = None
         self._own: Side | None = None
         self._deadline = 0.0
@@ -274,11 +286,8 @@ class _Evaluation:
 
     def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
         """With bound, floor and score; a reference that the bound's analysis cannot follow has none."""
-        try:
-            found = bounds(self._problem, workload, hardware(self._device.target, cache_dir=self._judge.cache_dir))
-        except FormatError:
-            return result
-        return with_bounds(result, found.sol_us, found.floor_us)
+        found = self._judge.bounds(self._problem, workload)
+        return with_bounds(result, found.sol_us, found.floor_us) if found else result
 
     def _half_width(self) -> float:
         """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""

@@ -57,12 +57,13 @@ class Outcome:
 class Sets(Protocol):
     """Where a workload's inputs come from."""
 
-    def refill(self, into: Mapping[str, torch.Tensor], kind: str = "") -> None:
-        """Overwrite one set with fresh inputs, ordinary or of a stress case: never the same twice."""
-
-    @property
-    def one_at_a_time(self) -> bool:
-        """Whether sets must be filled one after the other."""
+    def fill(
+        self,
+        sets: Sequence[Mapping[str, torch.Tensor]],
+        kinds: Sequence[str] = (),
+        each: Callable[[Callable[[int], None], Sequence[int]], object] | None = None,
+    ) -> None:
+        """Overwrite sets with fresh inputs, ordinary or of a stress case: never the same twice."""
 
     def stress(self) -> Sequence[str]:
         """Names of the stress cases: awkward inputs of the same shapes."""
@@ -193,14 +194,7 @@ class Rounds:
 
     def _fill(self, calls: int, kinds: Sequence[str] = ()) -> None:
         """Fresh inputs in so many slots; `kinds` by slot, ordinary by default."""
-
-        def refill(slot: int) -> None:
-            self.sets.refill(self.memory.views(slot), kinds[slot] if kinds else "")
-
-        alone = calls if self.sets.one_at_a_time else 1  # the first makes what the others share
-        for slot in range(alone):
-            refill(slot)
-        self.candidate.device.each(refill, range(alone, calls))
+        self.sets.fill([self.memory.views(slot) for slot in range(calls)], kinds, self.candidate.device.each)
 
     def look_at_baseline(self) -> None:
         """Warm the baseline up and see how long its calls take. Its failures are the judge's to explain."""

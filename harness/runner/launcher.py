@@ -18,12 +18,14 @@ import torch
 from .device_memory import bytes_tensor
 from .driver import Driver, PreparedLaunch
 
-TRUSTED_KERNELS = ("veil", "fill", "hold", "known", "compare")
+TRUSTED_KERNELS = ("veil", "fill", "hold", "known", "compare", "pieces")
 _IN_FLIGHT = 512
 """Launches queued behind one hold; the driver blocks at 1,024."""
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
 _GRID = 528
+_PIECE = 4096
+"""Elements of a piece that are worth a block of their own."""
 _OWN_CYCLES = (2_000, 40_000)
 
 
@@ -53,9 +55,11 @@ class Trusted:
         self._ticket = 0
         self.displace = self.fill(self._displaced.data_ptr(), self._displaced.numel(), 0x3F3F3F3F)
 
-    def _prepare(self, name: str, grid: int, block: int, arguments: Sequence[tuple[str, float]]) -> PreparedLaunch:
+    def _prepare(
+        self, name: str, grid: int, block: int, arguments: Sequence[tuple[str, float]], *, rows: int = 1
+    ) -> PreparedLaunch:
         spec = {
-            "grid": (grid, 1, 1),
+            "grid": (grid, rows, 1),
             "block": (block, 1, 1),
             "shared_bytes": 0,
             "cluster": None,
@@ -85,6 +89,11 @@ class Trusted:
         numbers = [("Q", found), ("Q", right), ("Q", count), ("i", kind), *(("f", limit) for limit in limits)]
         blocks = max(1, min(2 * _GRID, -(-count // 2048)))
         return self._prepare("compare", blocks, 256, [*numbers, ("Q", sums)])
+
+    def pieces(self, table: int, count: int, longest: int) -> PreparedLaunch:
+        """A launch that copies the `count` pieces of a table (65,535 at most), the longest of so many elements."""
+        blocks = max(1, min(4 * _GRID // count, -(-longest // _PIECE)))
+        return self._prepare("pieces", blocks, 256, [("Q", table)], rows=count)
 
     def held(self, enqueue: Callable[[], None], limit_ns: int = _HOLD_NS) -> None:
         """Enqueue behind a held queue, so that the device finds everything there when it starts."""

@@ -106,3 +106,39 @@ extern "C" __global__ void compare(const void* found, const void* right, unsigne
     if (outside) atomicOr(&sums->outside, 1u);
     if (nonzero) atomicOr(&sums->nonzero, 1u);
 }
+
+struct Piece {
+    const void* from;
+    void* to;
+    unsigned long long count;  // of elements; of bytes for what is copied as it is
+    float factor;
+    int kind;  // as above, multiplied by the factor; 3 as it is
+};
+
+template <typename T> __device__ void copied(const Piece& piece, unsigned long long begin, unsigned long long step) {
+    for (unsigned long long i = begin; i < piece.count / sizeof(T); i += step) ((T*)piece.to)[i] = ((const T*)piece.from)[i];
+}
+
+// Copies many pieces at once, one to each blockIdx.y: the inputs of a whole batch, slices of harness/judge/inputs.py's pools.
+extern "C" __global__ void pieces(const Piece* all) {
+    const Piece piece = all[blockIdx.y];
+    const unsigned long long begin = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x, step = (unsigned long long)gridDim.x * blockDim.x;
+    if (piece.kind == 3) {
+        const unsigned long long odd = (unsigned long long)piece.from | (unsigned long long)piece.to | piece.count;
+        if (odd % 16 == 0) copied<uint4>(piece, begin, step);
+        else if (odd % 4 == 0) copied<unsigned>(piece, begin, step);
+        else copied<unsigned char>(piece, begin, step);
+        return;
+    }
+    for (unsigned long long i = begin; i < piece.count; i += step) {
+        const float value = __fmul_rn(widened(piece.from, i, piece.kind), piece.factor);
+        unsigned short bits;
+        if (piece.kind == 0) {
+            ((float*)piece.to)[i] = value;
+            continue;
+        }
+        if (piece.kind == 1) asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+        else asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+        ((unsigned short*)piece.to)[i] = bits;
+    }
+}

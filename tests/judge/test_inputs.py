@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ import pytest
 import torch
 
 from harness.errors import FormatError
-from harness.judge.inputs import InputSource, read_safetensors
-from harness.judge.reference import InvalidReferenceError
+from harness.judge.inputs import InputSource, Piece, read_safetensors
+from harness.judge.reference import InvalidReferenceError, torch_dtype
 from harness.judge.roles import Role, purpose_of
 from harness.judge.stress import CASES, make, stress_cases, tolerance_for
 from harness.model.problem import Problem
@@ -170,6 +172,49 @@ def test_the_pool_cannot_be_recognised_by_its_values() -> None:
         assert isinstance(value, torch.Tensor)
         assert len(seen.intersection(value.tolist())) < 40
         seen.update(value.tolist())
+
+
+def test_sets_that_are_copied_all_at_once_are_the_same_sets() -> None:
+    """With a stand-in for the device's copies: what it is told to copy is what would have been copied one by one."""
+    inputs = {
+        "x": tensor("bfloat16", "R", "C"),
+        "mask": tensor("bool", "R", "C"),
+        "ids": tensor("int64", "R"),
+        "cos": tensor("float32", "R", "C"),
+        "sin": tensor("float32", "R", "C"),
+        "wide": tensor("float64", "C"),
+        "eps": {"dtype": "float32", "shape": None},
+    }
+    made = problem(inputs, {"y": tensor("float32", "R", "C")}, "def run():\n    pass\n", {"R": 96, "C": 1024})
+    launches: list[int] = []
+
+    def copy_all(pieces: Sequence[Piece]) -> None:
+        launches.append(len(pieces))
+        for piece in pieces:
+            size = piece.elements * piece.dtype.itemsize
+            source, target = (
+                torch.frombuffer((ctypes.c_char * size).from_address(at), dtype=piece.dtype)
+                for at in (piece.source, piece.target)
+            )
+            target.copy_(source if piece.factor is None else source * piece.factor)
+
+    def empty() -> dict[str, torch.Tensor]:
+        return {
+            name: torch.empty(made.shape(spec, made.sizes(made.workloads[0])), dtype=torch_dtype(spec.dtype))
+            if spec.shape is not None
+            else torch.empty((), dtype=torch.float64)
+            for name, spec in made.definition.inputs.items()
+        }
+
+    plain, together = [empty() for _ in range(3)], [empty() for _ in range(3)]
+    source = InputSource(made, seed=4)
+    for into in plain:
+        source.refill(made.workloads[0], into)
+    InputSource(made, seed=4, copy_all=copy_all).refill_all(made.workloads[0], together)
+    for one, other in zip(plain, together, strict=True):
+        for name, value in one.items():
+            assert torch.equal(value, other[name]), name
+    assert len(launches) == 4  # three masks have a column of their own to be set after their copies, and the rest
 
 
 @pytest.mark.serial

@@ -16,6 +16,7 @@ import torch
 
 from harness.errors import ConfigurationError
 from harness.judge.correctness import Summed
+from harness.judge.inputs import CopyAll
 from harness.judge.layout import Layout
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
@@ -77,6 +78,8 @@ class Device(Protocol):
     calibration: Calibration
     summed: Summed
     """How outputs are compared here."""
+    copy_all: CopyAll | None
+    """How many pieces of the judge's own memory are copied at once; None where each is copied by itself."""
     memory_on: torch.device
     """Where the judge's own copy of the sets lies."""
     languages: tuple[Language, ...]

@@ -24,6 +24,7 @@ from harness.judge.correctness import Summed, summed
 from harness.judge.devices import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
+from harness.judge.inputs import CopyAll
 from harness.judge.layout import Field, Layout
 from harness.judge.limits import GIB, Limits
 from harness.judge.memory import OutputPool, Region
@@ -111,6 +112,7 @@ class CpuDevice:
         self._standby = Standby(lambda: Runner(self._plan))
         self._steal = Steal()
         self._native = load_native(cache)
+        self.copy_all: CopyAll | None = None
         self.summed: Summed = self._native.summed if self._native is not None else summed
         self._cold = self._native is not None and self._native.flushes
         self._inputs = Region(_ARENA_BYTES, sealed=True)

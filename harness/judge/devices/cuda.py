@@ -27,10 +27,11 @@ from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
 from harness.judge.correctness import Summed
 from harness.judge.cuda_builder import trusted_cubin
 from harness.judge.devices import Batch, Calibration, Device, Memory, T
-from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Places, poison
+from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces, Places, poison
 from harness.judge.devices.cuda_start import calibration_layout, runner_environment, take_memory_and_give_it_back
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
+from harness.judge.inputs import CopyAll
 from harness.judge.layout import Layout
 from harness.judge.limits import GIB, Limits
 from harness.judge.memory import Region
@@ -111,6 +112,7 @@ class CudaDevice:
         self._cubin = trusted_cubin(cache)
         self._trusted = Trusted(self._driver, self._cubin)
         self.summed: Summed = Comparing(self._trusted)
+        self.copy_all: CopyAll | None = Pieces(self._trusted)
         self._secret = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor-cuda"
@@ -128,6 +130,7 @@ class CudaDevice:
         self._sealed_runners: dict[int, _Sealed] = {}
         self._trusted_runners: set[int] = set()
         self._throttled: set[str] = set()
+        self._looked = nvml.look()
         self._probe = self._trusted.known(_PROBE_CYCLES)
         self.calibration = _BOUNDED
         self.sealed = SealedClock(self, replace(_SEALED, around_ns=self._trusted.pair_overhead_us() * 1e3))
@@ -235,7 +238,6 @@ class CudaDevice:
         trusted = id(runner) in self._trusted_runners
         calls, call = len(slots), secrets.randbits(62)
         runner.herd.go()
-        before = self._nvml.look()
         veiled = self._sealed_runners.get(id(runner))
         own = trusted or veiled is not None
         with self._fresh(calls * memory.stride, kept=own and kept) as (arena, descriptor):
@@ -255,18 +257,20 @@ class CudaDevice:
             end = now_ns()
             copied = outputs.clone(memory_format=torch.contiguous_format)
             one = secrets.randbelow(calls)
-            touched = not own and not torch.equal(given[one], memory.given[one])
-            honest = torch.equal(copied.view(-1).view(torch.int64)[copied_at], sample)
+            looks = [(copied.view(-1).view(torch.int64)[copied_at] == sample).all()]
+            if not own:
+                looks.append((given[one] == memory.given[one]).all())
+            honest, *untouched = torch.stack(looks).tolist()
             self._let_go(runner, record, call)
         if not honest:
             raise RunnerFailed(Verdict.REWARD_HACK, "outputs changed after the clock had stopped")
-        if touched:
+        if not all(untouched):
             raise RunnerFailed(Verdict.RUNTIME_ERROR, "wrote to an input: inputs can only be read")
         memory.taken[id(runner)] = copied
-        after = self._nvml.look()
+        before, self._looked = self._looked, self._nvml.look()
         if not trusted:
-            self._must_be_idle(after)
-        disturbed = self._disturbed(before, after)
+            self._must_be_idle(self._looked)
+        disturbed = self._disturbed(before, self._looked)
         return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=end - begin if disturbed else 0)
 
     @contextlib.contextmanager
@@ -410,6 +414,7 @@ class SealedClock:
         self.calibration = calibration
         self.target = device.target
         self.summed: Summed = device.summed
+        self.copy_all: CopyAll | None = device.copy_all
         self.record, self.runner, self.forget = device.record, device.runner, device.forget
         self.all_processors, self.each = device.all_processors, device.each
         self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve

@@ -7,10 +7,12 @@ copies that were taken when the batch had ended. Python scalars lie in shared ho
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import torch
 
 from harness.judge.correctness import Sums, least_scale
+from harness.judge.inputs import Piece
 from harness.judge.layout import Field, Layout
 from harness.judge.memory import Region
 from harness.judge.reference import Value
@@ -20,7 +22,9 @@ from harness.runner.launcher import Trusted
 
 _WORD = 8
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_AS_IT_IS = 3
 _SUMS = struct.Struct("ddffII")
+_PIECE = struct.Struct("QQQfi")
 
 
 class CudaMemory:
@@ -102,6 +106,30 @@ def poison(outputs: torch.Tensor, layout: Layout) -> None:
     for each in layout.outputs:
         if not each.torch_dtype.is_floating_point and each.bytes:
             outputs[:, each.offset : each.offset + each.bytes].fill_(0xA5)
+
+
+class Pieces:
+    """`harness.judge.inputs.CopyAll` by one launch."""
+
+    most = 65_535
+
+    def __init__(self, trusted: Trusted) -> None:
+        self._trusted = trusted
+
+    def __call__(self, pieces: Sequence[Piece], /) -> None:
+        """See `CopyAll`."""
+        for begin in range(0, len(pieces), self.most):
+            some = pieces[begin : begin + self.most]
+            table = bytearray(b"".join(_PIECE.pack(*_row(piece)) for piece in some))
+            on_device = torch.frombuffer(table, dtype=torch.uint8).cuda()
+            longest = max(piece.elements for piece in some)
+            self._trusted.pieces(on_device.data_ptr(), len(some), longest).run()
+
+
+def _row(piece: Piece) -> tuple[int, int, int, float, int]:
+    kind = _AS_IT_IS if piece.factor is None else _KINDS[piece.dtype]
+    size = piece.dtype.itemsize if kind == _AS_IT_IS else 1
+    return piece.source, piece.target, piece.elements * size, piece.factor or 0.0, kind
 
 
 class Comparing:
