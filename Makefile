@@ -53,7 +53,7 @@ bench-gpu:
 	$(PYTHON) -m benchmarks.gpu --skip solutions
 
 bench-gpu-solutions:
-	$(PYTHON) -m benchmarks.gpu --skip way,costs,repeat,same,cupti
+	$(PYTHON) -m benchmarks.gpu --skip way,repeat,same,cupti
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ import yaml
 from tabulate import tabulate
 
 from benchmarks.cupti import agreement
-from benchmarks.cycle import STANDBY_S, cycles, running
+from benchmarks.cycle import cycles, running
 from harness.cli.devices import gpu_target
 from harness.cli.judging import JudgeProcess, judge_process
 from harness.model.judging import JudgeAnswer, JudgeRequest
@@ -106,28 +106,6 @@ def ask(judge: JudgeProcess, where: Path, what: Path, **settings: object) -> tup
     return answer, time.perf_counter() - begin
 
 
-def costs(judge: JudgeProcess, root: Path) -> Iterator[Row]:
-    """Request to answer."""
-    three, fourteen = problem(root, (64, 512, 4096)), problem(root, tuple(range(32, 480, 32)))
-    triton = solution(root, "triton", "triton", TRITON)
-    python = solution(root, "pytorch", "pytorch", PYTORCH, destination_passing=False)
-    cases: list[tuple[str, str, Path, Callable[[int], Path], int]] = [
-        ("Triton, 3 workloads", "2.5 s", three, lambda _: triton, 4),
-        ("PyTorch, 3 workloads", "2.5 s", three, lambda _: python, 4),
-        ("Triton, 14 workloads", "5 s", fourteen, lambda _: triton, 3),
-        ("sealed CUDA not in the build cache, 3 workloads", "3 s", three, lambda n: fresh_cuda(root, n), 4),
-    ]
-    for name, limit, where, what, times in cases:
-        took, verdicts = [], set()
-        for number in range(times):
-            time.sleep(STANDBY_S)
-            answer, seconds = ask(judge, where, what(number))
-            took.append(seconds)
-            verdicts.add(str(answer.verdict))
-        warm = took[1:]  # the first starts the reference's runner
-        yield (name, limit, f"{statistics.median(warm):.2f} s (worst {max(warm):.2f}) {'/'.join(verdicts)}")
-
-
 def whole_way(root: Path) -> Iterator[Row]:
     """Commit to entry on disk, through a daemon with a judge of its own."""
     target = gpu_target() or "cuda"
@@ -158,7 +136,8 @@ def whole_way(root: Path) -> Iterator[Row]:
                     what = solution(root, f"way-{name}", language, f"# {number}\n{source}", **spec)
                 shutil.copytree(what, directory, dirs_exist_ok=True)
 
-            found = cycles(workspace, f"bench/{where.name}", target, f"w{worker:02d}", write, 3)
+            times = 2 if where == fourteen else 3
+            found = cycles(workspace, f"bench/{where.name}", target, f"w{worker:02d}", write, times)
             told = f"{statistics.median(found.to_entry):.2f} s (worst {max(found.to_entry):.2f})"
             told = f"{told} {'/'.join(sorted(set(found.verdicts)))}"
             workloads = "3 workloads" if where == three else "14 workloads"
@@ -230,12 +209,12 @@ def solutions(judge: JudgeProcess, root: Path) -> Iterator[Row]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--skip", default="", help="parts to leave out: way, costs, repeat, same, cupti, solutions")
+    parser.add_argument("--skip", default="", help="parts to leave out: way, repeat, same, cupti, solutions")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="harness-bench-"))
     os.environ["HARNESS_LOCK_DIR"] = str(root / "locks")
-    parts = {"costs": costs, "repeat": repeatability, "same": same_against_same, "cupti": cupti, "solutions": solutions}
+    parts = {"repeat": repeatability, "same": same_against_same, "cupti": cupti, "solutions": solutions}
     rows: list[Row] = []
     begin = time.perf_counter()
 

@@ -8,19 +8,20 @@ Roles are those of `harness.judge.roles`.
 
 from __future__ import annotations
 
-import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import torch
 
-from harness.errors import FormatError
+from harness.judge.draws import values, whole
+from harness.judge.pieces import CopyAll, Piece
 from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference, torch_dtype
 from harness.judge.roles import Purpose, Role, purpose_of
+from harness.judge.safetensors import read_safetensors
 from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, TensorSpec, Workload
 
 _SMALLEST_POOL, _LARGEST_POOL = 1 << 16, 1 << 22
@@ -39,25 +40,6 @@ _AT_ONCE = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _WHOLE = frozenset({Role.OFFSETS, Role.DISTINCT})
 """Roles whose values hang together, so that a slice of them is none: drawn anew each time."""
-
-
-class Piece(NamedTuple):
-    """A slice of a pool on its way into an input."""
-
-    source: int
-    """Its address, as `target`."""
-    target: int
-    elements: int
-    dtype: torch.dtype
-    factor: float | None
-    """None: as it is."""
-
-
-class CopyAll(Protocol):
-    """Copies many pieces at once, on a device where each copy by itself would cost a launch."""
-
-    def __call__(self, pieces: Sequence[Piece], /) -> None:
-        """Enqueue the copies. What has a factor is of float32, bfloat16 or float16."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +115,14 @@ class InputSource:
         Raises:
             FormatError: an input cannot be made as the problem says.
         """
-        self._refill(workload, into, None)
+        if self.is_custom(workload):
+            for name, value in self._custom(workload).items():
+                _put(into[name], value)
+            return
+        self._put_given(workload, into)
+        slices: dict[str, list[tuple[int, int]]] = {}
+        for plan in self._random_inputs(workload):
+            self._fill(plan, into[plan.name], slices, None)
 
     def refill_all(self, workload: Workload, sets: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """`refill` every set, with one launch where the device copies many pieces at once.
@@ -141,9 +130,20 @@ class InputSource:
         Raises:
             FormatError: an input cannot be made as the problem says.
         """
-        pieces: list[Piece] | None = [] if self._copy_all is not None else None
+        if self._copy_all is None or self.is_custom(workload):
+            for into in sets:
+                self.refill(workload, into)
+            return
+        pieces: list[Piece] = []
+        slices: list[dict[str, list[tuple[int, int]]]] = [{} for _ in sets]
         for into in sets:
-            self._refill(workload, into, pieces)
+            self._put_given(workload, into)
+        for plan in self._random_inputs(workload):
+            if self._is_one_slice(plan):
+                self._fill_all(plan, [into[plan.name].data_ptr() for into in sets], pieces)
+                continue
+            for into, its in zip(sets, slices, strict=True):
+                self._fill(plan, into[plan.name], its, pieces)
         self._flush(pieces)
 
     @property
@@ -156,19 +156,32 @@ class InputSource:
             self._copy_all(pieces)
             pieces.clear()
 
-    def _refill(self, workload: Workload, into: Mapping[str, torch.Tensor], pieces: list[Piece] | None) -> None:
-        if self.is_custom(workload):
-            for name, value in self._custom(workload).items():
-                _put(into[name], value)
-            return
+    def _put_given(self, workload: Workload, into: Mapping[str, torch.Tensor]) -> None:
+        """What the workload gives itself: scalars, and tensors of files."""
         for name, given in workload.inputs.items():
             if isinstance(given, ScalarInput):
                 into[name].fill_(given.value)
             elif isinstance(given, SafetensorsInput):
                 _put(into[name], self._from_file(workload, name, given))
-        slices: dict[str, list[tuple[int, int]]] = {}
-        for plan in self._random_inputs(workload):
-            self._fill(plan, into[plan.name], slices, pieces)
+
+    def _is_one_slice(self, plan: _Plan) -> bool:
+        """Whether an input is one slice of its pool times a factor, and has to do with no other input."""
+        count, role = math.prod(plan.shape), plan.purpose.role
+        if plan.scalar or not count or role not in _FACTORS or plan.dtype not in _AT_ONCE:
+            return False
+        return count <= len(self._pool_for(plan, count, 1)) // 2
+
+    def _fill_all(self, plan: _Plan, targets: Sequence[int], pieces: list[Piece]) -> None:
+        """The same input of many sets. As little is done for each as can be: a batch of 2 ms needs 128."""
+        count, purpose = math.prod(plan.shape), plan.purpose
+        pool = self._pool_for(plan, count, 1)
+        begin, size, offsets = pool.data_ptr(), plan.dtype.itemsize, len(pool) - count + 1
+        width, signed = _FACTORS[purpose.role], purpose.role in _SIGNED
+        words = struct.unpack(f"={2 * len(targets)}Q", self._random.randbytes(16 * len(targets)))
+        for target, where, word in zip(targets, words[::2], words[1::2], strict=True):
+            factor = (1 + width * ((word >> 11) * 2.0**-52 - 1)) * purpose.std
+            source = begin + where % offsets * size
+            pieces.append(Piece(source, target, count, plan.dtype, -factor if signed and word & 1 else factor))
 
     def is_custom(self, workload: Workload) -> bool:
         """Whether the problem's own code makes the inputs."""
@@ -207,12 +220,10 @@ class InputSource:
             return
         flat = target.view(-1)
         if role in _WHOLE:
-            flat.copy_(_whole(plan.purpose, count, self._generator()))
+            flat.copy_(whole(plan.purpose, count, self._generator()))
             return
         row = plan.shape[-1] if plan.shape and role is Role.PROBABILITY else 1
-        pool = self._pool_of.get(id(plan))
-        if pool is None:
-            pool = self._pool_of[id(plan)] = self._pool(plan, count, row)
+        pool = self._pool_for(plan, count, row)
         pair = plan.name.lower().replace("cos", "sin") if role in {Role.COSINE, Role.SINE} else plan.name
         if pair not in slices:
             slices[pair] = list(_slices(count, len(pool), row, self._random))
@@ -238,6 +249,12 @@ class InputSource:
         factor = self._random.uniform(1 - width, 1 + width) * plan.purpose.std
         return -factor if plan.purpose.role in _SIGNED and self._random.random() < 0.5 else factor
 
+    def _pool_for(self, plan: _Plan, count: int, row: int) -> torch.Tensor:
+        pool = self._pool_of.get(id(plan))
+        if pool is None:
+            pool = self._pool_of[id(plan)] = self._pool(plan, count, row)
+        return pool
+
     def _pool(self, plan: _Plan, count: int, row: int) -> torch.Tensor:
         rows = max(8 if row > 1 else 1, min(max(4 * count, _SMALLEST_POOL), _LARGEST_POOL) // row)
         scaled = plan.dtype in _SCALABLE and plan.purpose.role in _FACTORS
@@ -252,7 +269,7 @@ class InputSource:
             seed = self._random.getrandbits(63)
             for each in made:
                 generator = torch.Generator(self._device).manual_seed(seed)
-                self._pools[each] = _values(each[0], rows, row, generator).to(plan.dtype)
+                self._pools[each] = values(each[0], rows, row, generator).to(plan.dtype)
         return self._pools[key]
 
     def _generator(self) -> torch.Generator:
@@ -313,41 +330,6 @@ class InputSource:
         return self._checked(name, self._files[key], self._problem.sizes(workload))
 
 
-def read_safetensors(path: str, key: str, roots: list[Path]) -> torch.Tensor:
-    """One tensor of a safetensors file: eight bytes of header length, a JSON header, then the data.
-
-    Raises:
-        FormatError: the path leads out of the roots, there is no such file or tensor, or the file is malformed.
-    """
-    file = next(
-        (at for root in roots if (at := (root / path).resolve()).is_relative_to(root.resolve()) and at.is_file()), None
-    )
-    if file is None:
-        raise FormatError(f"`{path}` is not a file below {' or '.join(map(str, roots))}")
-    data = file.read_bytes()
-    try:
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + length])
-    except ValueError as error:
-        raise FormatError("not a safetensors file", where=str(file)) from error
-    if key not in header:
-        raise FormatError(f"no tensor `{key}`; expected one of {', '.join(sorted(header))}", where=str(file))
-    entry = header[key]
-    try:
-        begin, end = entry["data_offsets"]
-        raw = torch.frombuffer(bytearray(data[8 + length + begin : 8 + length + end]), dtype=torch.uint8)
-        return raw.view(_FILE_DTYPES[entry["dtype"]]).view(entry["shape"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise FormatError(f"tensor `{key}` is malformed: {error}", where=str(file)) from error
-
-
-_FILE_DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F4": torch.float4_e2m1fn_x2,
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-}  # fmt: skip
-
-
 def _held_as(spec: TensorSpec) -> torch.dtype:
     """A tensor's own dtype; a Python scalar has 64 bits whatever the definition calls it."""
     dtype = torch_dtype(spec.dtype)
@@ -396,90 +378,3 @@ def _scalar(plan: _Plan, source: random.Random) -> float:
     if plan.dtype.is_floating_point:
         return source.uniform(0.5, 1.5)
     return source.randrange(2) if plan.dtype == torch.bool else source.randrange(1, 9)
-
-
-def _whole(purpose: Purpose, count: int, generator: torch.Generator) -> torch.Tensor:
-    bound = int(purpose.high)
-    if purpose.role is Role.DISTINCT and count <= bound:
-        return torch.randperm(bound, generator=generator, device=generator.device)[:count]
-    values = torch.randint(
-        0, max(1, bound + (purpose.role is Role.OFFSETS)), (count,), generator=generator, device=generator.device
-    )
-    if purpose.role is Role.OFFSETS:
-        values = values.sort().values
-        values[0], values[-1] = 0, bound if count > 1 else 0
-    return values
-
-
-def _values(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    """`rows * row` values of a role, flat, in a dtype that has them exactly enough."""
-    return _DRAWS.get(purpose.role, _normal)(purpose, rows, row, generator).view(-1)
-
-
-def _normal(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    # Clamped to what every float format here holds; a normal variate beyond 6 is one in a billion.
-    return torch.randn(rows * row, generator=generator, device=generator.device).clamp_(-6, 6).mul_(purpose.std)
-
-
-def _uniform(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return (
-        torch.rand(rows * row, generator=generator, device=generator.device)
-        .mul_(purpose.high - purpose.low)
-        .add_(purpose.low)
-    )
-
-
-def _around_one(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    distance = torch.rand(rows * row, generator=generator, device=generator.device).mul_(0.4).add_(0.1)
-    return distance.mul_(
-        torch.randint(0, 2, (rows * row,), generator=generator, device=generator.device).mul_(2).sub_(1)
-    ).add_(1)
-
-
-def _mask(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    kept = torch.rand(rows * row, generator=generator, device=generator.device) < 0.75
-    return torch.where(kept, 0.0, -1e4) if purpose.role is Role.ADDITIVE_MASK else kept
-
-
-def _angle(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    angles = torch.rand(rows * row, generator=generator, device=generator.device).mul_(2 * math.pi)
-    return torch.cos(angles) if purpose.role is Role.COSINE else torch.sin(angles)
-
-
-def _probability(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(rows, row, generator=generator, device=generator.device).softmax(dim=-1)
-
-
-def _integer(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    low = 1 if purpose.role is Role.LENGTHS else int(purpose.low)
-    high = int(purpose.high) + (purpose.role is Role.LENGTHS)
-    return torch.randint(low, max(low + 1, high), (rows * row,), generator=generator, device=generator.device)
-
-
-def _boolean(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 2, (rows * row,), generator=generator, device=generator.device)
-
-
-def _bits(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 256, (rows * row,), generator=generator, device=generator.device, dtype=torch.uint8).view(
-        torch.float4_e2m1fn_x2
-    )
-
-
-_DRAWS: dict[Role, Callable[[Purpose, int, int, torch.Generator], torch.Tensor]] = {
-    Role.AROUND_ONE: _around_one,
-    Role.MASK: _mask,
-    Role.ADDITIVE_MASK: _mask,
-    Role.COSINE: _angle,
-    Role.SINE: _angle,
-    Role.PROBABILITY: _probability,
-    Role.DECAY: _uniform,
-    Role.POSITIVE: _uniform,
-    Role.NEGATIVE: _uniform,
-    Role.UNIFORM: _uniform,
-    Role.INDEX: _integer,
-    Role.LENGTHS: _integer,
-    Role.INTEGER: _integer,
-    Role.BOOLEAN: _boolean,
-    Role.BITS: _bits,
-}

@@ -314,8 +314,10 @@ class Rounds:
         """A call alone and a call among many must cost the same.
 
         To within what waking a runner explains: the handshake, and what the baseline's calls cost more alone than among
-        many, whose code and data are as cold then as the candidate's.
+        many, whose code and data are as cold then as the candidate's. A sealed candidate's calls are made by ours.
         """
+        if self.candidate.plans:
+            return
         together, theirs = (
             math.exp(statistics.fmean(map(math.log, times)))
             for times in ([each.candidate_ns for each in blocks], [each.baseline_ns for each in blocks])

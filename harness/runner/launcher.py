@@ -24,6 +24,8 @@ _IN_FLIGHT = 512
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
 _GRID = 528
+_BUFFERS, _BUFFER_BYTES = 8, 1 << 30
+"""Unveiled inputs take turns in so many places: where one lies in memory and L2 is worth a percent or two of a call."""
 _PIECE = 4096
 """Elements of a piece that are worth a block of their own."""
 _OWN_CYCLES = (2_000, 40_000)
@@ -196,7 +198,8 @@ class SealedWorkload:
             veil: what the inputs are veiled with.
         """
         self._trusted, self._first_set = trusted, veil.first_set
-        self._current = torch.empty(layout.input_stride, dtype=torch.uint8, device="cuda")
+        buffers = max(1, min(_BUFFERS, layout.slots, _BUFFER_BYTES // max(1, layout.input_stride)))
+        self._current = [torch.empty(layout.input_stride, dtype=torch.uint8, device="cuda") for _ in range(buffers)]
         spaces = plan["workspaces"]
         self._spaces = {
             name: torch.full((-(-size // 16) * 16,), 0xA5, dtype=torch.uint8, device="cuda")
@@ -208,13 +211,14 @@ class SealedWorkload:
             if init != "none"
         ]
         shared = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
-        shared |= {f"input:{field.name}": self._current.data_ptr() + field.offset for field in layout.inputs}
         self._unveil: list[PreparedLaunch] = []
         self._calls: list[list[PreparedLaunch]] = []
         for slot in range(layout.slots):
             source, outputs = place(slot)
-            self._unveil.append(trusted.veil(source, self._current.data_ptr(), layout.input_stride, veil, slot))
-            addresses = shared | {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
+            current = self._current[slot % buffers].data_ptr()
+            self._unveil.append(trusted.veil(source, current, layout.input_stride, veil, slot))
+            addresses = shared | {f"input:{field.name}": current + field.offset for field in layout.inputs}
+            addresses |= {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
             self._calls.append(
                 [
                     PreparedLaunch(trusted.driver, functions[one["kernel"]], one, addresses, 0)

@@ -54,7 +54,7 @@ def copied(
     import torch
 
     from harness.judge.devices.cuda_memory import Pieces
-    from harness.judge.inputs import Piece
+    from harness.judge.pieces import Piece
 
     targets = [torch.zeros(count, dtype=source.dtype, device="cuda") for _, count, _ in cases]
     size = source.dtype.itemsize

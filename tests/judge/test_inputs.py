@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from harness.errors import FormatError
-from harness.judge.inputs import InputSource, Piece, read_safetensors
+from harness.judge.inputs import InputSource
+from harness.judge.pieces import Piece
 from harness.judge.reference import InvalidReferenceError, torch_dtype
 from harness.judge.roles import Role, purpose_of
+from harness.judge.safetensors import read_safetensors
 from harness.judge.stress import CASES, make, stress_cases, tolerance_for
 from harness.model.problem import Problem
 from tests.judge.made import problem, tensor
@@ -174,10 +176,44 @@ def test_the_pool_cannot_be_recognised_by_its_values() -> None:
         seen.update(value.tolist())
 
 
+def copy_all(pieces: Sequence[Piece]) -> None:
+    """Stands in for a device's copies, on the host's memory."""
+    for piece in pieces:
+        size = piece.elements * piece.dtype.itemsize
+        source, target = (
+            torch.frombuffer((ctypes.c_char * size).from_address(at), dtype=piece.dtype)
+            for at in (piece.source, piece.target)
+        )
+        target.copy_(source if piece.factor is None else source * piece.factor)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_many_sets_of_one_slice_each_are_drawn_like_single_ones(dtype: str) -> None:
+    inputs = {"x": tensor(dtype, "R", "C"), "weight": tensor(dtype, "C")}
+    made = problem(inputs, {"y": tensor(dtype, "R", "C")}, "def run(x, weight):\n    return x\n", {"R": 16, "C": 512})
+    sets = [
+        {
+            "x": torch.empty(16, 512, dtype=torch_dtype(dtype)),
+            "weight": torch.empty(512, dtype=torch_dtype(dtype)),
+        }
+        for _ in range(64)
+    ]
+    InputSource(made, seed=3, copy_all=copy_all).refill_all(made.workloads[0], sets)
+    x = torch.stack([into["x"].float() for into in sets])
+    assert abs(float(x.std()) - 1.0) < 0.05
+    assert abs(float(x.mean())) < 0.02
+    weight = torch.stack([into["weight"].float() for into in sets])
+    assert 0.7 < float(weight.mean()) < 1.3
+    assert float(weight.min()) > 0  # around one, and never the other sign
+    scales = weight.mean(dim=1)
+    assert float(scales.max() - scales.min()) > 0.02  # each slice has a factor of its own
+    for number, one in enumerate(x):
+        assert not any(torch.equal(one, other) or torch.equal(one, -other) for other in x[:number])
+
+
 def test_sets_that_are_copied_all_at_once_are_the_same_sets() -> None:
     """With a stand-in for the device's copies: what it is told to copy is what would have been copied one by one."""
     inputs = {
-        "x": tensor("bfloat16", "R", "C"),
         "mask": tensor("bool", "R", "C"),
         "ids": tensor("int64", "R"),
         "cos": tensor("float32", "R", "C"),
@@ -188,15 +224,9 @@ def test_sets_that_are_copied_all_at_once_are_the_same_sets() -> None:
     made = problem(inputs, {"y": tensor("float32", "R", "C")}, "def run():\n    pass\n", {"R": 96, "C": 1024})
     launches: list[int] = []
 
-    def copy_all(pieces: Sequence[Piece]) -> None:
+    def counted(pieces: Sequence[Piece]) -> None:
         launches.append(len(pieces))
-        for piece in pieces:
-            size = piece.elements * piece.dtype.itemsize
-            source, target = (
-                torch.frombuffer((ctypes.c_char * size).from_address(at), dtype=piece.dtype)
-                for at in (piece.source, piece.target)
-            )
-            target.copy_(source if piece.factor is None else source * piece.factor)
+        copy_all(pieces)
 
     def empty() -> dict[str, torch.Tensor]:
         return {
@@ -210,11 +240,13 @@ def test_sets_that_are_copied_all_at_once_are_the_same_sets() -> None:
     source = InputSource(made, seed=4)
     for into in plain:
         source.refill(made.workloads[0], into)
-    InputSource(made, seed=4, copy_all=copy_all).refill_all(made.workloads[0], together)
+    at_once = InputSource(made, seed=4, copy_all=counted)
+    for into in together:
+        at_once.refill_all(made.workloads[0], [into])
     for one, other in zip(plain, together, strict=True):
         for name, value in one.items():
             assert torch.equal(value, other[name]), name
-    assert len(launches) == 4  # three masks have a column of their own to be set after their copies, and the rest
+    assert len(launches) == 6  # a mask's first column is set after its copies, so these are a launch of their own
 
 
 @pytest.mark.serial

@@ -16,8 +16,8 @@ import torch
 
 from harness.errors import ConfigurationError
 from harness.judge.correctness import Summed
-from harness.judge.inputs import CopyAll
 from harness.judge.layout import Layout
+from harness.judge.pieces import CopyAll
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
 from harness.model.config import SandboxKind

@@ -24,11 +24,11 @@ from harness.judge.correctness import Summed, summed
 from harness.judge.devices import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
-from harness.judge.inputs import CopyAll
 from harness.judge.layout import Field, Layout
 from harness.judge.limits import GIB, Limits
 from harness.judge.memory import OutputPool, Region
 from harness.judge.native import load_native
+from harness.judge.pieces import CopyAll
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.judge.steal import Steal

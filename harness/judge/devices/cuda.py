@@ -31,10 +31,10 @@ from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces, Pla
 from harness.judge.devices.cuda_start import calibration_layout, runner_environment, take_memory_and_give_it_back
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
-from harness.judge.inputs import CopyAll
 from harness.judge.layout import Layout
 from harness.judge.limits import GIB, Limits
 from harness.judge.memory import Region
+from harness.judge.pieces import CopyAll
 from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan, Standby
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord

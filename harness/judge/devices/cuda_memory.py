@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 
 from harness.judge.correctness import Sums, least_scale
-from harness.judge.inputs import Piece
 from harness.judge.layout import Field, Layout
 from harness.judge.memory import Region
+from harness.judge.pieces import Piece
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
 from harness.model.problem import Tolerance
@@ -109,7 +109,7 @@ def poison(outputs: torch.Tensor, layout: Layout) -> None:
 
 
 class Pieces:
-    """`harness.judge.inputs.CopyAll` by one launch."""
+    """`harness.judge.pieces.CopyAll` by one launch."""
 
     most = 65_535
 

@@ -1,0 +1,45 @@
+"""Reading one tensor of a safetensors file; the library of that name would be needed for nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from harness.errors import FormatError
+
+
+def read_safetensors(path: str, key: str, roots: list[Path]) -> torch.Tensor:
+    """One tensor of a safetensors file: eight bytes of header length, a JSON header, then the data.
+
+    Raises:
+        FormatError: the path leads out of the roots, there is no such file or tensor, or the file is malformed.
+    """
+    file = next(
+        (at for root in roots if (at := (root / path).resolve()).is_relative_to(root.resolve()) and at.is_file()), None
+    )
+    if file is None:
+        raise FormatError(f"`{path}` is not a file below {' or '.join(map(str, roots))}")
+    data = file.read_bytes()
+    try:
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+    except ValueError as error:
+        raise FormatError("not a safetensors file", where=str(file)) from error
+    if key not in header:
+        raise FormatError(f"no tensor `{key}`; expected one of {', '.join(sorted(header))}", where=str(file))
+    entry = header[key]
+    try:
+        begin, end = entry["data_offsets"]
+        raw = torch.frombuffer(bytearray(data[8 + length + begin : 8 + length + end]), dtype=torch.uint8)
+        return raw.view(_FILE_DTYPES[entry["dtype"]]).view(entry["shape"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FormatError(f"tensor `{key}` is malformed: {error}", where=str(file)) from error
+
+
+_FILE_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F4": torch.float4_e2m1fn_x2,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
