@@ -37,6 +37,20 @@ for place in range(1, 4):
         count(place)
 count(0)
 """
+_THREADS_THAT_COME_AND_GO = """
+def one(place, value):
+    struct.pack_into("<q", memory, 8 * place, value)
+def again_and_again(place):
+    value = 0
+    while True:
+        value += 1
+        thread = threading.Thread(target=one, args=(place, value))
+        thread.start()
+        thread.join()
+for place in range(1, 4):
+    threading.Thread(target=again_and_again, args=(place,), daemon=True).start()
+again_and_again(0)
+"""
 _WAKING_EACH_OTHER = """
 children = []
 for place in range(1, 4):
@@ -79,7 +93,11 @@ def _counts(region: Region) -> tuple[int, ...]:
     return struct.unpack("<4q", bytes(region.all[:32].tolist()))
 
 
-@pytest.mark.parametrize("code", [_THREADS, _CHILDREN, _WAKING_EACH_OTHER], ids=["threads", "children", "waking"])
+@pytest.mark.parametrize(
+    "code",
+    [_THREADS, _THREADS_THAT_COME_AND_GO, _CHILDREN, _WAKING_EACH_OTHER],
+    ids=["threads", "coming", "children", "waking"],
+)
 def test_nothing_moves_while_it_is_stopped(tmp_path: Path, code: str) -> None:
     with _herd(code, tmp_path) as (herd, region):
         for _ in range(5):
