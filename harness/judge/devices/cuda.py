@@ -107,7 +107,7 @@ class CudaDevice:
         torch.backends.cudnn.allow_tf32 = False  # what is expected is computed as the problem says
         self._driver = Driver()
         self._unit = granularity(self._driver)
-        self._kept: dict[int, Physical] = {}
+        self._kept: dict[int, tuple[Physical, int]] = {}
         self._window, self._bytes = window(self._driver, _WINDOW_BYTES)
         self._cubin = trusted_cubin(cache)
         self._trusted = Trusted(self._driver, self._cubin)
@@ -280,28 +280,35 @@ class CudaDevice:
         `kept`: only our own programs see it, so that what the last batch of this size lay in does.
         """
         try:
-            physical = self._physical(size) if kept else Physical.create(self._driver, size)
+            physical, descriptor = self._kept_memory(size) if kept else self._new_memory(size)
         except CudaError as error:
             raise NoRoom(error) from None
-        descriptor = -1
         try:
             self._window.show(physical)
-            descriptor = physical.descriptor()
             yield self._bytes, descriptor
         finally:
-            if descriptor >= 0:
-                os.close(descriptor)
             self._window.hide()
             if not kept:
+                os.close(descriptor)
                 physical.close()
 
-    def _physical(self, size: int) -> Physical:
+    def _new_memory(self, size: int) -> tuple[Physical, int]:
+        physical = Physical.create(self._driver, size)
+        try:
+            return physical, physical.descriptor()
+        except CudaError:
+            physical.close()
+            raise
+
+    def _kept_memory(self, size: int) -> tuple[Physical, int]:
         """Memory that only our own programs see."""
         rounded = -(-size // self._unit) * self._unit
         if rounded not in self._kept:
             while len(self._kept) >= _KEPT_SIZES:
-                self._kept.pop(next(iter(self._kept))).close()
-            self._kept[rounded] = Physical.create(self._driver, size)
+                physical, descriptor = self._kept.pop(next(iter(self._kept)))
+                os.close(descriptor)
+                physical.close()
+            self._kept[rounded] = self._new_memory(size)
         return self._kept[rounded]
 
     def _put(self, sealed: _Sealed | None, memory: CudaMemory, given: torch.Tensor, call: int) -> None:
