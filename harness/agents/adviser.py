@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from harness.agents import confinement, documentation, fleet, prompting
@@ -155,8 +155,4 @@ def _no_tools() -> Tools:
     def refuse(_: str) -> Submitted:
         raise RepositoryError("the planner submits nothing")
 
-    @contextmanager
-    def turn():  # type: ignore[no-untyped-def]  # noqa: ANN202
-        yield
-
-    return Tools(commit=refuse, outcome=lambda _: None, history=tuple, note=lambda _: None, turn=turn)
+    return Tools(commit=refuse, outcome=lambda _: None, history=tuple, note=lambda _: None, turn=nullcontext)

@@ -6,10 +6,10 @@ measured against, not a candidate.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,13 +89,11 @@ class _Bench:
         passed = [each for each in self.attempts.values() if each.verdict is Verdict.PASSED and each.speedup]
         return max(passed, key=lambda each: each.speedup or 0.0, default=None)
 
-    def tools(self) -> Tools:
-        @contextlib.contextmanager
-        def turn() -> Iterator[None]:
-            yield
+    def history(self) -> tuple[TriedCandidate, ...]:
+        return tuple(self.attempts.values())
 
-        history = lambda: tuple(self.attempts.values())  # noqa: E731
-        return Tools(commit=self.commit, outcome=self.outcome, history=history, note=lambda _: None, turn=turn)
+    def tools(self) -> Tools:
+        return Tools(self.commit, self.outcome, self.history, note=lambda _: None, turn=nullcontext)
 
 
 def make_baseline(

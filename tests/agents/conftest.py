@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -56,16 +56,12 @@ class Bench:
             self.attempts[submitted.tree] = TriedCandidate(submitted.tree, worker, verdict, speedup)
             return entry(verdict, speedup)
 
-        @contextlib.contextmanager
-        def turn() -> Iterator[None]:
-            yield
-
         return Tools(
             commit=commit,
             outcome=outcome,
             history=lambda: tuple(self.attempts.values()),
             note=self.notes.append,
-            turn=turn,
+            turn=nullcontext,
         )
 
     def brief(
