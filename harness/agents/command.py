@@ -26,7 +26,6 @@ from harness.store.files import atomic_write
 PLACEHOLDERS = ("prompt_file", "task", "solution", "problem", "target", "model", "worker")
 _POLL_S = 0.05
 _ENDS_WITHIN_S = 5.0
-_GRACE_S = 20.0
 _LONGEST_REQUEST = 1 << 20
 _LONGEST_LOG = 16 << 20
 _TAIL = 200
@@ -102,8 +101,10 @@ class CommandSession:
     def _command(self) -> list[str]:
         prompt = self._view.reading / "PROMPT.md"
         atomic_write(prompt, f"{self._brief.system}\n\n{self._brief.prompt}\n")
-        values = {**self._brief.values, "prompt_file": f"{confinement.TASK}/PROMPT.md", "task": confinement.TASK}
-        values |= {
+        values = {
+            **self._brief.values,
+            "prompt_file": f"{confinement.TASK}/PROMPT.md",
+            "task": confinement.TASK,
             "solution": self._view.shown,
             "model": self._brief.model or "",
         }

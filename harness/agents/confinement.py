@@ -73,20 +73,24 @@ def command_line(view: View, command: Sequence[str], environment: Mapping[str, s
     Raises:
         ConfigurationError: bubblewrap is missing.
     """
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        raise ConfigurationError(
-            "bubblewrap is missing: agents run in its sandbox only", remedy="apt-get install bubblewrap"
-        )
     variables = {**_environment(view), **view.environment, **environment}
     relay = [sys.executable, "-I", "-S", f"{TOOLS}/relay.py", str(PORT), SOCKET]
     network = [] if view.network == "host" else ["--unshare-net"]
     return [
         "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()),
-        bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", *network,
+        _bwrap(), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", *network,
         "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "agent",
         *_binds(view), "--remount-ro", "/", "--chdir", TASK, "--", *relay, *command,
     ]  # fmt: skip
+
+
+def _bwrap() -> str:
+    found = shutil.which("bwrap")
+    if found is None:
+        raise ConfigurationError(
+            "bubblewrap is missing: agents run in its sandbox only", remedy="apt-get install bubblewrap"
+        )
+    return found
 
 
 def _environment(view: View) -> dict[str, str]:
@@ -165,9 +169,7 @@ def check() -> str:
     Raises:
         ConfigurationError: it is missing or cannot run here.
     """
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        raise ConfigurationError("bubblewrap is missing", remedy="apt-get install bubblewrap")
+    bwrap = _bwrap()
     wanted = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "/bin/true"]
     done = subprocess.run(wanted, capture_output=True, text=True, timeout=_TRY_S, check=False)
     if done.returncode:
