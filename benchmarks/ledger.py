@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from tabulate import tabulate
 
-from harness.model.entry import Candidate, Entry, EntryDraft
+from harness.model.entry import Candidate, Entry, EntryDraft, stamp
 from harness.model.interval import summarise, workload_interval
 from harness.model.judging import Cost, DeviceRecord, EnvironmentRecord, WorkloadResult
 from harness.model.verdict import EntryKind, Trust, Verdict
@@ -125,15 +125,14 @@ def make(entries: int, problems: int, root: Path) -> tuple[Workspace, float]:
             tree = f"{rng.getrandbits(160):040x}"
             body = bodies[rng.randrange(len(bodies))]
             values = {**dict(body), "problem": name, "candidate": candidate(rng, name, tree)}
-            stamp = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
             prev = hash_of(raws[-1]) if raws else None
-            raws.append(render_entry(Entry.model_construct(**values, seq=seq, prev=prev, at=stamp)))
+            raws.append(render_entry(Entry.model_construct(**values, seq=seq, prev=prev, at=stamp(at))))
         if not raws:
             continue
         file = ledger_file(name)
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_bytes(HEADER + b"".join(raws))
-        heads[file] = Head(seq=len(raws), hash=hash_of(raws[-1]), at=stamp)
+        heads[file] = Head(seq=len(raws), hash=hash_of(raws[-1]), at=stamp(at))
         size += (root / file).stat().st_size
     (root / HEADS).write_bytes(render_heads(heads))
     subprocess.run([*git, "add", "-A"], check=True)

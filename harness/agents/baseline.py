@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.agents.session import End, Event, Submitted, Tools
@@ -18,7 +19,7 @@ from harness.agents.stint import Sessions, Stay
 from harness.errors import FormatError
 from harness.model.assignment import Assignment
 from harness.model.config import Config
-from harness.model.entry import Candidate, Entry
+from harness.model.entry import Candidate, Entry, stamp
 from harness.model.judging import JudgeAnswer
 from harness.model.problem import Problem
 from harness.model.verdict import EntryKind, Verdict
@@ -146,6 +147,7 @@ def keep_baseline(problem: Problem, made: Made) -> Path:
 
 
 def _entry(problem: Problem, tree: str, answer: JudgeAnswer) -> Entry:
+    """The answer in the form that the session's tools read; it is in no ledger."""
     return Entry(
         seq=1,
         prev=None,
@@ -162,5 +164,5 @@ def _entry(problem: Problem, tree: str, answer: JudgeAnswer) -> Entry:
         workloads=answer.workloads,
         summary=answer.summary,
         cost=answer.cost,
-        at="2026-01-01T00:00:00.000Z",
+        at=stamp(datetime.now(UTC)),
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.agents.kinds import kind_of
@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
-from harness.model.entry import Entry
+from harness.model.entry import Entry, stamp
 from harness.store.changes import Changes
 from harness.store.coordination import read_assignments
 from harness.store.files import file_lock
@@ -279,7 +279,7 @@ class _Worker:
         return tuple(self.tried.candidates())
 
     def note(self, problem: str, session: str, text: str) -> None:
-        at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+        at = stamp(datetime.now(UTC))
         leave_note(self.workspace, problem=problem, worker=self.name, session=session, text=text, at=at)
 
     def live(self, state: str, problem: str | None = None) -> None:

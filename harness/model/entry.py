@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -15,6 +16,11 @@ from harness.model.judging import (
     WorkloadResult,
 )
 from harness.model.verdict import EntryKind, Trust, Verdict
+
+
+def stamp(at: datetime) -> str:
+    """A moment as entries write it: UTC, milliseconds, `2026-11-21T02:00:00.000Z`."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Candidate(BaseModel):
@@ -79,7 +85,7 @@ class Entry(EntryDraft):
     seq: int = Field(ge=1)
     prev: str | None
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
-    """UTC, milliseconds, `2026-11-21T02:00:00.000Z`; never before the previous entry's."""
+    """A `stamp`, never before the previous entry's."""
 
 
 _PARTS: dict[EntryKind, tuple[str, ...]] = {

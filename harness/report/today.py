@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from harness.model.config import Config
+from harness.model.entry import stamp
 from harness.model.verdict import Verdict
-from harness.store.audit_since import stamp
 from harness.store.index import Index
 from harness.store.ledger import read_records
 from harness.store.repo import Repo

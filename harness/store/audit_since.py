@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from harness.errors import ConfigurationError
+from harness.model.entry import stamp
 from harness.store.branch_commits import resolve
 from harness.store.repo import Repo
 
@@ -33,8 +34,3 @@ def since_when(repo: Repo, text: str, *, now: datetime | None = None) -> str:
             ) from None
         return stamp(datetime.fromtimestamp(repo.commit(commit).at, UTC))
     return stamp(at if at.tzinfo else at.replace(tzinfo=UTC))
-
-
-def stamp(at: datetime) -> str:
-    """A moment as entries write it."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.model.entry import Entry, EntryDraft
+from harness.model.entry import Entry, EntryDraft, stamp
 from harness.store.branch_commits import Change, Read
 from harness.store.entry_yaml import HEADER, Document, parse, render_entry, split
 from harness.store.files import file_lock
@@ -237,7 +237,7 @@ class Ledger:
     def _place(self, file: str) -> tuple[int, str | None, str]:
         """seq, prev and at of the next document of a file."""
         head = self._heads.get(file)
-        now = self._clock().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        now = stamp(self._clock())
         latest = max((known.at for known in self._heads.values()), default=now)
         if now < latest and not self._behind:
             self.recovered.append(
