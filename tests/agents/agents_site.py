@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.model.assignment import Assignment
+from harness.model.entry import Entry
+from harness.model.verdict import EntryKind
 from harness.store.coordination import read_text, render
 from harness.store.live import read_live
 from harness.store.repo import Repo
@@ -47,9 +49,24 @@ def says(site: Site, what: str, condition: Callable[[dict[str, object]], object]
             lambda: condition(read_live(site.workspace, f"worker-{worker}")), what=f"{worker} {what}", deadline_s=60
         )
     except TimeoutError as error:
-        log = site.workspace.logs / f"worker-{worker}.log"
-        said = log.read_text()[-6000:] if log.exists() else "no log"
-        raise AssertionError(f"{error}; {read_live(site.workspace, f'worker-{worker}')}\n{said}") from None
+        said = read_live(site.workspace, f"worker-{worker}")
+        raise AssertionError(f"{error}; {said}\n{log(site, worker)[-6000:]}") from None
+
+
+def log(site: Site, worker: str = "w01") -> str:
+    """What a worker has logged so far; nothing before it has started."""
+    file = site.workspace.logs / f"worker-{worker}.log"
+    return file.read_text() if file.exists() else ""
+
+
+def evaluations(site: Site, problem: str = "t/one") -> list[Entry]:
+    """In the ledger's order."""
+    return [entry for entry in site.entries(problem) if entry.kind is EntryKind.EVALUATION]
+
+
+def verdicts(site: Site, problem: str = "t/one") -> list[str]:
+    """Of a problem's evaluations."""
+    return [str(entry.verdict) for entry in evaluations(site, problem)]
 
 
 def solution_path(problem: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from harness.model.verdict import EntryKind, Verdict
 from harness.store.solutions import load_solution
 from harness.store.trees import tree_files, tree_id
 from harness.store.tried import TriedCandidate
+from tests.site import Site, site_in
 
 Params = dict[str, ParamValue]
 SOLUTION = """\
@@ -103,6 +104,13 @@ def write_solution(directory: Path, text: str = SOLUTION) -> Path:
     (directory / "solution.yaml").write_text(text)
     (directory / "kernel.cpp").write_text('extern "C" void run() {}\n')
     return directory
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A workspace of two small problems, with the stub judge."""
+    with site_in(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

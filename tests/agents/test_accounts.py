@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from harness.agents.governor import Purse, over
 from harness.model.config import Budget, Config
@@ -24,14 +20,8 @@ from harness.store.accounts import (
     total,
 )
 from harness.store.repo import Repo
-from tests.site import Site, site_in
+from tests.site import Site
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
 
 
 def account(name: str, worker: str = "w01", usd: float = 1.25, *, ended: bool = True) -> Account:

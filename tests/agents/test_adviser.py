@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 import yaml
@@ -13,16 +12,10 @@ from harness.store.coordination import read_assignments
 from harness.store.repo import Repo
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
-from tests.site import Site, git, site_in
+from tests.site import Site, git
 from tests.waiting import wait_until
 
 WORKERS = ("--worker", "w01", "--worker", "w02")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
 
 
 def propose(**rows: str) -> Use:

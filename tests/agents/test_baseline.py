@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,9 @@ from harness.model.verdict import Verdict
 from harness.store.problems import load_problem
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Step, scripted
-from tests.site import SOLUTION, Site, site_in
+from tests.site import SOLUTION, Site
 
 YAML = "language: pytorch\nentry: fast.py::run\n"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
 
 
 def judge(solution: Path) -> JudgeAnswer:

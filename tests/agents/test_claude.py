@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from harness.model.verdict import EntryKind
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Step, Use, scripted
-from tests.site import Site, git, site_in
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
+from tests.site import Site, git
 
 
 def test_a_session_edits_submits_and_reads_the_answer(site: Site) -> None:
@@ -40,7 +30,7 @@ def test_a_session_edits_submits_and_reads_the_answer(site: Site) -> None:
     ]
     assert first.startswith("INCORRECT_NUMERICAL")
     assert second.startswith("PASSED 1.5")
-    verdicts = [str(e.verdict) for e in site.entries("t/one") if e.kind is EntryKind.EVALUATION]
+    verdicts = its.verdicts(site)
     assert verdicts == ["INCORRECT_NUMERICAL", "PASSED"]
     assert "Agent: claude" in git(site.root, "log", "-1", "--format=%B", "agents/main/w01/t/one")
     assert model.keys == {its.KEY}
@@ -62,7 +52,7 @@ def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: 
         sessions = list(dict.fromkeys(asked.session for asked in model.asked))
     assert len(sessions) == 2
     assert "half done" in git(site.root, "show", "agents/main/w01/t/one:problems/t/one/solutions/cpu/kernel.cpp")
-    assert "leaves t/one: interrupted" in (site.workspace.logs / "worker-w01.log").read_text()
+    assert "leaves t/one: interrupted" in its.log(site)
 
 
 def test_a_hook_that_raises_blocks_the_tool(site: Site, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.model.verdict import EntryKind
 from harness.store.notes import waiting_notes
 from tests.agents import agents_site as its
 from tests.site import Site, git, site_in
@@ -51,8 +50,8 @@ def test_a_script_improves_a_kernel_and_submits(site: Site) -> None:
     its.says(site, "has finished", its.finished("t/one"))
     worker.terminate()
     worker.communicate(timeout=30)
-    verdicts = [str(e.verdict) for e in site.entries("t/one") if e.kind is EntryKind.EVALUATION]
-    log = (site.workspace.logs / "worker-w01.log").read_text()
+    verdicts = its.verdicts(site)
+    log = its.log(site)
     assert verdicts == ["COMPILE_ERROR", "PASSED"], log
     assert "leaves t/one: done" in log
     assert [note.text for note in waiting_notes(site.workspace)] == ["WIDTH 2 is good"]
@@ -114,4 +113,4 @@ def test_the_hosts_network_is_there_when_it_is_asked_for_and_said(site: Site) ->
         site.start("worker", "w01")
         its.says(site, "has finished", its.finished("t/one"))
         its.says(site, "was out", lambda said: said.get("said") == "reached")
-    assert "agents have the host's network" in (site.workspace.logs / "worker-w01.log").read_text()
+    assert "agents have the host's network" in its.log(site)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Say, Step, Use, scripted
-from tests.site import Site, git, site_in
+from tests.site import Site, git
 
 SOLUTION = its.solution_path("t/one")
 SECRET = "nobody-may-read-this"
@@ -119,12 +119,6 @@ def attempts(site: Site, port: int) -> list[Escape]:
             "touch $(python3 -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')/x && echo esc''aped",
         ),
     ]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -13,22 +13,15 @@ from pathlib import Path
 import pytest
 
 from harness.agents import fleet
-from harness.model.verdict import EntryKind
 from harness.store.accounts import kept, total
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Drop, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
-from tests.site import Site, site_in
+from tests.site import Site
 from tests.waiting import wait_until
 
 NAP = "python3 -c 'import time; time.sleep(300)'"
 """Longer than any test; the CLI does not run a bare `sleep`."""
 QUICK = "agent: {gateway: {first_s: 0.2, longest_s: 1.0, hold_s: 3.0, idle_s: 2.0}}"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
 
 
 @contextmanager
@@ -48,14 +41,6 @@ def done(site: Site) -> None:
     its.says(site, "has finished", its.finished("t/one"))
 
 
-def passed(site: Site) -> list[str]:
-    return [str(entry.verdict) for entry in site.entries("t/one") if entry.kind is EntryKind.EVALUATION]
-
-
-def log(site: Site) -> str:
-    return (site.workspace.logs / "worker-w01.log").read_text()
-
-
 def good(*before: Step) -> list[Step]:
     """Steps before a kernel that passes."""
     return [*before, *its.kernel("t/one", "stub: speedup=1.5"), its.submit()]
@@ -66,9 +51,9 @@ def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
         done(site)
         assert len({asked.session for asked in model.asked}) == 1
         assert model.asked[2].at - model.asked[0].at >= 2.0, "as long as the model's side asked for"
-    assert passed(site) == ["PASSED"]
-    assert "everybody waits 1 s" in log(site)
-    assert "api_retry" not in log(site)
+    assert its.verdicts(site) == ["PASSED"]
+    assert "everybody waits 1 s" in its.log(site)
+    assert "api_retry" not in its.log(site)
 
 
 @pytest.mark.slow
@@ -78,7 +63,7 @@ def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site
         assert 3.0 < fleet.look(site.workspace).wait_s() <= 6.0
         done(site)
         assert len({asked.session for asked in model.asked}) == 1, "resumed, not begun again"
-    assert passed(site) == ["PASSED"]
+    assert its.verdicts(site) == ["PASSED"]
 
 
 @pytest.mark.slow
@@ -88,7 +73,7 @@ def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
         done(site)
         waits = [b.at - a.at for a, b in zip(model.asked[:8], model.asked[1:9], strict=True)]
     assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
-    assert passed(site) == ["PASSED"]
+    assert its.verdicts(site) == ["PASSED"]
     assert fleet.look(site.workspace).failures == 0
 
 
@@ -107,7 +92,7 @@ def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -
     with at_work(site, lambda _: good(Drop())) as (model, _):
         done(site)
         answers = len(model.asked)
-    assert passed(site) == ["PASSED"]
+    assert its.verdicts(site) == ["PASSED"]
     assert total(kept(site.workspace)).turns == answers
 
 
@@ -115,8 +100,8 @@ def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -
 def test_a_hanging_model_is_given_up_after_the_idle_time(site: Site) -> None:
     with at_work(site, lambda _: good(Hang())):
         done(site)
-    assert passed(site) == ["PASSED"]
-    assert "cannot be reached" in log(site)
+    assert its.verdicts(site) == ["PASSED"]
+    assert "cannot be reached" in its.log(site)
 
 
 @pytest.mark.slow
@@ -132,7 +117,7 @@ def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
         worker.communicate(timeout=30)
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         done(site)
-    assert passed(site) == ["PASSED"]
+    assert its.verdicts(site) == ["PASSED"]
 
 
 def test_malformed_tool_input_is_answered_and_the_session_goes_on(site: Site) -> None:
@@ -142,7 +127,7 @@ def test_malformed_tool_input_is_answered_and_the_session_goes_on(site: Site) ->
 
     with at_work(site, script):
         done(site)
-    assert passed(site) == ["PASSED"]
+    assert its.verdicts(site) == ["PASSED"]
 
 
 def cli_of(site: Site) -> int:
@@ -187,7 +172,7 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
         done(site)
         assert len({asked.session for asked in model.asked}) == 1
         answers = len(model.asked)
-    assert passed(site) == ["PASSED"]
+    assert its.verdicts(site) == ["PASSED"]
     parts = kept(site.workspace)
     assert len(parts) == 2
     assert total(parts).turns == answers
@@ -212,7 +197,7 @@ def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site)
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         done(site)
         assert len({asked.session for asked in model.asked}) == 1
-    assert passed(site) == ["PASSED"]
+    assert its.verdicts(site) == ["PASSED"]
 
 
 def _alive(pid: int) -> bool:
@@ -220,10 +205,6 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def forever(step: Step) -> Callable[[Asked], Sequence[Step]]:
-    return lambda _: [step] * 60
 
 
 @pytest.mark.parametrize(
@@ -246,15 +227,15 @@ def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Ste
     with at_work(site, lambda _: script, f"agent: {{model: claude-opus-4-5, per_session: {settings}}}") as (model, _):
         done(site)
         assert len(model.asked) < 12
-    assert why in log(site)
+    assert why in its.log(site)
 
 
 def test_a_worker_that_never_submits_is_taken_at_its_word(site: Site) -> None:
     with at_work(site, lambda _: [Say("I am thinking.")] * 9, daemon=False) as (model, _):
         done(site)
         assert len(model.asked) == 2
-    assert "says that it is done, after 0 submissions" in log(site)
-    assert passed(site) == []
+    assert "says that it is done, after 0 submissions" in its.log(site)
+    assert its.verdicts(site) == []
 
 
 @pytest.mark.slow
@@ -263,7 +244,7 @@ def test_a_flood_of_output_is_cut_and_survived(site: Site) -> None:
     with at_work(site, lambda _: good(flood, Say("x" * 3_000_000))) as (model, _):
         done(site)
         assert max(len(result) for result in model.asked[-1].results) < 100_000
-    assert log(site).count("\n") < 500
+    assert its.log(site).count("\n") < 500
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.model.verdict import EntryKind
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Say, Step, Use, scripted
 from tests.site import git, site_in
@@ -95,11 +94,8 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
             "start", "--device", "cpu", "--max-minutes", "2.5", extra=its.environment(model), deadline_s=200
         )
         assert done.returncode == 0, done.stdout
-        verdicts = {
-            problem: [str(e.verdict) for e in site.entries(problem) if e.kind is EntryKind.EVALUATION]
-            for problem in (RMSNORM, ROPE)
-        }
-        log = (site.workspace.logs / "worker-w01.log").read_text()
+        verdicts = {problem: its.verdicts(site, problem) for problem in (RMSNORM, ROPE)}
+        log = its.log(site)
         assert verdicts[RMSNORM][:2] == ["INCORRECT_NUMERICAL", "PASSED"], done.stdout + log
         assert "PASSED" in verdicts[ROPE], done.stdout
         decisions = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/decisions.yaml")))

@@ -13,12 +13,11 @@ from harness.agents.kinds import default_kind, kind_of
 from harness.errors import ConfigurationError
 from harness.model.assignment import Assignment
 from harness.model.config import AgentConfig, Config
-from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
 from harness.store.coordination import read_text
 from harness.store.notes import waiting_notes
 from harness.store.repo import Repo
-from tests.agents.agents_site import assign, says
+from tests.agents.agents_site import assign, evaluations, log, says
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
@@ -31,10 +30,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def row(problem: str, worker: str = "w01") -> Assignment:
     return Assignment(worker=worker, problem=problem, wanted="try")
-
-
-def evaluations(site: Site, problem: str) -> list[Entry]:
-    return [entry for entry in site.entries(problem) if entry.kind is EntryKind.EVALUATION]
 
 
 @contextlib.contextmanager
@@ -118,7 +113,7 @@ def test_a_broken_table_leaves_the_last_row_in_force(site: Site) -> None:
             repo.commit_files("main", {"COORDINATION.md": broken.replace("| t/one", "t/one").encode()}, "Break")
         site.start("daemon")
         says(site, "goes on", lambda said: int(str(said.get("evaluations") or 0)) >= 3)
-    assert "last row stays in force" in (site.workspace.logs / "worker-w01.log").read_text()
+    assert "last row stays in force" in log(site)
 
 
 def test_a_successor_starts_from_the_champion(site: Site) -> None:
