@@ -13,17 +13,19 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.judge.limits import GIB, Limits
-from harness.judge.sandbox import Binds, launch
+from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.model.config import SandboxKind
 from harness.model.problem import ConstAxis, Problem
 from harness.model.solution import ParamValue, Solution, macros
@@ -57,6 +59,22 @@ class Built:
     cached: bool
 
 
+@dataclass(frozen=True)
+class Compilation:
+    """What is run to make an artefact."""
+
+    command: Callable[[str, str], list[str]]
+    """From the directories of the sources and of the output, as the sandbox sees them; leaves `makes` in the output."""
+    limits: Limits
+    within_s: float
+    """It is stopped then."""
+    shown: Sequence[Path] = ()
+    """What it must see besides the system and this Python."""
+    makes: Sequence[str] = (ARTEFACT,)
+    log: str = ""
+    """The file in the output that has its messages, should these not come on stderr."""
+
+
 @cache
 def compiler() -> tuple[str, str]:
     """The system's C++ compiler and its version line ($CXX, else c++, else g++).
@@ -87,7 +105,8 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
 
     key = content_key(solution, [compiler(), _machine(), solution.spec.file, arguments])
     limits = Limits(address_space_bytes=8 * GIB, memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
-    return kept(cache_dir, key, lambda scratch: compiled(solution, command, scratch, sandbox, limits, BUILD_S))
+    compilation = Compilation(command, limits, BUILD_S)
+    return kept(cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT)
 
 
 def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
@@ -141,26 +160,14 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def compiled(
-    solution: Solution,
-    command: Callable[[str, str], list[str]],
-    scratch: Path,
-    sandbox: SandboxKind,
-    limits: Limits,
-    within_s: float,
-    shown: Sequence[Path] = (),
-) -> Path:
-    """Run what makes the artefact in a sandbox of its own.
+def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbox: SandboxKind) -> Path:
+    """The output of a compilation, carried out in a sandbox of its own: a directory below `scratch`.
 
     Args:
         solution: whose sources it sees, read-only.
-        command: from the directories of the sources and of the output, as it sees them, to what is run; it leaves
-            `ARTEFACT` in the output.
+        compilation: what to run.
         scratch: a directory on the host, removed by the caller.
         sandbox: which.
-        limits: of it.
-        within_s: it is stopped then.
-        shown: what it must see besides the system and this Python.
 
     Raises:
         BuildFailed: the compiler said no, took too long, or made too much.
@@ -172,30 +179,38 @@ def compiled(
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(solution.directory / name, target)
     inside = ("/sources", "/output") if sandbox == "bubblewrap" else (str(sources), str(output))
+    shown = {path: str(path) for path in compilation.shown if not shown_already(path)}
     begin = time.monotonic()
     with (scratch / "messages").open("w+b") as messages:
         process = launch(
             sandbox,
-            command(*inside),
-            binds=Binds(
-                read_only={sources: "/sources", **{path: str(path) for path in shown}}, writable={output: "/output"}
-            ),
-            limits=limits,
+            compilation.command(*inside),
+            binds=Binds(read_only={sources: "/sources", **shown}, writable={output: "/output"}),
+            limits=compilation.limits,
             env={},
             stderr=messages,
             cwd=scratch,
         )
-        code = process.exit_signal_or_code(within_s)
+        code = process.exit_signal_or_code(compilation.within_s)
         process.kill()
         said = os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace")
-    made = output / ARTEFACT
+    log = output / compilation.log
+    if compilation.log and log.is_file() and not log.is_symlink():
+        said = log.read_text(errors="replace")[:_MESSAGE_BYTES] or said
     if code is None:
         raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
-    if code != 0 or made.is_symlink() or not made.is_file():
+    made = [output / name for name in compilation.makes]
+    if code != 0 or any(path.is_symlink() or not path.is_file() for path in made):
         raise BuildFailed(reason_of(said, inside[0]) or f"the compiler ended with code {code} and said nothing")
-    if made.stat().st_size > LARGEST_ARTEFACT:
+    if sum(path.stat().st_size for path in made) > LARGEST_ARTEFACT:
         raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
-    return made
+    return output
+
+
+def runs(module: ModuleType, sandbox: SandboxKind) -> list[str]:
+    """The beginning of a command that runs a module of the runner's, as a sandbox shows it."""
+    file = Path(str(module.__file__))
+    return [sys.executable, "-I", "-B", f"{RUNNER_HOME}/runner/{file.name}" if sandbox == "bubblewrap" else str(file)]
 
 
 def reason_of(said: str, sources: str) -> str:

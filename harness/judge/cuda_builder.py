@@ -6,9 +6,7 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +15,8 @@ import torch
 from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
-from harness.judge.builder import BUILD_S, LARGEST_ARTEFACT, BuildFailed, content_key, defines, reason_of
+from harness.judge.builder import BUILD_S, LARGEST_ARTEFACT, Compilation, compiled, content_key, defines, runs
 from harness.judge.limits import GIB, Limits
-from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.judge.toolkit import Toolkit, find_toolkit
 from harness.model.config import SandboxKind
 from harness.model.launches import ResolvedPlan, resolve
@@ -32,6 +29,8 @@ from harness.store.quiet import working
 
 _FORMAT = 1
 _OPTIONS = ("-std=c++17", "-default-device")
+_MAKES = ("kernel.cubin", "names.json")
+_LOG = "compile.log"
 _OPTIMISED = {9, 10, 12}
 """Major versions of compute capability that have instructions of their own (`sm_90a`)."""
 
@@ -109,7 +108,7 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
 
 
 def _digest(directory: Path) -> str:
-    parts = [(directory / name).read_bytes() for name in ("kernel.cubin", "names.json")]
+    parts = [(directory / name).read_bytes() for name in _MAKES]
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
 
 
@@ -121,43 +120,14 @@ def _whole(directory: Path) -> bool:
 def _compile(
     solution: Solution, request: Mapping[str, object], toolkit: Toolkit, scratch: Path, sandbox: SandboxKind
 ) -> Path:
-    sources, output = scratch / "sources", scratch / "output"
-    output.mkdir()
-    for name in solution.sources:
-        target = sources / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(solution.directory / name, target)
-    confined = sandbox == "bubblewrap"
-    inside = ("/sources", "/output") if confined else (str(sources), str(output))
-    program = f"{RUNNER_HOME}/runner/nvrtc.py" if confined else nvrtc.__file__
-    whole = {**request, "source": f"{inside[0]}/{solution.spec.file}"}
-    (sources / "harness-request.json").write_text(json.dumps(whole))
-    shown = {path: str(path) for path in (toolkit.library.parent, *toolkit.includes) if not shown_already(path)}
-    begin = time.monotonic()
-    with (scratch / "messages").open("w+b") as messages:
-        process = launch(
-            sandbox,
-            [sys.executable, "-I", "-B", program, f"{inside[0]}/harness-request.json", inside[1]],
-            binds=Binds(read_only={sources: "/sources", **shown}, writable={output: "/output"}),
-            limits=Limits(memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64),
-            env={},
-            stderr=messages,
-            cwd=scratch,
-        )
-        code = process.exit_signal_or_code(BUILD_S)
-        process.kill()
-        messages.seek(0)
-        said = messages.read(1 << 16).decode(errors="replace")
-    log = output / "compile.log"
-    told = log.read_text(errors="replace")[: 1 << 16] if log.is_file() and not log.is_symlink() else ""
-    if code is None:
-        raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
-    made = [output / name for name in ("kernel.cubin", "names.json")]
-    if code != 0 or any(path.is_symlink() or not path.is_file() for path in made):
-        raise BuildFailed(reason_of(told or said, inside[0]) or f"NVRTC ended with code {code} and said nothing")
-    if sum(path.stat().st_size for path in made) > LARGEST_ARTEFACT:
-        raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
-    return output
+    def command(sources: str, output: str) -> list[str]:
+        whole = {**request, "source": f"{sources}/{solution.spec.file}"}
+        (scratch / "output" / "request.json").write_text(json.dumps(whole))
+        return [*runs(nvrtc, sandbox), f"{output}/request.json", output]
+
+    limits = Limits(memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
+    shown = (toolkit.library.parent, *toolkit.includes)
+    return compiled(solution, Compilation(command, limits, BUILD_S, shown, _MAKES, _LOG), scratch, sandbox)
 
 
 def trusted_cubin(cache: Path) -> bytes:
@@ -182,10 +152,10 @@ def trusted_cubin(cache: Path) -> bytes:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
             (Path(scratch) / "request.json").write_text(json.dumps(request))
-            command = [sys.executable, "-I", "-B", nvrtc.__file__, f"{scratch}/request.json", scratch]
+            command = [*runs(nvrtc, "none"), f"{scratch}/request.json", scratch]
             done = subprocess.run(command, check=False, capture_output=True, timeout=BUILD_S, text=True)
             if done.returncode:
-                log = Path(scratch) / "compile.log"
+                log = Path(scratch) / _LOG
                 said = log.read_text() if log.is_file() else done.stderr
                 raise ConfigurationError(f"the judge's own kernels do not compile: {said.strip()}")
             (Path(scratch) / "kernel.cubin").replace(kept)

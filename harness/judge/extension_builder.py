@@ -26,14 +26,15 @@ from harness.judge.builder import (
     QUIET,
     BuildFailed,
     Built,
+    Compilation,
     compiled,
     compiler,
     content_key,
     defines,
     kept,
+    runs,
 )  # fmt: skip
 from harness.judge.limits import GIB, Limits
-from harness.judge.sandbox import RUNNER_HOME, shown_already
 from harness.judge.toolkit import Nvcc, find_nvcc, seek_nvcc
 from harness.model.config import SandboxKind
 from harness.model.problem import Problem
@@ -92,12 +93,11 @@ def build_extension(
         def command(inside: str, output: str) -> list[str]:
             request = scratch / "output" / "request.json"  # too long for an argument, with many sources
             request.write_text(json.dumps(commands.of(sources, inside, output)))
-            confined = sandbox == "bubblewrap"
-            program = f"{RUNNER_HOME}/runner/compilers.py" if confined else str(compilers.__file__)
-            return [sys.executable, "-I", "-B", program, f"{output}/request.json"]
+            return [*runs(compilers, sandbox), f"{output}/request.json"]
 
         limits = Limits(memory_bytes=16 * GIB, file_bytes=LARGEST_ARTEFACT, processes=256)
-        return compiled(solution, command, scratch, sandbox, limits, _BUILD_S, commands.shown)
+        compilation = Compilation(command, limits, _BUILD_S, commands.shown)
+        return compiled(solution, compilation, scratch, sandbox) / ARTEFACT
 
     return kept(cache_dir, content_key(solution, settings), make)
 
@@ -114,11 +114,11 @@ class _Commands:
 
     @property
     def shown(self) -> tuple[Path, ...]:
-        """What a sandbox must be shown for them."""
+        """What a sandbox must show them."""
         wanted = [*self._cutlass, *self._binding.includes, *self._binding.libraries]
         if self._nvcc is not None:
             wanted.append(self._nvcc.home)
-        return tuple(path for path in dict.fromkeys(wanted) if not shown_already(path))
+        return tuple(dict.fromkeys(wanted))
 
     def of(self, sources: list[str], inside: str, output: str) -> dict[str, list[list[str]] | list[str]]:
         """All of them, for sources and output in these directories."""

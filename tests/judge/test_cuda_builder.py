@@ -1,0 +1,71 @@
+"""Sealed CUDA from sources to a cubin, for a Hopper that need not be here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.judge import cuda_builder
+from harness.judge.builder import BuildFailed
+from harness.judge.cuda_builder import SealedBuild, build_cuda
+from harness.model.problem import Problem
+from harness.store.solutions import load_solution
+from tests.judge.made import problem, tensor
+
+KERNEL = (
+    'extern "C" __global__ void run(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x] * AXIS_n * SCALE; }\n'
+)
+
+
+@pytest.fixture(autouse=True)
+def _hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(cuda_builder, "architecture", lambda: "sm_90a")
+
+
+@pytest.fixture
+def made() -> Problem:
+    return problem(
+        {"x": tensor("float32", "n")}, {"y": tensor("float32", "n")}, "def run(x):\n    return x\n", {"n": 7}
+    )
+
+
+def build(made: Problem, tmp_path: Path, source: str = KERNEL) -> SealedBuild:
+    directory = tmp_path / "solution"
+    directory.mkdir(exist_ok=True)
+    (directory / "kernel.cu").write_text(source)
+    launch = {"kernel": "run", "grid": [1], "block": ["n"], "args": ["x", "y"]}
+    spec = {"language": "cuda", "entry": "kernel.cu::run", "launch": [launch], "params": {"SCALE": 3}}
+    (directory / "solution.yaml").write_text(yaml.safe_dump(spec))
+    return build_cuda(made, load_solution(directory), cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+
+
+def test_a_cubin_is_made_once_and_again_when_it_was_tampered_with(made: Problem, tmp_path: Path) -> None:
+    first = build(made, tmp_path)
+    cubin = first.directory / "kernel.cubin"
+    whole = cubin.read_bytes()
+    assert not first.cached
+    assert whole.startswith(b"\x7fELF")
+    assert json.loads((first.directory / "names.json").read_text())["symbols"] == {"run": "run"}
+    assert build(made, tmp_path).cached
+    cubin.write_bytes(whole + b"x")
+    again = build(made, tmp_path)
+    assert (again.cached, again.directory, cubin.read_bytes()) == (False, first.directory, whole)
+
+
+def test_a_compiler_that_says_no_is_quoted_in_the_users_own_lines(made: Problem, tmp_path: Path) -> None:
+    with pytest.raises(BuildFailed) as failed:
+        build(made, tmp_path, KERNEL.replace("SCALE", "FACTOR"))
+    assert failed.value.reason.startswith('kernel.cu(1): error: identifier "FACTOR" is undefined')
+    assert not list((tmp_path / "cache" / "cubins").iterdir())
+
+
+def test_a_compiler_that_takes_too_long_is_stopped(
+    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_builder, "BUILD_S", 0.01)
+    with pytest.raises(BuildFailed, match="the compiler was stopped after"):
+        build(made, tmp_path)
