@@ -10,8 +10,8 @@ import pytest
 
 from harness.agents import prompting
 from harness.agents.documentation import PACK, contents, search, sections
+from harness.judge.builder import defines
 from harness.model.config import Config
-from harness.model.problem import ConstAxis
 from harness.store.problems import load_problem
 from harness.store.solutions import check_solution, load_solution
 from tests.runner.test_nvrtc import compile_cuda
@@ -49,9 +49,7 @@ def test_an_example_is_a_solution_of_its_problem(name: str) -> None:
 @pytest.mark.parametrize(("name", "architecture"), CUDA)
 def test_a_cuda_example_compiles(name: str, architecture: str, tmp_path: Path) -> None:
     spec = load_solution(PACK / "examples" / name).spec
-    axes = load_problem(of_problem(name)).definition.axes
-    macros = [f"-DAXIS_{axis}={its.value}" for axis, its in axes.items() if isinstance(its, ConstAxis)]
-    macros += [f"-D{param}={value}" for param, value in spec.params.items()]
+    macros = defines(load_problem(of_problem(name)), spec.params)
     kernels = sorted({str(launch["kernel"]) for launch in spec.launch})
     code = compile_cuda(PACK / "examples" / name / spec.file, tmp_path, architecture, kernels, macros)
     said = (tmp_path / "compile.log").read_text()
