@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.model.judging import JudgeAnswer
-from tests.gpu.cases import HONEST, PROBLEMS, Attack, write_problem
-from tests.judge.attacks.conftest import Courts, Lines, Naive, _start
+from tests.gpu.cases import HONEST, PROBLEMS, write_problem
+from tests.judge.attacks.conftest import Case, Courts, Lines, start
 
 _HERE = Path(__file__).parent
 
@@ -36,10 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class GpuCourts(Courts):
     """The same courts for GPU code."""
 
-    def honest(self, attack: Attack) -> tuple[Naive, JudgeAnswer]:
-        """What both say of an honest solution of the same problem."""
-        one = HONEST[attack.problem]
-        return self.naive_once(one), self.real_once(one)  # type: ignore[arg-type] # an attack of our own shape
+    def honest(self, attack: Case) -> Case:
+        """The honest solution of the same problem."""
+        return HONEST[attack.problem]
 
 
 @pytest.fixture(scope="session")
@@ -50,8 +48,8 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuCourts]:
         made.mkdir()
     environment = {"HARNESS_LOCK_DIR": str(locks), "HOME": str(home)}
     arguments = ["harness.judge", "--device", "cuda", "--cache", str(cache), "--sandbox", "bubblewrap"]
-    real = _start(arguments, environment, directory / "real.log")
-    naive = _start(["tests.gpu.naive"], environment, directory / "naive.log")
+    real = start(arguments, environment, directory / "real.log")
+    naive = start(["tests.gpu.naive"], environment, directory / "naive.log")
     problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
     courts = GpuCourts(directory, naive, real, problems, 0)
     courts.secret.write_text("nobody's business")

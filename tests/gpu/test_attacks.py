@@ -8,8 +8,10 @@ from harness.model.verdict import Verdict
 from tests.gpu.attacks import ATTACKS
 from tests.gpu.cases import Attack
 from tests.gpu.conftest import GpuCourts
+from tests.judge.attacks.trial import fool
 
-_GAIN, _NOISE = 1.5, 1.25
+_NOISE = 1.25
+"""Times the honest solution's speed-up that the lower bound of an attack that passes may reach."""
 
 
 def test_there_are_enough() -> None:
@@ -19,31 +21,15 @@ def test_there_are_enough() -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_attack(attack: Attack, courts: GpuCourts) -> None:
-    found = courts.naive(attack)  # type: ignore[arg-type] # an attack of the GPU's own shape
-    plant = courts.plant(attack)  # type: ignore[arg-type]
-    if attack.fools == "hang":
-        assert found.hung
-    else:
-        assert found.passed, found.said
-    if attack.fools == "speed":
-        honest, _ = courts.honest(attack)
-        assert honest.passed, honest.said
-        assert found.speedup > _GAIN * honest.speedup
-    if attack.fools == "litter":
-        assert found.left_alive
-    if attack.fools == "flood":
-        assert found.said_bytes > 50_000_000
-    if attack.fools == "plant":
-        assert plant.exists()
-        plant.unlink()
-    answer = courts.real(attack, max_judge_s=60.0)  # type: ignore[arg-type]
-    assert not plant.exists()
+    fool(attack, courts)
+    answer = courts.real(attack, max_judge_s=60.0)
+    assert not courts.plant(attack).exists()
     if answer.verdict is not Verdict.PASSED:
         assert answer.verdict in attack.caught, answer.reason
         assert answer.summary.speedup is None
         return
     assert not attack.caught or Verdict.PASSED in attack.caught or attack.fools in ("speed", "plant"), "it passed"
-    _, judged = courts.honest(attack)
+    judged = courts.real_once(courts.honest(attack))
     assert judged.summary.speedup is not None, judged.reason
     assert answer.summary.speedup_ci95 is not None
     assert answer.summary.speedup_ci95[0] < _NOISE * judged.summary.speedup, "its number is not honest"

@@ -89,7 +89,7 @@ WRONG = (
 
 @pytest.mark.parametrize("solution", RIGHT, ids=lambda each: each.name)
 def test_a_right_extension_passes(solution: Attack, courts: GpuCourts) -> None:
-    answer = courts.real(solution, max_judge_s=60.0)  # type: ignore[arg-type] # an attack of the GPU's own shape
+    answer = courts.real(solution, max_judge_s=60.0)
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.trust in {Trust.BOUNDED, Trust.LAUNCH_BOUND}
     for workload in answer.workloads:
@@ -99,7 +99,7 @@ def test_a_right_extension_passes(solution: Attack, courts: GpuCourts) -> None:
 
 @pytest.mark.parametrize("solution", WRONG, ids=lambda each: each.name)
 def test_a_wrong_extension_is_told_so(solution: Attack, courts: GpuCourts) -> None:
-    answer = courts.real(solution)  # type: ignore[arg-type]
+    answer = courts.real(solution)
     assert answer.verdict in solution.caught, answer.reason
     assert solution.says in (answer.reason or "")
     if answer.verdict is Verdict.COMPILE_ERROR:

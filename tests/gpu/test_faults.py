@@ -51,11 +51,11 @@ FAULTS = (
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each.name)
 def test_fault(fault: Attack, courts: GpuCourts) -> None:
-    answer = courts.real(fault, max_judge_s=20.0)  # type: ignore[arg-type] # an attack of the GPU's own shape
+    answer = courts.real(fault, max_judge_s=20.0)
     assert answer.verdict in fault.caught, answer.reason
     if fault.problem == "linear_twice":
         assert [str(each.verdict) for each in answer.workloads] == ["PASSED", "RUNTIME_ERROR"]
     begin = time.monotonic()
-    after = courts.real(HONEST["linear"], max_judge_s=60.0)  # type: ignore[arg-type]
+    after = courts.real(HONEST["linear"], max_judge_s=60.0)
     assert after.verdict is Verdict.PASSED, after.reason
     assert time.monotonic() - begin < _USABLE_S

@@ -134,7 +134,7 @@ extern "C" __global__ void scale(const float* x, float* out, const float* kept) 
 
 @pytest.mark.parametrize("solution", HONEST, ids=lambda each: each.name)
 def test_passes(solution: Attack, courts: GpuCourts) -> None:
-    answer = courts.real(solution, max_judge_s=60.0)  # type: ignore[arg-type] # an attack of the GPU's own shape
+    answer = courts.real(solution, max_judge_s=60.0)
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert (answer.trust is Trust.SEALED) == (solution.language == "cuda")
     for workload in answer.workloads:

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.store.problems import load_problem
-from tests.judge.attacks.cases import PROBLEMS, Attack, write_problem
+from tests.judge.attacks.cases import HONEST, HONEST_CPP, PROBLEMS, write_problem
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PATIENCE_S = 240.0
@@ -62,6 +62,21 @@ class Lines:
         self.process.stdout.close()
 
 
+class Case(Protocol):
+    """What can be put before both judges, on whichever device: an attack, or an honest solution."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def problem(self) -> str: ...
+    @property
+    def language(self) -> str: ...
+    @property
+    def fools(self) -> str: ...
+    def write(self, directory: Path, words: dict[str, str]) -> Path:
+        """The solution as a directory."""
+
+
 @dataclass(frozen=True)
 class Naive:
     """What the naive judge said."""
@@ -93,17 +108,17 @@ class Courts:
         """A file outside every solution."""
         return self.directory / "secret"
 
-    def plant(self, attack: Attack) -> Path:
+    def plant(self, attack: Case) -> Path:
         """A file that an attack would like to make."""
         return self.directory / f"planted-{attack.name}"
 
-    def put(self, attack: Attack) -> Path:
+    def put(self, attack: Case) -> Path:
         """The attack as a solution directory of its own."""
         self.count += 1
         words = {"SECRET": str(self.secret), "PLANT": str(self.plant(attack)), "PORT": str(self.port)}
         return attack.write(self.directory / "solutions" / f"{attack.name}-{self.count}", words)
 
-    def sweep(self, attack: Attack) -> None:
+    def sweep(self, attack: Case) -> None:
         """Remove what an attack kept in shared places when it was judged naively, outside any sandbox."""
         for written in (self.directory / "solutions").glob(f"{attack.name}-*/kernel.py"):
             name = hashlib.sha256(written.read_bytes()).hexdigest()[:16]
@@ -111,14 +126,14 @@ class Courts:
                 for kept in Path(place).glob(f"{name}-*.pt"):
                     kept.unlink()
 
-    def naive(self, attack: Attack) -> Naive:
+    def naive(self, attack: Case) -> Naive:
         """Judge naively."""
         solution = self.put(attack)
         request = {"problem": str(self.problems[attack.problem]), "solution": str(solution)}
         self.naive_judge.ask(json.dumps(request))
         return Naive(**json.loads(self.naive_judge.answer()))
 
-    def real(self, attack: Attack, **settings: Any) -> JudgeAnswer:
+    def real(self, attack: Case, **settings: Any) -> JudgeAnswer:
         """Judge for real."""
         directory = self.problems[attack.problem]
         solution = self.put(attack)
@@ -137,20 +152,25 @@ class Courts:
             if event["event"] == "answer":
                 return JudgeAnswer.model_validate(event)
 
-    def naive_once(self, attack: Attack) -> Naive:
+    def honest(self, attack: Case) -> Case:
+        """The honest solution that an attack is measured against."""
+        return HONEST_CPP if attack.language == "cpp" else HONEST
+
+    def naive_once(self, attack: Case) -> Naive:
         """Of an honest solution, judged once."""
         if attack.name not in self._naive:
             self._naive[attack.name] = self.naive(attack)
         return self._naive[attack.name]
 
-    def real_once(self, attack: Attack) -> JudgeAnswer:
+    def real_once(self, attack: Case) -> JudgeAnswer:
         """Of an honest solution, judged once."""
         if attack.name not in self._real:
             self._real[attack.name] = self.real(attack)
         return self._real[attack.name]
 
 
-def _start(arguments: list[str], environment: dict[str, str], said: Path) -> Lines:
+def start(arguments: list[str], environment: dict[str, str], said: Path) -> Lines:
+    """A Python program of this repository; what it says on stderr goes to a file."""
     with said.open("wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
@@ -170,12 +190,12 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courts]:
     for made in (locks, cache, home):
         made.mkdir()
     environment = {"HARNESS_LOCK_DIR": str(locks), "HOME": str(home), "COURT_SECRET": "nobody's business"}
-    real = _start(
+    real = start(
         ["harness.judge", "--device", "cpu", "--cache", str(cache), "--sandbox", "bubblewrap"],
         environment,
         directory / "real.log",
     )
-    naive = _start(["tests.judge.attacks.naive"], environment, directory / "naive.log")
+    naive = start(["tests.judge.attacks.naive"], environment, directory / "naive.log")
     problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     courts = Courts(directory, naive, real, problems, listener.getsockname()[1])

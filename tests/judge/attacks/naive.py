@@ -27,8 +27,9 @@ import torch
 _SETS, _ROUNDS, _CALLS = 3, 3, 40
 _RECENT = 64
 """So many calls' memory is kept: a thread that writes when its call is over must not write to somebody else's."""
-_GIVES_UP_S = 5.0
 _END = b"END\n"
+Judge = Callable[[Path, Path, int], None]
+"""Judges a solution of a problem and writes what it finds, a line a workload, to a descriptor."""
 
 
 def is_close(out: torch.Tensor, expected: torch.Tensor, atol: float) -> bool:
@@ -80,11 +81,11 @@ def measure(run: Callable[..., Any], sets: list[list[torch.Tensor]]) -> float:
     return max(1e-9, float(statistics.median(times)))
 
 
-def make_inputs(definition: dict[str, Any], sizes: dict[str, int]) -> list[torch.Tensor]:
+def make_inputs(definition: dict[str, Any], sizes: dict[str, int], device: str = "cpu") -> list[torch.Tensor]:
     """Standard normal inputs; weights scaled by their fan-in."""
     made = []
     for name, spec in definition["inputs"].items():
-        value = torch.randn([sizes[axis] for axis in spec["shape"]])
+        value = torch.randn([sizes[axis] for axis in spec["shape"]], device=device)
         made.append(value / sizes["K"] ** 0.5 if name == "weight" else value)
     return made
 
@@ -129,15 +130,24 @@ def load_cpp(definition: dict[str, Any], solution: Path, spec: dict[str, Any]) -
     return call
 
 
-def serve_one(request: dict[str, str]) -> dict[str, Any]:
+def serve(how: Judge, gives_up_s: float) -> None:
+    """Answer requests until stdin ends; one that is not judged in time hangs."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(_serve_one(json.loads(line), how, gives_up_s)) + "\n")
+        sys.stdout.flush()
+
+
+def _serve_one(request: dict[str, str], how: Judge, gives_up_s: float) -> dict[str, Any]:
     """Fork, judge, and say what came out."""
     read, write = os.pipe()
     with tempfile.TemporaryFile() as said:
         child = os.fork()
         if child == 0:
-            _judge_in_child(request, write, said.fileno())
+            _judge_in_child(request, how, write, said.fileno())
         os.close(write)
-        lines, hung = _collect(read)
+        lines, hung = _collect(read, gives_up_s)
         alive = _end(child)
         os.close(read)
         size = os.fstat(said.fileno()).st_size
@@ -155,13 +165,13 @@ def serve_one(request: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _judge_in_child(request: dict[str, str], answers: int, said: int) -> None:
+def _judge_in_child(request: dict[str, str], how: Judge, answers: int, said: int) -> None:
     os.setpgid(0, 0)
     os.dup2(said, 1)
     os.dup2(said, 2)
     code = 1
     try:
-        judge(Path(request["problem"]), Path(request["solution"]), answers)
+        how(Path(request["problem"]), Path(request["solution"]), answers)
         os.write(answers, _END)
         code = 0
     except BaseException:  # noqa: BLE001 - what is judged may raise anything
@@ -173,9 +183,9 @@ def _judge_in_child(request: dict[str, str], answers: int, said: int) -> None:
         os._exit(code)
 
 
-def _collect(read: int) -> tuple[list[str], bool]:
+def _collect(read: int, gives_up_s: float) -> tuple[list[str], bool]:
     """The answers until END or the end, and whether neither came in time."""
-    text, deadline = b"", time.monotonic() + _GIVES_UP_S
+    text, deadline = b"", time.monotonic() + gives_up_s
     while not text.endswith(_END):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([read], [], [], left)[0]:
@@ -201,14 +211,10 @@ def _end(child: int) -> bool:
 
 
 def main() -> None:
-    """Serve requests until stdin ends."""
+    """Serve on one thread."""
     torch.set_num_threads(1)
     torch.randn(8, 8) @ torch.randn(8, 8)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(serve_one(json.loads(line))) + "\n")
-        sys.stdout.flush()
+    serve(judge, gives_up_s=5.0)
 
 
 if __name__ == "__main__":

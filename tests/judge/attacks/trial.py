@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.model.judging import JudgeAnswer
 from harness.model.verdict import Verdict
-from tests.judge.attacks.cases import HONEST, HONEST_CPP, Attack
-from tests.judge.attacks.conftest import Courts
+from tests.judge.attacks.cases import Attack
+from tests.judge.attacks.conftest import Case, Courts
 
 _GAIN = 1.5
 """Times the honest solution's speed-up that an attack shows in the naive judge; most show ten or more."""
@@ -15,7 +15,7 @@ _NOISE = 1.35
 """Times the honest solution's speed-up that the lower bound of a harmless attack may reach, on a busy machine."""
 
 
-def fool(attack: Attack, courts: Courts) -> None:
+def fool(attack: Case, courts: Courts) -> None:
     """The naive judge falls for it."""
     found = courts.naive(attack)
     if attack.fools == "hang":
@@ -23,7 +23,7 @@ def fool(attack: Attack, courts: Courts) -> None:
         return
     assert found.passed, found.said
     if attack.fools == "speed":
-        honest = courts.naive_once(HONEST_CPP if attack.language == "cpp" else HONEST)
+        honest = courts.naive_once(courts.honest(attack))
         assert honest.passed, honest.said
         assert found.speedup > _GAIN * honest.speedup
     elif attack.fools == "litter":
@@ -57,7 +57,7 @@ def defuse(attack: Attack, courts: Courts) -> JudgeAnswer:
         if attack.caught and answer.verdict in attack.caught:
             return answer
         assert answer.verdict is Verdict.PASSED, answer.reason
-        honest = courts.real_once(HONEST_CPP if attack.language == "cpp" else HONEST)
+        honest = courts.real_once(courts.honest(attack))
         assert honest.verdict is Verdict.PASSED, honest.reason
         assert answer.summary.speedup_ci95 is not None
         assert honest.summary.speedup is not None
