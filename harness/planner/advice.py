@@ -113,9 +113,9 @@ def accepted(proposal: Proposal, inputs: PolicyInputs, by: str) -> Advice:
 def _check(rows: list[ProposedRow], inputs: PolicyInputs, *, paused: set[str], pinned: set[str]) -> None:
     workers = {each.worker: each for each in inputs.workers}
     open_problems = {each.problem for each in inputs.problems} - paused
-    twice = [name for name, count in Counter(row.worker for row in rows).items() if count > 1]
-    if twice:
-        raise _wrong(f"{twice[0]} has {len([row for row in rows if row.worker == twice[0]])} rows; expected one")
+    for worker, count in Counter(row.worker for row in rows).items():
+        if count > 1:
+            raise _wrong(f"{worker} has {count} rows; expected one")
     for row in rows:
         if row.worker not in workers:
             raise _wrong(f"{row.worker} is no worker; there are: {', '.join(sorted(workers))}")

@@ -62,6 +62,12 @@ def test_what_does_not_hold_is_refused_with_the_reason(rows: dict[str, str], why
         accepted(read_proposal(proposal(**rows)), inputs(*paused, **finished), "claude")
 
 
+def test_two_rows_for_one_worker_are_refused() -> None:
+    twice = {"assignments": [*proposal(w01="t/a", w02="t/b")["assignments"], *proposal(w01="t/c")["assignments"]]}
+    with pytest.raises(FormatError, match="w01 has 2 rows; expected one"):
+        accepted(read_proposal(twice), inputs(), "claude")
+
+
 @pytest.mark.parametrize(
     "given",
     [None, {}, {"assignments": 3}, {"assignments": [{"worker": "w01"}]}, {"assignments": [], "more": 1}, "text"],
