@@ -21,7 +21,8 @@ from harness.judge.reference import Value
 
 _F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h, since Linux 5.1; Python has no name for it
 _ALIVE, _RACING = 5, 3
-"""Regions in use at a time: candidate, `baseline/` and the references that stay alive; of large ones one reference."""
+"""Regions that are made together. Of the usual size: for the candidate, `baseline/` and the references that stay alive;
+of a larger one: for the candidate, `baseline/` and one reference."""
 _FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # every float format here reads all ones as NaN
 
 

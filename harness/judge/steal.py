@@ -25,11 +25,11 @@ class Steal:
         self._stat = os.open(proc / "stat", os.O_RDONLY | os.O_CLOEXEC) if virtual else None
         self._libc = ctypes.CDLL(None)
 
-    def taken_ns(self, runners: int) -> int:
+    def taken_ns(self, runner_cpu: int) -> int:
         """Of a runner's processor and of the one that asks, since the machine was started."""
         if self._stat is None:
             return 0
-        wanted = {b"cpu%d" % runners, b"cpu%d" % self._libc.sched_getcpu()}
+        wanted = {b"cpu%d" % runner_cpu, b"cpu%d" % self._libc.sched_getcpu()}
         lines = (line.split() for line in os.pread(self._stat, self._bytes, 0).splitlines())
         return self._tick_ns * sum(int(line[_STEAL]) for line in lines if line[0] in wanted)
 
