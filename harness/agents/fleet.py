@@ -28,7 +28,7 @@ class Fleet:
     failures: int = 0
     """In a row, over all workers."""
     stopped: str | None = None
-    """Why nobody may ask any more: the credential was refused. Ends with the next `harness start`."""
+    """Why nobody may ask any more: the credential was refused. Ends when a worker is started again."""
 
     def wait_s(self) -> float:
         """How long from now no request may go out."""

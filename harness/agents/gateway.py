@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ class Gateway:
         future = asyncio.run_coroutine_threadsafe(self._serve(directory, meter, over), self._loop)
         return Served(self, *future.result(_STARTS_WITHIN_S))
 
-    def call(self, closing: Any) -> None:  # noqa: ANN401 - a coroutine
+    def call(self, closing: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine of the gateway's to its end."""
         asyncio.run_coroutine_threadsafe(closing, self._loop).result(_STARTS_WITHIN_S)
 

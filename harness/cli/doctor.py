@@ -127,13 +127,13 @@ def _gpu() -> Iterator[Check]:
     if lacking:
         install = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"
         yield Check("GPU packages", "missing", f"{' and '.join(lacking)}: the device cuda needs them", install)
-    for name, package, command in (
+    for name, what, command in (
         ("triton", "language triton", "pip install triton"),
         ("tvm_ffi", "language cuda_cpp", "pip install apache-tvm-ffi"),
         ("cutlass", "language cute_dsl", "pip install nvidia-cutlass-dsl"),
     ):
         if find_spec(name) is None:
-            yield Check(name, "note", f"not here: {package} needs it: {command}")
+            yield Check(name, "note", f"not here: {what} needs it: {command}")
     if seek_nvcc() is None:
         yield Check("nvcc", "note", "not here: language cuda_cpp needs it for .cu sources: set CUDA_HOME to a toolkit")
 
