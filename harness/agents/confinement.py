@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import harness
 from harness.errors import ConfigurationError
-from harness.store.interpreter import python_prefixes
+from harness.store.host_view import python_binds, system_binds
 
 TASK = "/task"
 """Inside: the agent's working directory."""
@@ -30,8 +29,7 @@ TOOLS = "/opt/harness"
 PORT = 8377
 """Of the loopback inside; every sandbox has a loopback of its own."""
 BASE_URL = f"http://127.0.0.1:{PORT}"
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "ssl/certs", "ca-certificates")
+_CERTIFICATES = ("ssl/certs", "ca-certificates")
 _OF_HOST = ("resolv.conf", "hosts", "nsswitch.conf", "ssl", "passwd", "group")
 _TMP_BYTES = 2 << 30
 _TRY_S = 20.0
@@ -111,21 +109,10 @@ def _environment(view: View) -> dict[str, str]:
 
 
 def _binds(view: View) -> list[str]:
-    arguments = ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
-    for directory in map(Path, _SYSTEM):
-        if directory.is_symlink():
-            arguments += ["--symlink", str(directory.readlink()), str(directory)]
-        elif directory.is_dir():
-            arguments += ["--ro-bind", str(directory), str(directory)]
-    for name in (*_ETC, *(_OF_HOST if view.network == "host" else ())):
-        arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    arguments += ["--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]  # noqa: S108
-    package = Path(harness.__file__).resolve().parent
-    for prefix in python_prefixes(_SYSTEM):
-        arguments += ["--ro-bind", str(prefix), str(prefix)]
-        if package.is_relative_to(prefix):
-            arguments += ["--tmpfs", str(package)]
-    inside = package / "agents" / "inside"
+    of_etc = (*_CERTIFICATES, *(_OF_HOST if view.network == "host" else ()))
+    arguments = ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", *system_binds(of_etc)]
+    arguments += ["--size", str(_TMP_BYTES), "--tmpfs", "/tmp", *python_binds()]  # noqa: S108
+    inside = Path(__file__).resolve().parent / "inside"
     arguments += ["--ro-bind", str(inside / "relay.py"), f"{TOOLS}/relay.py"]
     arguments += ["--ro-bind", str(_verb(view)), f"{TOOLS}/bin/harness"]
     arguments += ["--ro-bind", str(inside / "harness.py"), f"{TOOLS}/harness.py"]

@@ -26,12 +26,10 @@ from harness.errors import ConfigurationError
 from harness.judge.limits import Limits, apply_limits, join_cgroups, remove_cgroups
 from harness.judge.seccomp import program_file
 from harness.model.config import SandboxKind
-from harness.store.interpreter import python_prefixes
+from harness.store.host_view import SYSTEM, python_binds, python_prefixes, system_binds
 
 RUNNER_HOME = "/opt/judge"
 """Inside: the directory that holds the package `runner`."""
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
 _PROC_OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus", "fs", "scsi", "acpi")
 _START_S = 20.0
 _REAP_S = 2.0
@@ -50,7 +48,7 @@ class Binds:
 
 def shown_already(path: Path) -> bool:
     """Whether every sandbox shows this path without being asked to."""
-    return any(path.is_relative_to(root) for root in (*python_prefixes(_SYSTEM), *map(Path, _SYSTEM)))
+    return any(path.is_relative_to(root) for root in (*python_prefixes(), *map(Path, SYSTEM)))
 
 
 def _compiler_prefix() -> list[Path]:
@@ -58,7 +56,7 @@ def _compiler_prefix() -> list[Path]:
     if compiler is None:
         return []
     home = Path(compiler).resolve().parent.parent
-    return [] if any(home.is_relative_to(root) for root in _SYSTEM) else [home]
+    return [] if any(home.is_relative_to(root) for root in SYSTEM) else [home]
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -87,23 +85,11 @@ def _guarded_proc(*, devices: bool) -> list[str]:
 
 
 def _binds(binds: Binds) -> list[str]:
-    arguments = ["--proc", "/proc", "--dev", "/dev", *_guarded_proc(devices=bool(binds.devices))]
-    for directory in _SYSTEM:
-        path = Path(directory)
-        if path.is_symlink():
-            arguments += ["--symlink", str(path.readlink()), directory]
-        elif path.is_dir():
-            arguments += ["--ro-bind", directory, directory]
-    for name in _ETC:
-        arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    arguments = ["--proc", "/proc", "--dev", "/dev", *_guarded_proc(devices=bool(binds.devices)), *system_binds()]
     arguments += ["--size", str(binds.tmp_bytes), "--tmpfs", "/tmp", "--size", str(binds.shm_bytes), "--tmpfs"]  # noqa: S108
     arguments += ["/dev/shm"]  # noqa: S108
-    package = Path(harness.__file__).resolve().parent
-    for prefix in (*python_prefixes(_SYSTEM), *_compiler_prefix()):
-        arguments += ["--ro-bind", str(prefix), str(prefix)]
-        if package.is_relative_to(prefix):
-            arguments += ["--tmpfs", str(package)]  # an installed harness is not the candidate's to read
-    arguments += ["--ro-bind", str(package / "runner"), f"{RUNNER_HOME}/runner"]
+    arguments += python_binds(_compiler_prefix())
+    arguments += ["--ro-bind", str(Path(harness.__file__).resolve().parent / "runner"), f"{RUNNER_HOME}/runner"]
     for source, target in binds.read_only.items():
         arguments += ["--ro-bind", str(source), target]
     for source, target in binds.writable.items():
