@@ -28,7 +28,7 @@ _NAMED = 3
 @click.command()
 @click.option("--run", metavar="NAME", help="The run to show; by default harness.yaml's.")
 @click.option("--all", "every", is_flag=True, help="Every problem, also where the screen is too small.")
-@click.option("--costs", is_flag=True, help="Show what the agents used instead: money, tokens, turns, evaluations.")
+@click.option("--costs", is_flag=True, help="Show only what the agents used: money, tokens, turns, evaluations.")
 @json_option
 def status(*, run: str | None, every: bool, costs: bool, as_json: bool) -> None:
     """Show in one screen what runs, what improved since yesterday, what is stuck, what it cost, what waits for you."""
