@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
 from harness.agents import confinement, documentation, fleet, prompting
@@ -106,9 +106,7 @@ class Adviser:
             stack.callback(served.close)
             session = KINDS["claude"](self._brief(situation, tool))
             meter.add(meter.account.spent, session=session.id)
-            events = session.events()
-            stack.callback(events.close)  # type: ignore[attr-defined]
-            for event in events:
+            for event in stack.enter_context(closing(session.events())):
                 if held or self._stop.is_set() or time.monotonic() > until:
                     break
                 if isinstance(event, End):

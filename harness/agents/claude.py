@@ -15,7 +15,7 @@ import queue
 import shlex
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -116,7 +116,7 @@ class ClaudeSession:
         if self._task is not None and not self._task.done():
             self._task.cancel()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Talk, use tools, and say what happens."""
         thread = threading.Thread(target=self._run, name=f"claude-{self.id[:8]}", daemon=True)
         thread.start()

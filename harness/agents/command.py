@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from string import Formatter
@@ -76,7 +76,7 @@ class CommandSession:
         del at_once
         self._interrupted.set()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Run the program; carry out what it asks for."""
         command = self._command()
         for left in self._requests.glob("*"):

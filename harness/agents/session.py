@@ -6,7 +6,7 @@ reaches the world only through the brief's directory and `tools`: it never commi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,8 +171,8 @@ class AgentSession(Protocol):
     def model(self) -> str:
         """What does the thinking, for the Model trailer."""
 
-    def events(self) -> Iterator[Event]:
-        """Work, and say what happens. Ends with an `End`. Called once."""
+    def events(self) -> Generator[Event, None, None]:
+        """Work, and say what happens. Ends with an `End`; closed before that, whatever it started ends. Called once."""
 
     def interrupt(self, *, at_once: bool = False) -> None:
         """End at the next boundary between trials or turns, or at once. From any thread, any number of times."""

@@ -13,8 +13,8 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -181,7 +181,8 @@ class Sessions:
             meter.add(Spent(), session=self.open.id, model=self.open.model)
             if view is not None:
                 stack.callback(self._take_in, stay)
-            end = self._watch(self.open, governor, meter, connecting)
+            events = stack.enter_context(closing(self.open.events()))  # ends before what it works on is taken away
+            end = self._watch(self.open, events, governor, meter, connecting)
             return end, desk.submissions
 
     def _turn_to_connect(self) -> ExitStack:
@@ -198,10 +199,12 @@ class Sessions:
             self._stop.wait(_WAIT_S / 5)
         return held  # somebody holds on for too long: nobody is kept from working by that
 
-    def _watch(self, session: AgentSession, governor: Governor, meter: Meter, connecting: ExitStack) -> End:
+    def _watch(
+        self, session: AgentSession, events: Iterable[Event], governor: Governor, meter: Meter, connecting: ExitStack
+    ) -> End:
         ended: End | None = None
         usd, began = self.usd, time.monotonic()
-        for event in session.events():
+        for event in events:
             if meter.heard_at > began or not isinstance(event, Alive):
                 connecting.close()
             if isinstance(event, End):

@@ -10,7 +10,7 @@ import random
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from harness.agents.session import Brief, End, Event, Submitted, Text, ToolUse, Usage
@@ -137,7 +137,7 @@ class TunerSession:
         del at_once
         self._interrupted.set()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """One trial after the other, until the space or the patience is exhausted."""
         tools = self._brief.tools
         with working():
