@@ -9,14 +9,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import shutil
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.agents import agents_site as its
@@ -24,6 +27,9 @@ from tests.scripted_model import Asked, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site, git, make_site
 
 LIMIT_MIB, LIMIT_MS = 400, 150
+"""Of the largest CLI, and of the median turn besides the model."""
+_LONGEST_S = 600.0
+_WORKER = ["-m", "harness", "worker"]
 
 
 def script(turns: int) -> list[Step]:
@@ -33,30 +39,69 @@ def script(turns: int) -> list[Step]:
 
 
 class Memory:
-    """The largest resident set of each process of the site, seen twice a second."""
+    """The largest resident set of every CLI and every worker below a process, looked at twice a second."""
 
-    def __init__(self, site: Site) -> None:
-        self._site, self._stop = site, threading.Event()
-        self.peak_mib: dict[int, tuple[str, float]] = {}
+    def __init__(self, below: int) -> None:
+        self._below, self._stop = below, threading.Event()
+        self._peak_mib: dict[str, dict[int, float]] = {"cli": {}, "worker": {}}
         self._thread = threading.Thread(target=self._watch, name="memory")
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
-            for directory in Path("/proc").glob("[0-9]*"):
-                with suppress(OSError, IndexError, ValueError):
-                    command = (directory / "cmdline").read_bytes().split(b"\0")
-                    first = Path(command[0].decode()).name
-                    is_worker = b"worker" in command and b"harness" in command
-                    if first != "claude" and not is_worker:
-                        continue
-                    status = (directory / "status").read_text()
-                    mib = int(status.partition("VmHWM:")[2].split()[0]) / 1024
-                    self.peak_mib[int(directory.name)] = ("worker" if is_worker else "cli", mib)
+            for pid, command in its.processes_below(self._below):
+                program, *words = command.split() or [""]
+                kind = "cli" if Path(program).name == "claude" else "worker" if words[:3] == _WORKER else ""
+                with suppress(OSError, IndexError):  # it has just ended
+                    if kind:
+                        status = Path(f"/proc/{pid}/status").read_text()
+                        self._peak_mib[kind][pid] = int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join(10)
+
+    def peaks_mib(self, kind: str) -> list[float]:
+        """Of each `cli` or `worker` that was seen."""
+        return list(self._peak_mib[kind].values()) or [math.nan]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of agents came to."""
+
+    workers: int
+    whole: int
+    """Sessions that took every turn."""
+    asked: tuple[Asked, ...]
+    turn_ms: list[float]
+    cli_mib: list[float]
+    worker_mib: list[float]
+    seconds: float
+    output: str
+
+
+def whole(asked: Iterable[Asked], turns: int) -> int:
+    """How many sessions took every turn."""
+    return sum(count >= turns for count in Counter(each.session for each in asked).values())
+
+
+def run_agents(site: Site, workers: int, turns: int) -> Run:
+    """Start them all and wait until each has taken its turns, for so long at most."""
+    begun = time.monotonic()
+    with scripted(lambda _: script(turns)) as model:
+        process = site.start("start", "--workers", str(workers), extra=its.environment(model))
+        memory = Memory(process.pid)
+        while whole(tuple(model.asked), turns) < workers and process.poll() is None:
+            if time.monotonic() - begun > _LONGEST_S:
+                break
+            time.sleep(0.5)
+        seconds = time.monotonic() - begun
+        process.terminate()
+        output, _ = process.communicate(timeout=120)
+        memory.close()
+        peaks = memory.peaks_mib("cli"), memory.peaks_mib("worker")
+        return Run(workers, whole(model.asked, turns), tuple(model.asked), overheads_ms(model), *peaks, seconds, output)
 
 
 def overheads_ms(model: ScriptedModel) -> list[float]:
@@ -73,6 +118,27 @@ def overheads_ms(model: ScriptedModel) -> list[float]:
     return found
 
 
+def figures(site: Site, run: Run) -> dict[str, object]:
+    """What is printed: of the run, and of what it left behind."""
+    firsts = {asked.session: asked.at for asked in reversed(run.asked)}
+    fsck = git(site.root, "fsck", "--no-dangling", "--no-progress")
+    return {
+        "workers": run.workers,
+        "sessions with every turn": run.whole,
+        "requests": len(run.asked),
+        "seconds": round(run.seconds, 1),
+        "first to last connect s": round(max(firsts.values()) - min(firsts.values()), 1) if firsts else None,
+        "overhead per turn ms, median": round(statistics.median(run.turn_ms), 1),
+        "overhead per turn ms, 95 %": round(statistics.quantiles(run.turn_ms, n=20)[-1], 1),
+        "CLI peak MiB, largest": round(max(run.cli_mib), 1),
+        "CLI peak MiB, median": round(statistics.median(run.cli_mib), 1),
+        "worker process peak MiB, largest": round(max(run.worker_mib), 1),
+        "coordination commits": int(git(site.root, "rev-list", "--count", "main")),
+        "ledger and repository whole": site.run("audit").returncode == 0 and not fsck,
+        "strays": len(site.strays()),
+    }
+
+
 def main() -> int:
     """Run it; 1 when a limit is passed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -84,53 +150,17 @@ def main() -> int:
     site = Site(root / "site", root / "scratch")
     make_site(site.root, tuple(f"t/p{number:02d}" for number in range(options.workers)))
     its.configure(site, "policy: {slice_evaluations: 1}\nagent: {kind: claude, per_session: {repeats: 100}}")
-    begun = time.monotonic()
-    with scripted(lambda _: script(options.turns)) as model:
-        memory = Memory(site)
-        process = site.start("start", "--workers", str(options.workers), extra=its.environment(model))
-        sessions: dict[str, int] = {}
-        while time.monotonic() - begun < 600 and process.poll() is None:
-            sessions = defaultdict(int)
-            for asked in list(model.asked):
-                sessions[asked.session] += 1
-            if sum(count >= options.turns for count in sessions.values()) >= options.workers:
-                break
-            time.sleep(0.5)
-        elapsed = time.monotonic() - begun
-        process.terminate()
-        output, _ = process.communicate(timeout=120)
-        memory.close()
-        per_turn = overheads_ms(model)
-    firsts = {asked.session: asked.at for asked in reversed(model.asked)}
-    cli = [mib for kind, mib in memory.peak_mib.values() if kind == "cli"]
-    workers = [mib for kind, mib in memory.peak_mib.values() if kind == "worker"]
-    audit = site.run("audit")
-    fsck = git(site.root, "fsck", "--no-dangling", "--no-progress")
-    whole = [session for session, count in sessions.items() if count >= options.turns]
-    result = {
-        "workers": options.workers,
-        "sessions with every turn": len(whole),
-        "requests": len(model.asked),
-        "seconds": round(elapsed, 1),
-        "first to last connect s": round(max(firsts.values()) - min(firsts.values()), 1) if firsts else None,
-        "overhead per turn ms, median": round(statistics.median(per_turn), 1),
-        "overhead per turn ms, 95 %": round(statistics.quantiles(per_turn, n=20)[-1], 1),
-        "CLI peak MiB, largest": round(max(cli)),
-        "CLI peak MiB, median": round(statistics.median(cli)),
-        "worker process peak MiB, largest": round(max(workers)),
-        "coordination commits": int(git(site.root, "rev-list", "--count", "main")),
-        "ledger and repository whole": audit.returncode == 0 and not fsck,
-        "strays": len(site.strays()),
-    }
+    run = run_agents(site, options.workers, options.turns)
+    found = figures(site, run)
     site.close()
-    for name, value in result.items():
+    for name, value in found.items():
         print(f"{name:36} {value}")
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
-    good = len(whole) >= options.workers and result["ledger and repository whole"]
-    good = bool(good and max(cli) <= LIMIT_MIB and statistics.median(per_turn) <= LIMIT_MS)
+        options.json.write_text(json.dumps(found, indent=1))
+    good = run.whole >= options.workers and found["ledger and repository whole"]
+    good = good and max(run.cli_mib) <= LIMIT_MIB and statistics.median(run.turn_ms) <= LIMIT_MS
     if not good:
-        print(output[-3000:])
+        print(run.output[-3000:])
     shutil.rmtree(root, ignore_errors=True)
     return 0 if good else 1
 

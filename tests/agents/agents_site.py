@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from harness.model.assignment import Assignment
@@ -67,6 +68,25 @@ def evaluations(site: Site, problem: str = "t/one") -> list[Entry]:
 def verdicts(site: Site, problem: str = "t/one") -> list[str]:
     """Of a problem's evaluations."""
     return [str(entry.verdict) for entry in evaluations(site, problem)]
+
+
+def processes_below(*pids: int) -> list[tuple[int, str]]:
+    """What some processes started, directly or not, in sandboxes too: pid and command line."""
+    parents, commands = {}, {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (directory / "stat").read_text().rpartition(")")[2].split()
+            command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if stat[0] not in "ZX":
+            parents[int(directory.name)], commands[int(directory.name)] = int(stat[1]), command
+    wanted = set(pids)
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in wanted} - wanted
+        if not more:
+            return [(pid, commands[pid]) for pid in wanted - set(pids) if pid in commands]
+        wanted |= more
 
 
 def solution_path(problem: str) -> str:

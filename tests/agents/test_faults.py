@@ -134,31 +134,12 @@ def cli_of(site: Site) -> int:
     """The CLI's process."""
 
     def find() -> int | None:
-        for pid, command in _processes(*(process.pid for process in site.processes)):
+        for pid, command in its.processes_below(*(process.pid for process in site.processes)):
             if "stream-json" in command and "bwrap" not in command and "relay.py" not in command:
                 return pid
         return None
 
     return wait_until(find, what="the CLI")
-
-
-def _processes(*below: int) -> list[tuple[int, str]]:
-    """Processes below some, sandboxed ones too: pid and command line."""
-    parents, commands = {}, {}
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (directory / "stat").read_text().rpartition(")")[2].split()
-            command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if stat[0] not in "ZX":
-            parents[int(directory.name)], commands[int(directory.name)] = int(stat[1]), command
-    wanted = set(below)
-    while True:
-        more = {pid for pid, parent in parents.items() if parent in wanted} - wanted
-        if not more:
-            return [(pid, commands[pid]) for pid in wanted - set(below) if pid in commands]
-        wanted |= more
 
 
 def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None:
@@ -185,9 +166,10 @@ def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site)
     with at_work(site, script) as (model, worker):
         its.says(site, "is in Bash", lambda said: "time.sleep" in str(said.get("said")))
         wait_until(
-            lambda: sum("time.sleep" in c and "bash" not in c for _, c in _processes(worker.pid)) >= 2, what="both naps"
+            lambda: sum("time.sleep" in c and "bash" not in c for _, c in its.processes_below(worker.pid)) >= 2,
+            what="both naps",
         )
-        before = [pid for pid, _ in _processes(worker.pid)]
+        before = [pid for pid, _ in its.processes_below(worker.pid)]
         spent = total(kept(site.workspace))
         worker.kill()
         until = time.monotonic() + 1.0
