@@ -129,9 +129,6 @@ class ScriptedModel:
     _scripts: dict[str, Iterator[Step]] = field(default_factory=dict)
     _failing: dict[str, tuple[Fail, int]] = field(default_factory=dict)
 
-    def of(self, session: str) -> list[Asked]:
-        return [each for each in self.asked if each.session == session]
-
     async def answer(self, request: web.Request) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.keys.add(headers.get("x-api-key") or headers.get("authorization", ""))

@@ -11,10 +11,12 @@ from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
 from harness.model.verdict import Verdict
 from harness.store.tried import TriedCandidate
+from harness.store.wording import one_line
 
 _SHOWN_WORKLOADS = 8
 _SHOWN_ATTEMPTS = 12
-_REASON = 600
+_REASON, _TOLD = 600, 120
+"""Characters of a reason, and of what is told of an earlier attempt."""
 _NEAR = 0.8
 """From this share of the bound on, the hardware is what limits."""
 
@@ -46,7 +48,9 @@ def outcome(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
     else:
         failing = next((work for work in entry.workloads if work.verdict is not Verdict.PASSED), None)
         if failing is not None:
-            lines.append(f"first failing: {_name(failing, axes)}: {_cut(failing.reason or str(failing.verdict))}")
+            lines.append(
+                f"first failing: {_name(failing, axes)}: {one_line(failing.reason or str(failing.verdict), _REASON)}"
+            )
         lines.append(f"to do: {_TRY.get(entry.verdict or Verdict.RUNTIME_ERROR, 'read the reason')}")
     return "\n".join(line for line in lines if line)
 
@@ -54,7 +58,7 @@ def outcome(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
 def _head(entry: Entry, best: float | None) -> str:
     summary = entry.summary
     if entry.verdict is not Verdict.PASSED or summary is None or summary.speedup is None:
-        return f"{entry.verdict}: {_cut(entry.reason or '')}"
+        return f"{entry.verdict}: {one_line(entry.reason or '', _REASON)}"
     low, high = summary.speedup_ci95 or (summary.speedup, summary.speedup)
     score = f", score {summary.score:.2f} of 1" if summary.score is not None else ""
     if best is None:
@@ -128,14 +132,11 @@ def _attempt(attempt: TriedCandidate) -> str:
     elif attempt.verdict is Verdict.PASSED:
         outcome = f"PASSED {attempt.speedup or 0:.3f}x"
     else:
-        outcome = f"{attempt.verdict}: {_cut(attempt.reason or '', 120)}"
-    return f"{attempt.commit[:10] or attempt.tree[:10]} {attempt.worker}: {outcome} | {_cut(attempt.message, 120)}"
+        outcome = f"{attempt.verdict}: {one_line(attempt.reason or '', _TOLD)}"
+    return (
+        f"{attempt.commit[:10] or attempt.tree[:10]} {attempt.worker}: {outcome} | {one_line(attempt.message, _TOLD)}"
+    )
 
 
 def _name(work: WorkloadResult, axes: dict[str, str]) -> str:
     return axes.get(work.uuid) or work.uuid[:12]
-
-
-def _cut(text: str, length: int = _REASON) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= length else f"{line[: length - 1]}…"

@@ -30,6 +30,7 @@ from harness.agents.loop import run_and_close
 from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse, Usage
 from harness.errors import ConfigurationError
 from harness.store.files import atomic_write
+from harness.store.wording import one_line
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "TodoWrite")
 SERVER = "harness"
@@ -294,7 +295,7 @@ def _heard(message: object) -> Iterator[Event]:
     if isinstance(message, sdk.AssistantMessage):
         for block in message.content:
             if isinstance(block, sdk.TextBlock) and block.text.strip():
-                yield Text(_cut(block.text))
+                yield Text(one_line(block.text, _SUMMARY))
             elif isinstance(block, sdk.ToolUseBlock):
                 yield ToolUse(block.name.removeprefix(f"mcp__{SERVER}__"), _summary(block.input), _key(block))
     elif isinstance(message, sdk.SystemMessage) and message.subtype == "api_retry":
@@ -306,7 +307,7 @@ def _heard(message: object) -> Iterator[Event]:
 
 def _ended(message: sdk.ResultMessage, *, interrupted: bool) -> End | None:  # noqa: PLR0911 - a table
     """What a turn's end means for the session; None: the agent has ended its turn."""
-    text = _cut(message.result or "; ".join(message.errors or []) or message.subtype)
+    text = one_line(message.result or "; ".join(message.errors or []) or message.subtype, _SUMMARY)
     if message.subtype in {"error_max_turns", "error_max_budget_usd"}:
         return End("budget", message.subtype.removeprefix("error_"))
     if interrupted or (message.terminal_reason or "").startswith("aborted"):
@@ -338,18 +339,13 @@ def _transcript(home: Path, session: str) -> bool:
 def _summary(given: Mapping[str, Any]) -> str:
     for name in ("command", "file_path", "message", "query", "pattern", "text"):
         if isinstance(given.get(name), str):
-            return _cut(str(given[name]))
+            return one_line(str(given[name]), _SUMMARY)
     return ""
 
 
 def _key(block: sdk.ToolUseBlock) -> str:
     """Tells two uses of a tool apart by what they are given."""
     return json.dumps([block.name, block.input], sort_keys=True, default=str)
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SUMMARY else f"{line[: _SUMMARY - 1]}…"
 
 
 def version() -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.output import emit, json_option
+from harness.store.wording import shortened
 
 if TYPE_CHECKING:
     from harness.cli.judging import JudgeProcess
@@ -183,5 +184,4 @@ def _times(value: float | None) -> str:
 
 
 def _cell(value: object) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
+    return shortened("" if value is None else str(value), _LONGEST_CELL)

@@ -11,6 +11,7 @@ import click
 from harness.cli.completing import complete_problem
 from harness.cli.merging import opened
 from harness.cli.output import emit, json_option
+from harness.store.wording import shortened
 
 if TYPE_CHECKING:
     from harness.model.config import Config
@@ -178,7 +179,7 @@ def _line(row: Row, *, one_problem: bool) -> dict[str, Any]:
         "speed-up [95 %]": speedup(row),
         "worker": row.worker or "-",
         "commit": (row.commit or "-")[:_COMMIT_LENGTH],
-        "reason": reason if len(reason) <= _REASON_LENGTH else f"{reason[: _REASON_LENGTH - 1]}…",
+        "reason": shortened(reason, _REASON_LENGTH),
     }
     return {key: value for key, value in line.items() if key != "problem" or not one_problem}
 

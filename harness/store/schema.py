@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from harness.errors import FormatError
 from harness.store.marks import Path, field_name, line_of
+from harness.store.wording import shortened
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -111,7 +112,7 @@ def quoted(value: object) -> str:
         text = json.dumps(value, ensure_ascii=False, default=_foreign)
     except (ValueError, RecursionError):
         text = type(value).__name__
-    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 1] + "…"
+    return shortened(text, _LONGEST_QUOTE)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,0 +1,13 @@
+"""Texts of others in the room there is for them: a table's cell, a log's line, an agent's answer."""
+
+from __future__ import annotations
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text in `longest` characters at most; one that is cut ends in `…`."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def one_line(text: str, longest: int) -> str:
+    """The same on one line: white space of every kind becomes single spaces."""
+    return shortened(" ".join(text.split()), longest)
