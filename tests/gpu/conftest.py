@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +24,18 @@ def why_not() -> str | None:
     if shutil.which("nvidia-smi") is None or not list(Path("/dev").glob("nvidia[0-9]*")):
         return "no CUDA device here: neither nvidia-smi nor /dev/nvidia0"
     return None
+
+
+def evaluated(solution: Path, problem: Path, tmp_path: Path, within_s: float) -> str:
+    """The verdict of `harness evaluate` on a solution, in a home and a cache of its own."""
+    command = [sys.executable, "-m", "harness", "evaluate", str(solution), "--problem", str(problem)]
+    command += ["--device", "cuda", "--against", "eager", "--half-width", "0.05", "--json"]
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=within_s, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return str(json.loads(done.stdout)["verdict"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

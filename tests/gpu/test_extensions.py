@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +9,7 @@ import pytest
 from harness.judge.toolkit import seek_nvcc
 from harness.model.verdict import Trust, Verdict
 from tests.gpu.cases import NORM, Attack
-from tests.gpu.conftest import GpuCourts
+from tests.gpu.conftest import GpuCourts, evaluated
 from tests.judge.extensions import NEEDS_NVCC
 
 pytestmark = pytest.mark.skipif(seek_nvcc() is None, reason=NEEDS_NVCC)
@@ -109,12 +105,5 @@ def test_a_wrong_extension_is_told_so(solution: Attack, courts: GpuCourts) -> No
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_passes(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness", "evaluate", str(_ROOT / "examples" / "cuda_cpp" / name)]
-    command += ["--problem", str(_ROOT / "problems/starter/swiglu_h14336"), "--device", "cuda"]
-    command += ["--against", "eager", "--half-width", "0.05", "--json"]
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert json.loads(done.stdout)["verdict"] == "PASSED"
+    solution, problem = _ROOT / "examples" / "cuda_cpp" / name, _ROOT / "problems/starter/swiglu_h14336"
+    assert evaluated(solution, problem, tmp_path, within_s=400) == "PASSED"
