@@ -74,8 +74,10 @@ def _walk(directory: int, prefix: str, files: dict[str, _File]) -> None:
         where = f"{prefix}{name}"
         if name in _IGNORED:
             continue
-        if len(files) >= _MOST or where.count("/") > _DEEPEST:
-            raise FormatError(f"has more than {_MOST} files, or lies too deep", where=where)
+        if len(files) >= _MOST:
+            raise FormatError(f"is one file too many: a solution has {_MOST} at most", where=where)
+        if where.count("/") > _DEEPEST:
+            raise FormatError(f"lies too deep: a solution has {_DEEPEST} levels of directories at most", where=where)
         try:
             kind = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
             if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -60,6 +61,19 @@ def test_links_and_special_files_are_refused_and_nothing_changes(written: Path, 
     with pytest.raises(FormatError, match="sub/odd: is a link or a special file"):
         take_in(written, tmp_path / "worktree")
     assert not (tmp_path / "worktree").exists()
+
+
+def test_too_many_files_and_too_deep_ones_are_told_apart(written: Path, tmp_path: Path) -> None:
+    deep = written / "/".join("abcdefghi")
+    deep.mkdir(parents=True)
+    (deep / "part.h").touch()
+    with pytest.raises(FormatError, match=r"a/b/c/d/e/f/g/h/i/part\.h: lies too deep"):
+        take_in(written, tmp_path / "worktree")
+    shutil.rmtree(written / "a")
+    for number in range(1000):
+        (written / f"{number}.h").touch()
+    with pytest.raises(FormatError, match="is one file too many: a solution has 1000 at most"):
+        take_in(written, tmp_path / "worktree")
 
 
 def test_too_much_is_refused(written: Path, tmp_path: Path) -> None:
