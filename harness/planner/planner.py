@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,6 +44,7 @@ LOOK_EVERY_S = 10.0
 STANDINGS_EVERY_S = 30.0
 """Standings alone are rewritten at most so often; a changed table at once."""
 _NOTES_KEPT = 3
+_Rows = frozenset[tuple[str, str, str]]
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,15 @@ def run_planner(
         planner.finish()
 
 
+@dataclass(frozen=True)
+class _Advised:
+    """What the model was asked last, the table that it wanted, and how many evaluations there were then."""
+
+    question: tuple[_Rows, tuple[str, ...]]
+    table: _Rows
+    evaluations: int
+
+
 class _Planner:
     def __init__(
         self,
@@ -108,8 +118,7 @@ class _Planner:
         adviser: Adviser | None,
     ) -> None:
         self._adviser = adviser
-        self._advised_on: tuple[object, frozenset[tuple[str, str, str]], int] | None = None
-        """What the model was asked last, the table it wanted, and how many evaluations there were."""
+        self._advised_on: _Advised | None = None
         self._workspace, self._config, self._repo = workspace, config, repo
         self._ledger, self._index = ledger, index
         self._workers, self._target = workers, target
@@ -218,15 +227,16 @@ class _Planner:
         if self._adviser is None:
             return decision, NAME
         question = (_rows(decision.assignments), tuple(sorted(str(each) for each in inputs.workers)))
+        present = _rows(inputs.assignments)
         made = sum(facts.evaluations for facts in inputs.problems)
         slice_of_all = self._config.policy.slice_evaluations * max(len(self._workers), 1)
-        told = self._advised_on
-        if told and told[:2] == (question, _rows(inputs.assignments)) and made - told[2] < slice_of_all:
+        last = self._advised_on
+        if last and (last.question, last.table) == (question, present) and made - last.evaluations < slice_of_all:
             return Decision(assignments=inputs.assignments, reasons={}), NAME  # the model has just said so
         advice = self._adviser(inputs, decision)
         if advice is None:
             return decision, NAME
-        self._advised_on = (question, _rows(advice.decision.assignments), made)
+        self._advised_on = _Advised(question, _rows(advice.decision.assignments), made)
         self._reasons |= advice.notes
         return advice.decision, advice.by
 
@@ -334,7 +344,7 @@ def _matters(workspace: Workspace, file: Path) -> bool:
     return file.parent != workspace.live or (file.name.startswith("worker-") and file.suffix == ".json")
 
 
-def _rows(assignments: tuple[Assignment, ...]) -> frozenset[tuple[str, str, str]]:
+def _rows(assignments: tuple[Assignment, ...]) -> _Rows:
     """What a table asks for: its words may change without anybody having to move."""
     return frozenset((row.worker, row.problem, row.state) for row in assignments)
 
