@@ -35,7 +35,7 @@ Judge = Callable[[dict[str, object]], str | None]
 """Takes a proposal; says what is wrong with it, None when it holds."""
 
 
-class Adviser:
+class PlanningModel:
     """Asks a model for proposals. One process asks at a time: the planner.
 
     Args:

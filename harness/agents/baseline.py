@@ -127,7 +127,7 @@ def make_baseline(
     with repo, sessions:
         stay = Stay(row, load_problem(directory, key=problem.key), tree, solution, bench.tools())
         end = sessions.work(stay)
-        model = sessions.open.model if sessions.open else "none"
+        model = sessions.current.model if sessions.current else "none"
     best = bench.best()
     kept = bench.kept / best.tree if best else None
     return Made(end, kept, best.speedup if best else None, len(bench.attempts), sessions.usd, model)

@@ -28,7 +28,7 @@ class Purse:
 
     Args:
         workspace: whose accounts.
-        repo: its repository; used here and in `again` only.
+        repo: its repository; used here and in `reread` only.
         config: names run and branch.
     """
 
@@ -37,9 +37,9 @@ class Purse:
         self._lock = threading.Lock()
         self._seen: dict[str, Account] = {}
         self._looked_at = -_LOOK_EVERY_S
-        self.again(repo, config)
+        self.reread(repo, config)
 
-    def again(self, repo: Repo, config: Config) -> None:
+    def reread(self, repo: Repo, config: Config) -> None:
         """Read the ledger's accounts again."""
         fresh = recorded(self._workspace, repo, config.coordination_branch)
         with self._lock:

@@ -92,8 +92,10 @@ class Sessions:
         self._stack = ExitStack()
         self.directory = workspace.state / "agents" / name
         """What the worker's agents need from one session to the next: their home, and what they are shown."""
-        self.open: AgentSession | None = None
+        self.current: AgentSession | None = None
+        """The session that was opened last."""
         self.usd = 0.0
+        """What all sessions since the beginning cost together; `evaluations` likewise."""
         self.evaluations = 0
 
     def __enter__(self) -> Self:
@@ -124,7 +126,7 @@ class Sessions:
             RefusedError: the model's side refuses the credential.
             HarnessError: the session cannot be opened.
         """
-        self._purse.again(self._repo, self._config)
+        self._purse.reread(self._repo, self._config)
         resume, crashes = self.left(stay.row.problem), 0
         while True:
             end, submissions = self._once(stay, resume)
@@ -148,7 +150,7 @@ class Sessions:
             logger.warning("%s on %s: %s (%s); it goes on", self._name, stay.row.problem, end.reason, end.text)
             if not self._wait_out(end):
                 return End("interrupted", "told to stop while the model was away")
-            resume = self.open.id if self.open is not None else None
+            resume = self.current.id if self.current is not None else None
 
     def _wait_out(self, end: End) -> bool:
         """Wait until the fleet may ask again; False when the worker is to stop or move meanwhile."""
@@ -176,13 +178,13 @@ class Sessions:
                 served = self._gateway.serve(view.sockets, meter, governor.out_of_budget)
                 stack.callback(served.close)
             connecting = stack.enter_context(self._turn_to_connect() if self._kind == "claude" else ExitStack())
-            self.open = KINDS[self._kind](self._brief(stay, desk, view, resume))
-            self._remember(stay.row.problem, self.open.id)
-            meter.add(Spent(), session=self.open.id, model=self.open.model)
+            self.current = KINDS[self._kind](self._brief(stay, desk, view, resume))
+            self._remember(stay.row.problem, self.current.id)
+            meter.add(Spent(), session=self.current.id, model=self.current.model)
             if view is not None:
                 stack.callback(self._take_in, stay)
-            events = stack.enter_context(closing(self.open.events()))  # ends before what it works on is taken away
-            end = self._watch(self.open, events, governor, meter, connecting)
+            events = stack.enter_context(closing(self.current.events()))  # ends before what it works on is taken away
+            end = self._watch(self.current, events, governor, meter, connecting)
             return end, desk.submissions
 
     def _turn_to_connect(self) -> ExitStack:

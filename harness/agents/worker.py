@@ -225,7 +225,7 @@ class _Worker:
 
     def commit(self, problem: str, worktree: Path, message: str) -> Submission:
         """Commit the solution as it stands."""
-        session = self.sessions.open
+        session = self.sessions.current
         return submit(
             self.repo,
             worktree,
@@ -271,7 +271,7 @@ class _Worker:
             commit=commit,
             outcome=outcome,
             history=self.history,
-            note=lambda text: self.note(problem, self.sessions.open.id if self.sessions.open else "", text),
+            note=lambda text: self.note(problem, self.sessions.current.id if self.sessions.current else "", text),
             turn=turn,
         )
 

@@ -123,13 +123,13 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
     Raises:
         ConfigurationError: what a session of claude needs is missing.
     """
-    from harness.agents.adviser import Adviser as Model
+    from harness.agents.adviser import PlanningModel
     from harness.agents.kinds import check_claude
     from harness.errors import FormatError
     from harness.planner.advice import SCHEMA, accepted, read_proposal
 
     check_claude(config)
-    model = Model(workspace, config, SCHEMA, stop)
+    model = PlanningModel(workspace, config, SCHEMA, stop)
 
     def advise(inputs: PolicyInputs, decision: Decision) -> Advice | None:
         holds: list[Advice] = []

@@ -76,7 +76,7 @@ def test_a_purse_counts_each_account_once_while_it_moves_into_the_ledger(site: S
         planner.terminate()
         planner.communicate(timeout=30)
         assert purse.spent().usd == 3.0
-        purse.again(repo, Config())
+        purse.reread(repo, Config())
         assert (purse.spent().usd, purse.spent("w02").usd) == (3.0, 2.0)
 
 
