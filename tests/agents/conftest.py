@@ -114,6 +114,5 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A judge at work on this machine must not hold the tests up."""
-    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+def _nobody_waited_for(own_locks: None) -> None:
+    """Of every test here: its agents' sessions and judges."""

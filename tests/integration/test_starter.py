@@ -19,6 +19,8 @@ from harness.sol.roofline import bounds
 from harness.store.problems import inspect_problem, load_problem
 from harness.store.solutions import check_all_solutions, load_solution
 
+pytestmark = pytest.mark.usefixtures("own_locks")
+
 STARTER = Path(__file__).parents[2] / "problems" / "starter"
 NAMES = (
     "adaln_modulate",
@@ -125,11 +127,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True)
-def _locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
 
 
 def test_there_are_six() -> None:

@@ -17,10 +17,7 @@ from harness.store.solutions import load_solution
 from tests.judge.courtroom import KERNEL, write_cpp
 from tests.judge.made import problem, tensor
 
-
-@pytest.fixture(autouse=True)
-def _locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+pytestmark = pytest.mark.usefixtures("own_locks")
 
 
 @pytest.fixture

@@ -15,14 +15,15 @@ from harness.model.problem import Problem
 from harness.store.solutions import load_solution
 from tests.judge.made import problem, tensor
 
+pytestmark = pytest.mark.usefixtures("own_locks")
+
 KERNEL = (
     'extern "C" __global__ void run(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x] * AXIS_n * SCALE; }\n'
 )
 
 
 @pytest.fixture(autouse=True)
-def _hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+def _hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_builder, "architecture", lambda: "sm_90a")
 
 

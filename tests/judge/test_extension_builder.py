@@ -34,18 +34,13 @@ from harness.store.solutions import check_solution, load_solution
 from tests.judge.extensions import NEEDS_NVCC, TORCH, TVM_FFI, write_extension
 from tests.judge.made import problem, tensor
 
-pytestmark = pytest.mark.xdist_group("extensions")
-"""One process compiles what they share and starts the runner."""
+# One process compiles what they share and starts the runner.
+pytestmark = [pytest.mark.xdist_group("extensions"), pytest.mark.usefixtures("own_locks")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cuda_cpp"
 PROBLEMS = Path(__file__).parents[2] / "problems"
 SLOTS = 3
 _WITHIN_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def _locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,13 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from harness.store.quiet import lock_directory, timing, working
 from tests.waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def _locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+pytestmark = pytest.mark.usefixtures("own_locks")
 
 
 @contextmanager
