@@ -21,10 +21,10 @@ def fool(attack: Case, courts: Courts) -> None:
     if attack.fools == "hang":
         assert found.hung
         return
-    assert found.passed, found.said
+    assert found.passed, found
     if attack.fools == "speed":
         honest = courts.naive_once(courts.honest(attack))
-        assert honest.passed, honest.said
+        assert honest.passed, honest
         assert found.speedup > _GAIN * honest.speedup
     elif attack.fools == "litter":
         assert found.left_alive
