@@ -11,8 +11,9 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
     garbage         answer with a line that is not the protocol
     hold=FILE       answer when FILE exists
 
-Directives of a problem (in its definition's description) work on its baseline. Every request is noted, one JSON
-object a line, in `$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed, and
+Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
+sealed clock too, and eager is the fastest by that. Every request is noted, one JSON object a line, in
+`$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed, and
 `$STUB_JUDGE_ANSWERS_AS` another one for its answers alone.
 """
 
@@ -38,6 +39,8 @@ from harness.failpoints import failpoint
 BLOCKS = 12
 EAGER_US = 120.0
 COMPILE_US = 100.0
+SEALED_EAGER_US = 60.0
+SEALED_COMPILE_US = 90.0
 SOL_US = 40.0
 # Upper 98 % quantiles of Student's t by degrees of freedom, (blocks - 1) times the number of workloads.
 T98 = {
@@ -168,7 +171,7 @@ class Stub:
         if not runner_lives():
             answer = self.refused(request, "RUNTIME_ERROR", "the runner was ended by SIGKILL")
         elif request["kind"] == "baseline":
-            answer = self.baseline(request)
+            answer = self.baseline(request, asked)
         elif "verdict" in asked:
             answer = self.refused(request, asked["verdict"], "the stub was asked for this verdict")
         else:
@@ -205,13 +208,15 @@ class Stub:
             "cost": cost,
         } | parts
 
-    def baseline(self, request: Json) -> Json:
+    def baseline(self, request: Json, asked: dict[str, str]) -> Json:
         uuids = workloads(request)
+        sealed = {"eager": SEALED_EAGER_US, "compile": SEALED_COMPILE_US} if "two-clocks" in asked else None
         return self.answer(
             request,
             verdict="PASSED",
             summary={"passed": len(uuids), "of": len(uuids)},
             baselines={uuid: {"eager": EAGER_US, "compile": COMPILE_US, "baseline": None} for uuid in uuids},
+            sealed_baselines=dict.fromkeys(uuids, sealed) if sealed else {},
         )
 
     def refused(self, request: Json, verdict: str, reason: str) -> Json:

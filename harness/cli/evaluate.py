@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from harness.cli.devices import Chosen
     from harness.cli.judging import JudgeProcess
     from harness.model.config import Config
-    from harness.model.judging import JudgeProgress, JudgeRequest, Variant
+    from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
     from harness.model.problem import Problem
     from harness.store.workspace import Workspace
 
@@ -74,12 +72,12 @@ def evaluate(
     with candidate(what, named, theirs, target=chosen.target, workspace=workspace) as (problem, solution_dir):
         with judge_process(_first(chosen), cache, _kind(sandbox)) as judge:
             if against == "fastest":
-                baseline = _fastest(_baselines(judge, problem, cache))
+                raced = _fastest(_baselines(judge, problem, cache))
             else:
-                baseline = dict.fromkeys((workload.uuid for workload in problem.workloads), _variant(against))
+                raced = {"baseline": dict.fromkeys((each.uuid for each in problem.workloads), _variant(against))}
             width = half_width or config.judge.half_width(chosen.target)
-            settings = {"baseline": baseline, "half_width": width, "max_judge_s": max_seconds}
-            answer = judge.ask(_request(problem, solution_dir, **settings), _show)
+            settings = {"half_width": width, "max_judge_s": max_seconds}
+            answer = judge.ask(_request(problem, solution_dir, **raced, **settings), _show)
         _clear()
         if as_json:
             click.echo(answer.model_dump_json(indent=2))
@@ -120,23 +118,20 @@ def baseline(
         if make:
             _make(judge, found, workspace, usd=max_usd, minutes=max_minutes, evaluations=max_evaluations)
             found = find_problem(problem, workspace)
-        times = _baselines(judge, found, _cache(workspace), again=True)
+        measured = _baselines(judge, found, _cache(workspace), again=True)
     _clear()
-    fastest = _fastest(times)
-    rows = [
-        {"uuid": workload.uuid, "axes": workload.axes, **times[workload.uuid], "baseline": fastest[workload.uuid]}
-        for workload in found.workloads
-    ]
-    names = [name for name in ("eager", "compile", "baseline") if any(name in each for each in times.values())]
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "workload": lambda row: ", ".join(f"{name}={size}" for name, size in row["axes"].items()) or row["uuid"],
-            **{f"{name} us": _cell(name) for name in names},
-            "baseline": lambda row: str(row["baseline"]),
-        },
-    )
+    fastest = _fastest(measured)
+    tables = {"baseline": measured.baselines, "sealed_baseline": measured.sealed_baselines}
+    rows: list[dict[str, Any]] = [{"uuid": workload.uuid, "axes": workload.axes} for workload in found.workloads]
+    columns: dict[str, Any] = {
+        "workload": lambda row: ", ".join(f"{name}={size}" for name, size in row["axes"].items()) or row["uuid"]
+    }
+    for key, table in tables.items():
+        if table:
+            for row in rows:
+                row |= {f"{key}s": table[row["uuid"]], key: fastest[key].get(row["uuid"])}
+            columns |= _columns(key, table)
+    emit(rows, as_json=as_json, columns=columns)
 
 
 def _make(
@@ -150,14 +145,13 @@ def _make(
 ) -> None:
     from harness.cli.baseline_make import make
     from harness.errors import ConfigurationError
-    from harness.model.judging import JudgeAnswer
 
     if workspace is None:
         raise ConfigurationError("--make needs a workspace", remedy="make one with `harness init DIR`")
     fastest = _fastest(_baselines(judge, problem, _cache(workspace)))
 
     def ask(solution: Path) -> JudgeAnswer:
-        return judge.ask(_request(problem, solution, baseline=fastest), _show)
+        return judge.ask(_request(problem, solution, **fastest), _show)
 
     make(workspace, problem, ask, target=judge.ready.target, usd=usd, minutes=minutes, evaluations=evaluations)
 
@@ -179,8 +173,15 @@ def _first(chosen: Chosen) -> str:
     return expand_devices(chosen.devices)[0]
 
 
-def _cell(name: str) -> Any:  # noqa: ANN401 - a column of `emit`
-    return lambda row: "-" if row.get(name) is None else f"{row[name]:.1f}"
+def _columns(key: str, table: Baselines) -> dict[str, Any]:
+    """Columns of `emit`: the times by one clock, and the fastest."""
+    clock = "sealed " if key == "sealed_baseline" else ""
+
+    def time(name: str) -> Any:  # noqa: ANN401
+        return lambda row: "-" if row[f"{key}s"].get(name) is None else f"{row[f'{key}s'][name]:.1f}"
+
+    names = [name for name in ("eager", "compile", "baseline") if any(name in each for each in table.values())]
+    return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
 
 
 def _kind(sandbox: str) -> Any:  # noqa: ANN401 - click has checked the choice
@@ -213,25 +214,27 @@ def _cache(workspace: Workspace | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel-harness"
 
 
-def _baselines(
-    judge: JudgeProcess, problem: Problem, cache: Path, *, again: bool = False
-) -> dict[str, dict[Variant, float | None]]:
-    """Workload -> variant -> microseconds, measured once for a problem, judge version and device."""
+def _baselines(judge: JudgeProcess, problem: Problem, cache: Path, *, again: bool = False) -> JudgeAnswer:
+    """The answer with every variant's times, measured once for a problem, judge version and device."""
+    import contextlib
     import hashlib
 
+    from pydantic import ValidationError
+
     from harness.errors import AnswerIsNo
+    from harness.model.judging import JudgeAnswer
     from harness.store.files import atomic_write
 
     whole = f"{problem.digest} {judge.ready.environment.judge} {judge.ready.device.id}"
     kept = cache / "baselines" / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
     if kept.is_file() and not again:
-        known: dict[str, dict[Variant, float | None]] = json.loads(kept.read_text())
-        return known
+        with contextlib.suppress(ValidationError):  # an older harness kept less: measured anew
+            return JudgeAnswer.model_validate_json(kept.read_text())
     answer = judge.ask(_request(problem), _show)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"the baseline cannot be measured: {answer.verdict}: {answer.reason}")
-    atomic_write(kept, json.dumps(answer.baselines))
-    return answer.baselines
+    atomic_write(kept, answer.model_dump_json())
+    return answer
 
 
 def _request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
@@ -249,12 +252,11 @@ def _request(problem: Problem, solution: Path | None = None, **settings: Any) ->
     )
 
 
-def _fastest(times: Mapping[str, Mapping[Variant, float | None]]) -> dict[str, Variant]:
-    found: dict[str, Variant] = {}
-    for uuid, variants in times.items():
-        measured = {variant: value for variant, value in variants.items() if value is not None}
-        found[uuid] = min(measured, key=lambda each: measured[each])
-    return found
+def _fastest(measured: JudgeAnswer) -> dict[str, dict[str, Variant]]:
+    """What a request is to compare with, by either clock."""
+    from harness.daemon.drafts import fastest
+
+    return {"baseline": fastest(measured.baselines), "sealed_baseline": fastest(measured.sealed_baselines)}
 
 
 def _show(progress: JudgeProgress) -> None:

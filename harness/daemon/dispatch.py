@@ -129,7 +129,8 @@ class Planner:
         losses = self.attempts.losses(job_identity(job))
         if len(losses) >= MOST:
             return decided(*verdict_of_losses(losses), language)
-        request = self._request(problem, job.kind, job.key.target, directory).model_copy(update={"baseline": variants})
+        raced = {"baseline": variants, "sealed_baseline": fastest(baseline.sealed_baselines)}
+        request = self._request(problem, job.kind, job.key.target, directory).model_copy(update=raced)
         return Ask(request, problem, language, baseline.seq)
 
     def _check(self, job: Job, problem: Problem) -> tuple[Path, Language]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.daemon.attempts import Loss
 from harness.daemon.queue import Job
 from harness.model.entry import Candidate, Entry, EntryDraft
-from harness.model.judging import JudgeAnswer, JudgeReady, Summary, Variant
+from harness.model.judging import Baselines, JudgeAnswer, JudgeReady, Summary, Variant
 from harness.model.verdict import EntryKind, Verdict
 
 
@@ -26,6 +26,7 @@ def baseline_draft(run: str, problem: str, digest: str, target: str, answer: Jud
         trust=answer.trust,
         workloads=answer.workloads,
         baselines=answer.baselines,
+        sealed_baselines=answer.sealed_baselines,
         cost=answer.cost,
     )
 
@@ -134,7 +135,7 @@ def losses_in_words(losses: Sequence[Loss]) -> str:
     return f"ended the judge {times}; the last time, {losses[-1].reason}"
 
 
-def fastest(baselines: dict[str, dict[Variant, float | None]]) -> dict[str, Variant]:
+def fastest(baselines: Baselines) -> dict[str, Variant]:
     """Workload -> the fastest correct way to run the reference; workloads without one are left out."""
     best: dict[str, Variant] = {}
     for uuid, variants in baselines.items():

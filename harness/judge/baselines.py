@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, per_call_ns
@@ -17,6 +18,7 @@ from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
 from harness.model.judging import (
+    Baselines,
     Cost,
     EnvironmentRecord,
     JudgeAnswer,
@@ -39,29 +41,32 @@ def measure(
     problem: Problem,
     reference: Reference,
     device: Device,
-    opponents: Opponents,
+    opponents: Callable[[Device], Opponents],
     progress: Callable[[JudgeProgress], None],
 ) -> JudgeAnswer:
-    """Time every variant on every workload, each checked; the fastest correct one is the baseline.
+    """Time every variant on every workload by each of the device's clocks, each checked; the fastest is the baseline.
 
+    Where launches cost nothing, as by a device's events, another variant may be the fastest than where they count.
     A variant that cannot run here (no compiler for torch.compile) is null, and the environment says why.
 
     Raises:
-        BaselineFailed: the reference itself, run eagerly, fails.
+        BaselineFailed: the reference itself, run eagerly on the device's own clock, fails.
     """
     begin = time.monotonic()
     source = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
-    missing: dict[str, str] = {}
-    sides = _sides(request, problem, opponents, progress, missing)
-    try:
-        device.settle()
-        found: dict[str, dict[Variant, float | None]] = {}
-        for number, workload in enumerate(problem.workloads):
-            progress(JudgeProgress(id=request.id, stage="baseline", done=number, of=len(problem.workloads)))
-            found[workload.uuid] = _workload(problem, workload, reference, source, device, sides, missing)
-    finally:
-        if "baseline" in sides:
-            sides["baseline"].close()
+
+    def bench(clock: Device, stage: str) -> Bench:
+        return Bench(request.id, problem, reference, source, clock, opponents(clock), stage, progress)
+
+    first = bench(device, "baseline")
+    found = first.times(must_run="eager")
+    missing = {"missing_baselines": first.missing}
+    sealed: Baselines = {}
+    clock = device.clock(sealed=True)
+    if clock is not device:
+        second = bench(clock, "sealed baseline")
+        sealed = second.times()
+        missing["missing_sealed_baselines"] = second.missing
     results = tuple(_result(workload, found[workload.uuid]) for workload in problem.workloads)
     return JudgeAnswer(
         id=request.id,
@@ -70,68 +75,97 @@ def measure(
         summary=Summary(passed=len(results), of=len(results)),
         device=device.record(),
         environment=EnvironmentRecord.model_validate(
-            {"harness": "", "judge": "", "python": "", "torch": "", "sandbox": "", **_missing(missing)}
+            {"harness": "", "judge": "", "python": "", "torch": "", "sandbox": "", **_said(missing)}
         ),
         cost=Cost(judge_s=round(time.monotonic() - begin, 3)),
         baselines=found,
+        sealed_baselines=sealed,
     )
 
 
-def _missing(missing: Mapping[str, str]) -> dict[str, object]:
-    return {"missing_baselines": dict(missing)} if missing else {}
+def _said(missing: Mapping[str, dict[Variant, str]]) -> dict[str, object]:
+    return {name: dict(reasons) for name, reasons in missing.items() if reasons}
 
 
-def _sides(
-    request: JudgeRequest,
-    problem: Problem,
-    opponents: Opponents,
-    progress: Callable[[JudgeProgress], None],
-    missing: dict[str, str],
-) -> dict[Variant, Side]:
-    sides: dict[Variant, Side] = {"eager": opponents.reference(problem)}
+@dataclass
+class Bench:
+    """A problem's variants on one clock."""
 
-    def say(done: int) -> None:
-        progress(JudgeProgress(id=request.id, stage="compile", done=done, of=len(problem.workloads)))
+    request: str
+    problem: Problem
+    reference: Reference
+    source: InputSource
+    clock: Device
+    opponents: Opponents
+    stage: str
+    progress: Callable[[JudgeProgress], None]
+    missing: dict[Variant, str] = field(default_factory=dict)
+    """Why a variant has no time."""
+    own: Side | None = None
+    """The problem's `baseline/`, while it is being timed."""
 
-    try:
-        opponents.compile_ahead(problem, list(problem.workloads), say)
-        sides["compile"] = opponents.reference(problem)
-    except BaselineFailed as failure:
-        missing["compile"] = str(failure)
-        sides["eager"] = opponents.reference(problem)
-    if has_own_baseline(problem):
+    def times(self, must_run: Variant | None = None) -> Baselines:
+        """Of every workload.
+
+        Raises:
+            BaselineFailed: the variant that must run fails.
+        """
+        found: Baselines = {}
+        if must_run is not None:
+            self.opponents.reference(self.problem)  # says so if it does not even load
         try:
-            sides["baseline"] = opponents.own(problem)
+            variants = self._get_ready()
+            self.clock.settle()
+            for number, workload in enumerate(self.problem.workloads):
+                self._say(self.stage, number)
+                found[workload.uuid] = self._workload(workload, variants, must_run)
+        finally:
+            if self.own is not None:
+                self.own.close()
+        return found
+
+    def _say(self, stage: str, done: int) -> None:
+        self.progress(JudgeProgress(id=self.request, stage=stage, done=done, of=len(self.problem.workloads)))
+
+    def _get_ready(self) -> list[Variant]:
+        """The variants that can be tried."""
+        variants: list[Variant] = ["eager"]
+        workloads = list(self.problem.workloads)
+        try:
+            self.opponents.compile_ahead(self.problem, workloads, lambda done: self._say("compile", done))
+            variants.append("compile")
         except BaselineFailed as failure:
-            missing["baseline"] = str(failure)
-    return sides
+            self.missing["compile"] = str(failure)
+        if has_own_baseline(self.problem):
+            try:
+                self.own = self.opponents.own(self.problem)
+                variants.append("baseline")
+            except BaselineFailed as failure:
+                self.missing["baseline"] = str(failure)
+        return variants
 
-
-def _workload(
-    problem: Problem,
-    workload: Workload,
-    reference: Reference,
-    source: InputSource,
-    device: Device,
-    sides: Mapping[Variant, Side],
-    missing: dict[str, str],
-) -> dict[Variant, float | None]:
-    layout = layout_of(problem, workload)
-    memory = device.memory(layout)
-    sets = WorkloadSets(problem, source, workload)
-    check = WorkloadCheck(reference, sets, device.summed)
-    times: dict[Variant, float | None] = {"eager": None, "compile": None}
-    if has_own_baseline(problem):
-        times["baseline"] = None
-    for variant, side in sides.items():
-        try:
-            side.prepare(workload, layout, memory.capacity, variant)
-            times[variant] = _variant(memory, side, sets, check)
-        except (BaselineFailed, RunnerFailed) as failure:
-            if variant == "eager":
-                raise BaselineFailed(f"the reference failed on workload {workload.uuid}: {failure}") from None
-            missing[variant] = f"workload {workload.uuid}: {failure}"
-    return times
+    def _workload(
+        self, workload: Workload, variants: Sequence[Variant], must_run: Variant | None
+    ) -> dict[Variant, float | None]:
+        layout = layout_of(self.problem, workload)
+        memory = self.clock.memory(layout)
+        sets = WorkloadSets(self.problem, self.source, workload)
+        check = WorkloadCheck(self.reference, sets, self.clock.summed)
+        times: dict[Variant, float | None] = {"eager": None, "compile": None}
+        if has_own_baseline(self.problem):
+            times["baseline"] = None
+        for variant in variants:
+            try:
+                side = self.own if variant == "baseline" and self.own else self.opponents.reference(self.problem)
+                side.prepare(workload, layout, memory.capacity, variant)
+                times[variant] = _variant(memory, side, sets, check)
+            except (BaselineFailed, RunnerFailed) as failure:
+                if variant == must_run:
+                    raise BaselineFailed(f"the reference failed on workload {workload.uuid}: {failure}") from None
+                self.missing[variant] = f"workload {workload.uuid}: {failure}"
+                if variant != "baseline" and isinstance(failure, RunnerFailed):
+                    self.opponents.drop(self.problem)  # its runner broke: the next variant gets another
+        return times
 
 
 def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadCheck) -> float:

@@ -92,8 +92,7 @@ class Judge:
             self._end_opponents()
         try:
             if request.solution_dir is None:
-                opponents = self.opponents(self.device)
-                answer = measure(request, problem, reference, self.device, opponents, progress)
+                answer = measure(request, problem, reference, self.device, self.opponents, progress)
                 return answer.model_copy(update={"environment": self.environment_with(answer.environment)})
             return _Evaluation(self, request, problem, reference, progress).run()
         except (InvalidReferenceError, BaselineFailed) as error:
@@ -219,7 +218,11 @@ class _Evaluation:
         return solution
 
     def _variant(self, workload: Workload) -> Variant:
-        return self._request.baseline.get(workload.uuid, "eager")
+        """The baseline to race: the fastest by the clock that the candidate is timed with."""
+        variant = self._request.baseline.get(workload.uuid, "eager")
+        if self._device is self._judge.device:
+            return variant
+        return self._request.sealed_baseline.get(workload.uuid, variant)
 
     def _prepare_opponents(self) -> None:
         self._say("baseline")

@@ -8,11 +8,11 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from harness.model.judging import (
+    Baselines,
     Cost,
     DeviceRecord,
     EnvironmentRecord,
     Summary,
-    Variant,
     WorkloadResult,
 )
 from harness.model.verdict import EntryKind, Trust, Verdict
@@ -55,7 +55,9 @@ class EntryDraft(BaseModel):
     reason: str | None = None
     trust: Trust | None = None
     workloads: tuple[WorkloadResult, ...] = ()
-    baselines: dict[str, dict[Variant, float | None]] = {}
+    baselines: Baselines = {}
+    sealed_baselines: Baselines = {}
+    """By the clock for sealed candidates; empty where the device has one clock, and in older entries."""
     summary: Summary | None = None
     cost: Cost | None = None
     note: str | None = None

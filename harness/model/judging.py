@@ -19,6 +19,8 @@ class _Frozen(BaseModel):
 
 Variant = Literal["eager", "compile", "baseline"]
 """How a baseline runs: the reference eagerly, the reference under `torch.compile`, or the problem's `baseline/`."""
+Baselines = dict[str, dict[Variant, float | None]]
+"""Workload uuid -> variant -> microseconds a call by one clock, null where the variant was not correct."""
 
 
 class WorkloadResult(_Frozen):
@@ -109,6 +111,8 @@ class JudgeRequest(_Frozen):
     """A snapshot of the candidate's tree."""
     baseline: dict[str, Variant] = Field(default_factory=dict)
     """Workload uuid -> the baseline to compare with, as the baseline entry found it."""
+    sealed_baseline: dict[str, Variant] = Field(default_factory=dict)
+    """The same for a candidate that is timed by the sealed clock; a workload without one has `baseline`'s."""
     half_width: float = 0.02
     """Stop timing a workload when the half-width of its interval is below this share."""
     max_judge_s: float = 60.0
@@ -128,8 +132,10 @@ class JudgeAnswer(_Frozen):
     device: DeviceRecord
     environment: EnvironmentRecord
     cost: Cost
-    baselines: dict[str, dict[Variant, float | None]] = Field(default_factory=dict)
-    """Kind `baseline`: workload uuid -> variant -> microseconds a call, null where the variant was not correct."""
+    baselines: Baselines = Field(default_factory=dict)
+    """Kind `baseline`: by the clock for bounded candidates."""
+    sealed_baselines: Baselines = Field(default_factory=dict)
+    """Kind `baseline`: by the clock for sealed candidates; empty where the device has one clock."""
 
 
 class JudgeReady(_Frozen):

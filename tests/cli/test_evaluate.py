@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
+from tests.site import STUB
 
 pytestmark = pytest.mark.xdist_group("judge")
 
 
-def _harness(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _harness(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
+        **more,
         "HARNESS_LOCK_DIR": str(tmp_path / "locks"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "HOME": str(tmp_path),
@@ -90,8 +95,69 @@ def test_baselines_are_measured_once_and_the_fastest_is_raced(tmp_path: Path) ->
     measured = _harness(tmp_path, "baseline", str(problem), "--json")
     assert measured.returncode == 0, measured.stderr
     (row,) = json.loads(measured.stdout)
-    fastest = min(("eager", "compile"), key=lambda name: row[name])
+    assert list(row) == ["uuid", "axes", "baselines", "baseline"]
+    fastest = min(row["baselines"], key=lambda name: row["baselines"][name])
     assert row["baseline"] == fastest
     done = _harness(tmp_path, "evaluate", str(solution), "--problem", str(problem), "--json", "--half-width", "0.5")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["workloads"][0]["variant"] == fastest
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> dict[str, str]:
+    """The stub judge, which notes what it is asked; its problem is measured by two clocks."""
+    problem = write_problem(tmp_path)
+    definition = json.loads((problem / "definition.json").read_text())
+    (problem / "definition.json").write_text(json.dumps({**definition, "description": "stub: two-clocks"}))
+    write_cpp(problem / "solutions" / "cpu")
+    return {
+        "HARNESS_JUDGE_COMMAND": shlex.join([sys.executable, str(STUB)]),
+        "STUB_JUDGE_REQUESTS": str(tmp_path / "requests"),
+    }
+
+
+def _asked(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "requests").read_text().splitlines()]
+
+
+def test_a_candidate_is_raced_with_the_fastest_baseline_by_either_clock(tmp_path: Path, stub: dict[str, str]) -> None:
+    for _ in range(2):
+        done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
+        assert done.returncode == 0, done.stderr
+    measured, first, second = _asked(tmp_path)
+    assert measured["kind"] == "baseline"
+    for asked in (first, second):
+        assert asked["baseline"] == {"n40000": "compile"}
+        assert asked["sealed_baseline"] == {"n40000": "eager"}
+    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "compile", **stub)
+    assert done.returncode == 0, done.stderr
+    assert _asked(tmp_path)[-1]["sealed_baseline"] == {}  # the variant asked for, by whichever clock
+
+
+def test_times_kept_by_one_clock_only_are_measured_anew(tmp_path: Path, stub: dict[str, str]) -> None:
+    assert _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub).returncode == 0
+    (kept,) = (tmp_path / "cache" / "kernel-harness" / "baselines").iterdir()
+    kept.write_text(json.dumps({"n40000": {"eager": 1.0, "compile": 2.0}}))
+    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
+    assert done.returncode == 0, done.stderr
+    assert [asked["kind"] for asked in _asked(tmp_path)] == ["baseline", "evaluation"] * 2
+    assert _asked(tmp_path)[-1]["sealed_baseline"] == {"n40000": "eager"}
+
+
+def test_baselines_are_shown_by_either_clock(tmp_path: Path, stub: dict[str, str]) -> None:
+    done = _harness(tmp_path, "baseline", "made/scale", **stub)
+    assert done.returncode == 0, done.stderr
+    heads, _, row = (re.split(r"\s{2,}", line.strip()) for line in done.stdout.strip().splitlines())
+    assert dict(zip(heads, row, strict=True)) == {
+        "workload": "n=40000",
+        "eager us": "120.0",
+        "compile us": "100.0",
+        "baseline us": "-",
+        "baseline": "compile",
+        "sealed eager us": "60.0",
+        "sealed compile us": "90.0",
+        "sealed baseline": "eager",
+    }
+    (told,) = json.loads(_harness(tmp_path, "baseline", "made/scale", "--json", **stub).stdout)
+    assert (told["baseline"], told["sealed_baseline"]) == ("compile", "eager")
+    assert told["sealed_baselines"] == {"eager": 60.0, "compile": 90.0}

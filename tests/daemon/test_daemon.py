@@ -74,12 +74,28 @@ def test_the_judge_is_asked_about_snapshots_of_commits_and_the_fastest_baseline(
     baseline, evaluation = site.requests()[:2]
     assert (baseline["kind"], baseline["solution_dir"]) == ("baseline", None)
     assert evaluation["baseline"] == {"t/one-0": "compile", "t/one-1": "compile"}
+    assert evaluation["sealed_baseline"] == {}
+    assert "sealed" not in (site.root / "ledger/t/one.yaml").read_text()  # a device with one clock has one table
     assert Path(evaluation["solution_dir"]) == site.workspace.cache / "candidates" / commit.tree
     assert "as committed" in (Path(evaluation["solution_dir"]) / "kernel.cpp").read_text()
     problem = Path(evaluation["problem_dir"])
     assert problem.is_relative_to(site.workspace.cache / "problems")
     assert json.loads((problem / "definition.json").read_text())["name"] == "one"
     assert not (problem / "solutions").exists()
+
+
+def test_the_fastest_baseline_by_either_clock_is_told_and_entered(site: Site, once: Once) -> None:
+    write_problem(site.root, "t/one", description="stub: two-clocks")
+    git(site.root, "commit", "--quiet", "-a", "-m", "Measure by two clocks")
+    site.submit("w01", "t/one", "for either clock")
+    once()
+    uuids = ("t/one-0", "t/one-1")
+    evaluation = site.requests()[1]
+    assert evaluation["baseline"] == dict.fromkeys(uuids, "compile")
+    assert evaluation["sealed_baseline"] == dict.fromkeys(uuids, "eager")
+    baseline = site.entries("t/one")[0]
+    assert baseline.sealed_baselines == {uuid: {"eager": 60.0, "compile": 90.0} for uuid in uuids}
+    assert baseline.baselines["t/one-0"]["compile"] == 100.0
 
 
 def test_a_commit_made_while_the_daemon_runs_is_judged_and_its_worker_told(site: Site, daemon: Daemon) -> None:

@@ -1,0 +1,63 @@
+"""The real judge on the CPU with a second clock, which stands in for the events of a GPU.
+
+Run in the place of `python -m harness.judge`. The second clock ticks a hundred times as fast and takes no C++; a
+candidate with the parameter `sealed` counts as a sealed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from harness.judge import judge
+from harness.judge.__main__ import main
+from harness.judge.devices import Batch, Device, Memory
+from harness.judge.devices.cpu import CpuDevice
+from harness.judge.runners import Runner
+from harness.judge.sides import Staged, stage_solution
+from harness.model.problem import Problem
+from harness.model.solution import Solution
+
+TICKS = 100
+
+
+class SecondClock:
+    """The same device, its readings in other units."""
+
+    languages = ("pytorch",)
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._device = device
+        first = device.calibration
+        self.calibration = replace(
+            first, handshake_ns=first.handshake_ns * TICKS, dispatch_ns=first.dispatch_ns * TICKS
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+        seen = self._device.batch(runner, memory, slots, within_s)
+        return Batch(seen.ns * TICKS, seen.claimed_ns * TICKS, seen.disturbed_ns * TICKS)
+
+
+def clock(device: CpuDevice, *, sealed: bool) -> Device:
+    """In the place of the device's own."""
+    if not sealed:
+        return device
+    if not hasattr(device, "second"):
+        device.second = SecondClock(device)  # type: ignore[attr-defined]
+    return cast("Device", device.second)  # type: ignore[attr-defined]
+
+
+def stage(problem: Problem, solution: Solution, **places: Any) -> Staged:
+    """In the place of the judge's: a plan for no workload makes a candidate a sealed one."""
+    staged = stage_solution(problem, solution, **places)
+    return replace(staged, plans=cast("Any", {"none": None})) if "sealed" in solution.spec.params else staged
+
+
+if __name__ == "__main__":
+    setattr(CpuDevice, "clock", clock)  # noqa: B010
+    setattr(judge, "stage_solution", stage)  # noqa: B010
+    main()
