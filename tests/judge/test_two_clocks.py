@@ -13,6 +13,7 @@ import pytest
 
 from harness.cli.judging import JudgeProcess, judge_process
 from harness.judge import baselines
+from harness.judge.devices.cuda import CudaDevice, SealedClock
 from harness.judge.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
@@ -118,3 +119,7 @@ def test_a_reference_that_fails_on_the_second_clock_only_is_missing_there(monkey
     assert opponents.started == 2  # the one that broke serves nothing more
     with pytest.raises(BaselineFailed, match="the reference failed on workload w: killed by SIGSEGV"):
         bench(_Opponents()).times(must_run="eager")
+
+
+def test_a_problems_own_baseline_may_be_in_any_language_of_its_device_on_either_clock() -> None:
+    assert SealedClock.languages == CudaDevice.languages

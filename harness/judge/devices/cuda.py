@@ -414,7 +414,7 @@ class SealedClock:
     """The same device by its events: for a candidate that is device code only, and for the trusted code it races."""
 
     memory_on = CudaDevice.memory_on
-    languages: tuple[Language, ...] = ("cuda",)
+    languages = CudaDevice.languages  # a problem's `baseline/` is raced here in any of them
 
     def __init__(self, device: CudaDevice, calibration: Calibration) -> None:
         self._device = device
