@@ -14,7 +14,7 @@ from typing import Any
 import harness
 from harness.errors import LedgerError
 from harness.model.entry import Entry
-from harness.model.verdict import Verdict
+from harness.model.verdict import Trust, Verdict
 from harness.store.entry_yaml import parse
 from harness.store.index import Index
 from harness.store.ledger import read_documents, read_records
@@ -181,9 +181,9 @@ def _bound(entry: Entry | None) -> float | None:
 
 
 def _against(index: Index, standing: Standing, target: str, champion: Entry | None) -> Json:
-    """The champion's speed-up over single variants of the baseline, through the fastest one it was measured against.
+    """The champion's speed-up over single variants of the baseline, through the one it was measured against.
 
-    ratio = (variant / fastest of the same baseline entry) x (speed-up over the fastest), workload by workload.
+    ratio = (variant / the raced one, by the champion's clock) x (speed-up over the raced one), workload by workload.
     """
     if champion is None:
         return {}
@@ -192,13 +192,14 @@ def _against(index: Index, standing: Standing, target: str, champion: Entry | No
     entry = index.entry(standing.problem, rows[0].seq) if rows else None
     if entry is None:
         return {}
+    table = entry.sealed_baselines if champion.trust is Trust.SEALED else entry.baselines
     found: Json = {}
     for name in ("eager", "baseline"):
         ratios = []
         for workload in champion.workloads:
-            times = {key: value for key, value in entry.baselines.get(workload.uuid, {}).items() if value}
-            if workload.speedup and name in times:
-                ratios.append(times[name] / min(times.values()) * workload.speedup)
+            times = {key: value for key, value in table.get(workload.uuid, {}).items() if value}
+            if workload.speedup and name in times and workload.variant in times:
+                ratios.append(times[name] / times[workload.variant] * workload.speedup)
         if ratios and len(ratios) == len(champion.workloads):
             found[name] = _short(_mean(ratios))
     return found

@@ -46,7 +46,10 @@ class Standing:
     problem_digest: str | None = None
     """Of the latest entry; entries of earlier forms of the problem are counted, but are no champions."""
     baseline_us: float | None = None
-    """Geometric mean over the workloads of the fastest correct baseline, in microseconds."""
+    """Geometric mean over the workloads of the fastest correct baseline, in microseconds.
+
+    By the clock of the champion, or else of `best`: where that is a sealed one, as it was raced.
+    """
     champion: Row | None = None
     """The confirmation with the highest lower bound; it cites its evaluation."""
     best: Row | None = None
@@ -172,12 +175,17 @@ def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations)
     gains, best = _gains_and_best(made, short_id(digest))
     present = sorted((row for row in others if row.problem_digest == digest), key=lambda row: row.seq)
     baselines = [row.baseline_us for row in present if row.kind == EntryKind.BASELINE and row.baseline_us]
+    champion = champion_of(row for row in present if row.kind == EntryKind.CONFIRMATION)
+    fastest = index.row(problem, best) if best else None
+    shown = champion or fastest
+    if shown and shown.trust == Trust.SEALED and shown.baseline_us:
+        baselines.append(shown.baseline_us)
     return Standing(
         problem=problem,
         problem_digest=digest,
         baseline_us=baselines[-1] if baselines else None,
-        champion=champion_of(row for row in present if row.kind == EntryKind.CONFIRMATION),
-        best=index.row(problem, best) if best else None,
+        champion=champion,
+        best=fastest,
         evaluations=count,
         verdicts=dict(Counter(made.verdict)),
         workers={worker or "": number for worker, number in Counter(made.worker).items()},

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.model.entry import EntryDraft
 from harness.report.collect import collect
 from harness.report.page import render
 from harness.store.index import Index
@@ -69,9 +70,13 @@ def test_the_headline_follows_from_the_ledger(workspace: Workspace, page: str) -
     assert headline["above_2"] == sum(speedup > 2 for speedup in speedups)
     scores = [entry.summary.score for _, entry in champions.values()] + [0.5] * (9 - len(speedups))
     assert headline["median_score"] == pytest.approx(statistics.median(scores), rel=1e-4)
-    # The made-up baseline entries have eager at 2.1 and the agent-written one at 1.08 times the fastest.
-    assert headline["against_eager"][0] == pytest.approx(2.1 * headline["geomean_confirmed"], rel=1e-3)
-    assert headline["against_agent"] == [pytest.approx(1.08 * headline["geomean_confirmed"], rel=1e-3), len(speedups)]
+    # The made-up baseline entries have eager at 2.1 and the agent-written one at 1.08 times the fastest; by the sealed
+    # clock at 1.7 and 1.2 times.
+    by_sealed = [entry.trust == "sealed" for _, entry in champions.values()]
+    assert any(by_sealed)
+    for name, bounded, sealed in (("against_eager", 2.1, 1.7), ("against_agent", 1.08, 1.2)):
+        ratios = [speedup * (sealed if seal else bounded) for speedup, seal in zip(speedups, by_sealed, strict=True)]
+        assert headline[name] == [pytest.approx(statistics.geometric_mean(ratios), rel=1e-3), len(speedups)]
     evaluations = [entry for entry in entries(workspace) if entry.kind == "evaluation"]
     assert headline["evaluations"] == len(evaluations) == sum(data_of(page)["verdicts"]["totals"].values())
 
@@ -142,6 +147,26 @@ def test_an_older_form_of_a_problem_is_not_in_its_trajectory(tmp_path: Path) -> 
     (problem,) = data_of((workspace.root / "r.html").read_text())["problems"]
     assert (problem["steps"], problem["dots"], problem["state"]) == ([], [], "none")
     assert problem["evaluations"] > 0
+
+
+def test_a_sealed_champion_is_compared_with_nothing_where_no_sealed_times_were_kept(tmp_path: Path) -> None:
+    key = "L1/rmsnorm_000"
+    workspace = make_run(tmp_path / "w", problems=1, entries=40, days=1, workers=1)
+    given: Json = {"problems": [key], "branch": "main", "run": "main", "target": "h200", "commit_url": None}
+    with (
+        Repo(workspace) as repo,
+        Ledger(workspace, repo, branch="main") as ledger,
+        Index(workspace, branch="main") as index,
+    ):
+        index.refresh(repo)
+        (before,) = collect(repo, index, **given)["problems"]
+        (baseline,) = index.entries(key, kind="baseline")
+        parts = {name: getattr(baseline, name) for name in EntryDraft.model_fields}
+        ledger.append(EntryDraft.model_validate({**parts, "sealed_baselines": {}}))  # as an older harness did
+        index.refresh(repo)
+        (after,) = collect(repo, index, **given)["problems"]
+    assert (before["trust"], set(before["against"])) == ("sealed", {"eager", "baseline"})
+    assert (after["trust"], after["against"]) == ("sealed", {})
 
 
 def test_a_place_that_cannot_be_written_is_said(workspace: Workspace) -> None:

@@ -121,6 +121,16 @@ def test_a_standing_tells_the_story(enter: Enter) -> None:
     assert known_problems(index) == [PROBLEM]
 
 
+def test_the_baseline_shown_is_by_the_clock_of_what_is_shown_with_it(enter: Enter) -> None:
+    times = {"latency_us": 2.0, "baseline_us": 5.0}  # by the device's events, where launches cost nothing
+    sealed = evaluation(1.8, 2, worker="w02").model_copy(update={"trust": Trust.SEALED})
+    sealed = sealed.model_copy(update={"workloads": [one.model_copy(update=times) for one in sealed.workloads]})
+    index = enter([draft("baseline"), evaluation(1.5, 1)])
+    assert standings(index, [PROBLEM])[0].baseline_us == pytest.approx(12.0)
+    index = enter([sealed])
+    assert standings(index, [PROBLEM])[0].baseline_us == pytest.approx(5.0)
+
+
 def test_runs_and_targets_stand_apart_and_share_baselines(enter: Enter) -> None:
     index = enter([draft("baseline"), evaluation(1.5, 1), evaluation(1.8, 2, run="other")])
     (mine,) = standings(index, [PROBLEM], "cpu", "main")
