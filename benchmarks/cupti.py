@@ -94,7 +94,7 @@ def _both(
     sealed = statistics.median(work.run(range(calls))) - trusted.pair_overhead_us()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         work.run(range(calls))
-    found = [(event.name, event.device_time) for event in profile.events() if event.device_type is _ON_DEVICE]
+    found = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
     durations = [took for name, took in found if not name.startswith(("Mem", *TRUSTED_KERNELS))]
     assert len(durations) == calls, f"{len(durations)} launches of {calls} calls: {sorted({name for name, _ in found})}"
     return sealed, statistics.median(durations)

@@ -24,9 +24,13 @@ def fool(attack: Case, courts: Courts) -> None:
     assert found.passed, found
     if attack.fools == "speed":
         honest = courts.naive_once(courts.honest(attack))
-        assert honest.passed, honest
-        assert found.speedup > _GAIN * honest.speedup
-    elif attack.fools == "litter":
+        for _ in range(_MEASURED):
+            assert honest.passed, honest
+            if found.speedup > _GAIN * honest.speedup:
+                return
+            found, honest = courts.naive(attack), courts.naive(courts.honest(attack))
+        raise AssertionError(f"{found.speedup} is no more than an honest {honest.speedup}")
+    if attack.fools == "litter":
         assert found.left_alive
     elif attack.fools == "flood":
         assert found.said_bytes > 50_000_000
