@@ -90,9 +90,21 @@ def evaluate(
 @click.command()
 @click.argument("problem", metavar="PROBLEM")
 @click.option("--make", is_flag=True, help="Let one budgeted agent optimise the PyTorch; its best becomes baseline/.")
-@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help="With --make; 10 by default.")
-@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="With --make; 120.")
-@click.option("--max-evaluations", type=click.IntRange(min=1), metavar="N", help="With --make; 30.")
+@click.option(
+    "--max-usd",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="X",
+    help="With --make: its budget; 10 by default.",
+)
+@click.option(
+    "--max-minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="M",
+    help="With --make: its time; 120 by default.",
+)
+@click.option(
+    "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="With --make: its evaluations; 30 by default."
+)
 @_device
 @_sandbox
 @json_option
@@ -111,6 +123,8 @@ def baseline(
     from harness.cli.judging import judge_process
     from harness.cli.targets import find_problem
 
+    if not make and (max_usd, max_minutes, max_evaluations) != (None, None, None):
+        raise click.UsageError("--max-usd, --max-minutes and --max-evaluations limit what --make starts; add --make")
     workspace = _workspace(Path(problem))
     found = find_problem(problem, workspace)
     _, chosen = _chosen(workspace, device)

@@ -40,13 +40,7 @@ class WorkloadSets:
         kinds: Sequence[str] = (),
         each: Callable[[Callable[[int], None], Sequence[int]], object] | None = None,
     ) -> None:
-        """Overwrite sets with fresh inputs, never the same twice.
-
-        Args:
-            sets: views of the inputs by name.
-            kinds: by set: the name of a stress case, or nothing for ordinary inputs, which all are by default.
-            each: does something for each of several numbers, in threads perhaps.
-        """
+        """See the protocol `harness.judge.rounds.Sets`."""
 
         def refill(number: int) -> None:
             self.source.refill(self.workload, sets[number])

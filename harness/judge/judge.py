@@ -255,6 +255,7 @@ class _Evaluation:
         sets = WorkloadSets(self._problem, self._inputs, workload)
         check = WorkloadCheck(self._reference, sets, self._device.summed)
         rounds: Rounds | None = None
+        failure: RunnerFailed
         try:
             candidate = self._ready_candidate()
             rounds = Rounds(
@@ -270,8 +271,8 @@ class _Evaluation:
                 rounds.look_at_baseline()
             except NoRoom:
                 raise
-            except RunnerFailed as failure:
-                raise BaselineFailed(f"the baseline ({variant}) failed: {failure.reason}") from None
+            except RunnerFailed as broken:
+                raise BaselineFailed(f"the baseline ({variant}) failed: {broken.reason}") from None
             candidate.prepare(workload, layout, memory.capacity)
             rounds.correctness()
             if not timing:
@@ -282,10 +283,12 @@ class _Evaluation:
             result = timed(workload, times, rounds.tally, variant, self._device)
             result = result.model_copy(update={"note": check.note})
             return self._bounded(workload, result)
-        except (RunnerFailed, torch.OutOfMemoryError) as error:
-            self._lose_candidate()
-            found = error if isinstance(error, RunnerFailed) else NoRoom(_line(error))
-            return failed(workload, found.verdict, found.reason, rounds.tally if rounds else None)
+        except torch.OutOfMemoryError as error:
+            failure = NoRoom(_line(error))
+        except RunnerFailed as error:
+            failure = error
+        self._lose_candidate()
+        return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
 
     def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
         """With bound, floor and score; a reference that the bound's analysis cannot follow has none."""

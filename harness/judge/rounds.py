@@ -33,7 +33,7 @@ SLOWER_THAN_BASELINE = 50.0
 _LONG_REFERENCE_S = 0.02
 _SINGLES = 5
 _CHECKED = 11
-"""Of a batch; twelve blocks have 24 batches, so that at least 256 calls are checked."""
+"""Calls of a batch; a shorter batch is checked whole. Twelve blocks of batches this long have 264."""
 _BATCHED_GAIN = 1.5
 """A call in a batch so many times cheaper than a call alone was not made alone."""
 _ALIKE = 1.25
@@ -63,7 +63,13 @@ class Sets(Protocol):
         kinds: Sequence[str] = (),
         each: Callable[[Callable[[int], None], Sequence[int]], object] | None = None,
     ) -> None:
-        """Overwrite sets with fresh inputs, ordinary or of a stress case: never the same twice."""
+        """Overwrite sets with fresh inputs, never the same twice.
+
+        Args:
+            sets: views of the inputs by name.
+            kinds: by set: the name of a stress case, or nothing for ordinary inputs, which all are by default.
+            each: does something for each of several numbers, in threads perhaps.
+        """
 
     def stress(self) -> Sequence[str]:
         """Names of the stress cases: awkward inputs of the same shapes."""
@@ -279,7 +285,7 @@ class Rounds:
         self._checked_batch(kinds, self._patience(len(kinds)))
 
     def _sample(self, calls: int) -> list[int]:
-        """Which calls of a batch are checked: all, or where these are many so many that at least 256 are in all.
+        """Which calls of a batch are checked: all, or of a long batch some.
 
         Drawn when the clock has stopped: nobody can know which while there is something to gain.
         """

@@ -1,6 +1,6 @@
 """How the calls of a batch are made on a CUDA device, by who is asked for them.
 
-Bounded: one after the other, then wait for the device; what the runner's own clock says is recorded and never used.
+Bounded: one after the other, then wait for the device; what the runner's own clock says is recorded and times nothing.
 Timed: trusted code (a problem's reference or its baseline) with the device's events around each call, as the trusted
 launcher has them around a sealed one: both sides of a ratio are on the same clock.
 """

@@ -69,6 +69,7 @@ def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
         (("evaluate", "made/scale"), "no solution.yaml in"),
         (("evaluate", "made/scale", "--solution", "their.json"), "their.json"),
         (("baseline", "other/problem"), "no problem `other/problem`"),
+        (("baseline", "made/scale", "--max-usd", "5"), "limit what --make starts; add --make"),
     ],
 )
 def test_what_leads_nowhere_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
