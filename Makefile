@@ -41,7 +41,12 @@ browser:
 test-browser: $(VENV)/installed browser
 	$(BIN)/python -m pytest -m browser
 
-test-long: $(VENV)/installed sandbox browser
+# The compilers of the documentation pack's Triton and CuTe DSL samples: large, and nothing else needs them.
+$(VENV)/samples: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable ".[samples]"
+	touch $@
+
+test-long: $(VENV)/installed $(VENV)/samples sandbox browser
 	$(BIN)/python -m pytest --timeout=3600 -n 2 --dist loadgroup -m "slow and not gpu and not serial"
 	$(BIN)/python -m pytest --timeout=3600 -m "slow and serial and not gpu"
 
