@@ -175,7 +175,7 @@ def test_unchanged_names_the_input_and_the_place() -> None:
     after = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in before.items()}
     assert unchanged(before, after) is None
     assert isinstance(after["x"], torch.Tensor)
-    after["x"][2, 3] += 1e-7
+    after["x"][2, 3] = torch.nextafter(after["x"][2, 3], torch.tensor(9.0))
     assert unchanged(before, after) == "input `x` was changed, first at [2, 3]"
     nan = torch.tensor([math.nan])
     assert unchanged({"x": nan}, {"x": nan.clone()}) is None

@@ -57,6 +57,7 @@ def test_baselines_are_measured_by_both_clocks_each_with_what_runs_there(
     assert answer.workloads[0].baseline_us == min(time for time in first.values() if time)
 
 
+@pytest.mark.slow
 def test_a_sealed_candidate_races_the_fastest_by_its_clock(two_clocks: JudgeProcess, tmp_path: Path) -> None:
     scale = write_problem(tmp_path, sizes=(40_000, 50_000))
     write_pytorch(scale / "baseline", _MUL)
