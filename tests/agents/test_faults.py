@@ -46,6 +46,7 @@ def good(*before: Step) -> list[Step]:
     return [*before, *its.kernel("t/one", "stub: speedup=1.5"), its.submit()]
 
 
+@pytest.mark.slow
 def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="1", times=2))) as (model, _):
         done(site)
@@ -120,6 +121,7 @@ def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
     assert its.verdicts(site) == ["PASSED"]
 
 
+@pytest.mark.slow
 def test_malformed_tool_input_is_answered_and_the_session_goes_on(site: Site) -> None:
     def script(_: Asked) -> list[Step]:
         wrong = Use("mcp__harness__submit", raw='{"message": "cut')
@@ -195,7 +197,12 @@ def _alive(pid: int) -> bool:
         ("{turns: 3, repeats: 50}", [its.bash(f"echo {n}") for n in range(20)], "3 turns"),
         pytest.param("{usd: 0.004}", [its.bash(f"echo {n}") for n in range(20)], "0.004 USD", marks=pytest.mark.slow),
         pytest.param("{tokens: 500}", [its.bash(f"echo {n}") for n in range(20)], "500 tokens", marks=pytest.mark.slow),
-        ("{repeats: 4}", [its.bash("ls")] * 20, "one tool with the same input 4 times in a row"),
+        pytest.param(
+            "{repeats: 4}",
+            [its.bash("ls")] * 20,
+            "one tool with the same input 4 times in a row",
+            marks=pytest.mark.slow,
+        ),
         (
             "{duplicates: 2}",
             [*its.kernel("t/one", "stub: speedup=1.5"), *[its.submit(f"{n}") for n in range(9)]],

@@ -37,6 +37,7 @@ def until_judging(site: Site) -> None:
     wait_until(lambda: evaluations(site), what="a first entry", deadline_s=40)
 
 
+@pytest.mark.slow
 def test_a_limit_is_met_exactly_and_everything_is_left_clean(site: Site) -> None:
     done = site.run(*START, "--problem", "t/o*", "--max-evaluations", "5")
     assert done.returncode == 0, done.stdout

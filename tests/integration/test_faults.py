@@ -207,6 +207,7 @@ def test_of_two_harnesses_the_second_is_refused_and_told_who_is_there(site: Site
     check(site, crowned=())
 
 
+@pytest.mark.slow
 def test_a_daemon_that_dies_under_start_is_started_again_and_keeps_the_limit(site: Site) -> None:
     write_problem(site.root, "t/one", tunable=True)
     git(site.root, "add", "--all")
