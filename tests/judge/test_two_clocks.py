@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from harness.cli.judging import JudgeProcess, judge_process
 from harness.judge import baselines
-from harness.judge.devices.cuda import CudaDevice, SealedClock
+from harness.judge.devices.cuda import CudaDevice
+from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
@@ -122,5 +124,12 @@ def test_a_reference_that_fails_on_the_second_clock_only_is_missing_there(monkey
         bench(_Opponents()).times(must_run="eager")
 
 
-def test_a_problems_own_baseline_may_be_in_any_language_of_its_device_on_either_clock() -> None:
-    assert SealedClock.languages == CudaDevice.languages
+@pytest.mark.parametrize(("measured", "subtracted"), [(2_980.0, 2_980.0), (4_370.0, 3_100.0)])
+def test_no_more_is_subtracted_for_an_event_pair_than_cupti_has_shown(measured: float, subtracted: float) -> None:
+    """With a stand-in for the GPU."""
+    device = mock.create_autospec(CudaDevice, instance=True)
+    device.target, device.summed, device.copy_all = "h200", None, None
+    device.languages = CudaDevice.languages
+    clock = SealedClock(device, measured)
+    assert clock.calibration.around_ns == subtracted
+    assert clock.languages == CudaDevice.languages  # of a problem's own baseline, which is raced on either clock

@@ -28,6 +28,7 @@ from harness.judge.correctness import Summed
 from harness.judge.cuda_builder import trusted_cubin
 from harness.judge.devices import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces, Places, poison
+from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, runner_environment, take_memory_and_give_it_back
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
@@ -58,9 +59,6 @@ _SCALAR_BYTES = 1 << 20
 _AHEAD = 2
 """Runners kept started: a start takes seconds, and a candidate that breaks needs another."""
 _BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=128)
-_SEALED = Calibration(0.0, 0.0, batch_ns=4_000_000, most_calls=32)
-_MOST_AROUND_NS = 3_100.0
-"""The most that CUPTI has shown an event pair to add (docs/clock.md): what is subtracted beyond it would flatter."""
 _PROBE_CYCLES = 40_000
 _BUSY_NS = 400_000
 """A kernel of 20 us that takes so long shares the device: somebody else's time slice comes first."""
@@ -135,8 +133,7 @@ class CudaDevice:
         self._looked = nvml.look()
         self._probe = self._trusted.known(_PROBE_CYCLES)
         self.calibration = _BOUNDED
-        around_ns = min(_MOST_AROUND_NS, self._trusted.pair_overhead_us() * 1e3)
-        self.sealed = SealedClock(self, replace(_SEALED, around_ns=around_ns))
+        self.sealed = SealedClock(self, self._trusted.pair_overhead_us() * 1e3)
         self.recalibrate()
 
     def clock(self, *, sealed: bool) -> Device:
@@ -411,43 +408,3 @@ class CudaDevice:
         self._nvml.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self._lock)
-
-
-class SealedClock:
-    """The same device by its events: for a candidate that is device code only, and for the trusted code it races."""
-
-    memory_on = CudaDevice.memory_on
-    languages = CudaDevice.languages  # a problem's `baseline/` is raced here in any of them
-
-    def __init__(self, device: CudaDevice, calibration: Calibration) -> None:
-        self._device = device
-        self.calibration = calibration
-        self.target = device.target
-        self.summed: Summed = device.summed
-        self.copy_all: CopyAll | None = device.copy_all
-        self.record, self.runner, self.forget = device.record, device.runner, device.forget
-        self.all_processors, self.each = device.all_processors, device.each
-        self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve
-        self.recalibrate, self.clock, self.close = device.recalibrate, device.clock, device.close
-
-    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
-        """With the trusted kernels."""
-        return self._device.grant_timed(runner, veiled=veiled)
-
-    def memory(self, layout: Layout) -> CudaMemory:
-        """The judge's own copy of a workload's sets."""
-        return self._device.memory_for(layout, self.calibration.most_calls)
-
-    def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        """The events' readings, as the trusted process told them."""
-        seen = self._device.exchange(runner, memory, slots, within_s, kept=True)
-        return Batch(
-            ns=max(1, seen.claimed_ns),
-            claimed_ns=seen.claimed_ns,
-            disturbed_ns=seen.claimed_ns if seen.disturbed_ns else 0,
-        )
-
-    def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
-        """However short."""
-        del latency_ns, claimed_ns
-        return Trust.SEALED

@@ -1,0 +1,60 @@
+"""The clock of a CUDA device for sealed candidates: what trusted processes read of the device's events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.judge.correctness import Summed
+from harness.judge.devices import Batch, Calibration, Memory
+from harness.judge.devices.cuda_memory import CudaMemory
+from harness.judge.layout import Layout
+from harness.judge.pieces import CopyAll
+from harness.judge.runners import Runner
+from harness.model.verdict import Trust
+
+if TYPE_CHECKING:
+    from harness.judge.devices.cuda import CudaDevice
+
+_MOST_AROUND_NS = 3_100.0
+"""The most that CUPTI has shown an event pair to add (docs/clock.md): what is subtracted beyond it would flatter."""
+
+
+class SealedClock:
+    """The same device by its events: for a candidate that is device code only, and for the trusted code it races."""
+
+    def __init__(self, device: CudaDevice, pair_overhead_ns: float) -> None:
+        """`pair_overhead_ns`: what events around one kernel read beyond its duration, measured just now."""
+        self._device = device
+        around_ns = min(_MOST_AROUND_NS, pair_overhead_ns)
+        self.calibration = Calibration(0.0, 0.0, batch_ns=4_000_000, most_calls=32, around_ns=around_ns)
+        self.target, self.memory_on = device.target, device.memory_on
+        self.languages = device.languages  # a problem's `baseline/` is raced here in any of them
+        self.summed: Summed = device.summed
+        self.copy_all: CopyAll | None = device.copy_all
+        self.record, self.runner, self.forget = device.record, device.runner, device.forget
+        self.all_processors, self.each = device.all_processors, device.each
+        self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve
+        self.recalibrate, self.clock, self.close = device.recalibrate, device.clock, device.close
+
+    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
+        """With the trusted kernels."""
+        return self._device.grant_timed(runner, veiled=veiled)
+
+    def memory(self, layout: Layout) -> CudaMemory:
+        """The judge's own copy of a workload's sets."""
+        return self._device.memory_for(layout, self.calibration.most_calls)
+
+    def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+        """The events' readings, as the trusted process told them."""
+        seen = self._device.exchange(runner, memory, slots, within_s, kept=True)
+        return Batch(
+            ns=max(1, seen.claimed_ns),
+            claimed_ns=seen.claimed_ns,
+            disturbed_ns=seen.claimed_ns if seen.disturbed_ns else 0,
+        )
+
+    def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
+        """However short."""
+        del latency_ns, claimed_ns
+        return Trust.SEALED
