@@ -13,7 +13,7 @@ from harness.judge.correctness import Comparison, Summed, all_finite, compare, c
 from harness.judge.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
-from harness.judge.rounds import Outcome
+from harness.judge.rounds import Each, Outcome, Views
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 
@@ -34,12 +34,7 @@ class WorkloadSets:
     source: InputSource
     workload: Workload
 
-    def fill(
-        self,
-        sets: Sequence[Mapping[str, torch.Tensor]],
-        kinds: Sequence[str] = (),
-        each: Callable[[Callable[[int], None], Sequence[int]], object] | None = None,
-    ) -> None:
+    def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), each: Each | None = None) -> None:
         """See the protocol `harness.judge.rounds.Sets`."""
 
         def refill(number: int) -> None:

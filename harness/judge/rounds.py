@@ -54,21 +54,22 @@ class Outcome:
     matched: float
 
 
+Views = Mapping[str, torch.Tensor]
+"""A set's inputs by name, to be written in place."""
+Each = Callable[[Callable[[int], None], Sequence[int]], object]
+"""Does something for each of several numbers, in threads perhaps."""
+
+
 class Sets(Protocol):
     """Where a workload's inputs come from."""
 
-    def fill(
-        self,
-        sets: Sequence[Mapping[str, torch.Tensor]],
-        kinds: Sequence[str] = (),
-        each: Callable[[Callable[[int], None], Sequence[int]], object] | None = None,
-    ) -> None:
+    def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), each: Each | None = None) -> None:
         """Overwrite sets with fresh inputs, never the same twice.
 
         Args:
-            sets: views of the inputs by name.
+            sets: which.
             kinds: by set: the name of a stress case, or nothing for ordinary inputs, which all are by default.
-            each: does something for each of several numbers, in threads perhaps.
+            each: makes several sets at a time; without it one is made after the other.
         """
 
     def stress(self) -> Sequence[str]:

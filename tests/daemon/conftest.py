@@ -6,6 +6,7 @@ import contextlib
 import shlex
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +15,29 @@ import pytest
 from harness.daemon.daemon import run_daemon
 from harness.model.config import Config
 from harness.model.entry import Entry
+from harness.model.verdict import EntryKind
 from tests.site import STUB, Commit, Site, site_in
 from tests.waiting import wait_until
+
+Once = Callable[..., None]
+"""The fixture `once`: the daemon from its start until nothing is left to do."""
+
+
+def of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUATION) -> list[Entry]:
+    """The entries of one kind about a commit's candidate."""
+    return [
+        entry
+        for entry in entries
+        if entry.kind is kind
+        and entry.problem == commit.problem
+        and entry.candidate
+        and entry.candidate.tree == commit.tree
+    ]
+
+
+def kinds(site: Site) -> Counter[EntryKind]:
+    """How many entries of each kind there are."""
+    return Counter(entry.kind for entry in site.entries())
 
 
 @pytest.fixture
