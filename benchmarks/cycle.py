@@ -26,7 +26,7 @@ STANDBY_S = 4.5
 
 @dataclass
 class Cycles:
-    """Seconds from each commit on, and what the daemon was like then."""
+    """Of each candidate: seconds from its commit on, and its verdict."""
 
     to_queue: list[float] = field(default_factory=list)
     to_entry: list[float] = field(default_factory=list)

@@ -16,7 +16,7 @@ from harness.model.verdict import Trust
 if TYPE_CHECKING:
     from harness.judge.devices.cuda import CudaDevice
 
-_MOST_AROUND_NS = 3_100.0
+MOST_AROUND_NS = 3_100.0
 """The most that CUPTI has shown an event pair to add (docs/clock.md): what is subtracted beyond it would flatter."""
 
 
@@ -26,7 +26,7 @@ class SealedClock:
     def __init__(self, device: CudaDevice, pair_overhead_ns: float) -> None:
         """`pair_overhead_ns`: what events around one kernel read beyond its duration, measured just now."""
         self._device = device
-        around_ns = min(_MOST_AROUND_NS, pair_overhead_ns)
+        around_ns = min(MOST_AROUND_NS, pair_overhead_ns)
         self.calibration = Calibration(0.0, 0.0, batch_ns=4_000_000, most_calls=32, around_ns=around_ns)
         self.target, self.memory_on = device.target, device.memory_on
         self.languages = device.languages  # a problem's `baseline/` is raced here in any of them
