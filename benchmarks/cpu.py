@@ -22,12 +22,12 @@ from tabulate import tabulate
 from benchmarks import ledger
 from benchmarks.cycle import HARNESS, cycles, resident_mb, running
 from benchmarks.ledger import Figure
-from harness.store.creation import create_workspace
-from harness.store.files import wait_for
-from harness.store.live import read_live
-from harness.store.problems import load_problem
-from harness.store.repo import Repo
-from harness.store.solutions import with_params
+from harness.formats.problems import load_problem
+from harness.formats.solutions import with_params
+from harness.git.repo import Repo
+from harness.ledger.create_workspace import create_workspace
+from harness.workspace.files import wait_for
+from harness.workspace.status import read_live
 
 PROBLEM = "starter/rmsnorm_h4096"
 

@@ -20,6 +20,8 @@ from types import SimpleNamespace
 import torch
 from tabulate import tabulate
 
+from harness.formats.problems import load_problem
+from harness.formats.solutions import load_solution
 from harness.judge.cuda_builder import build_cuda, trusted_cubin
 from harness.judge.devices.cuda_memory import CudaMemory, Pieces
 from harness.judge.devices.cuda_sealed import MOST_AROUND_NS
@@ -30,8 +32,6 @@ from harness.model.launches import ResolvedPlan
 from harness.model.problem import Problem, Workload
 from harness.runner.driver import Driver
 from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, Trusted, Veil
-from harness.store.problems import load_problem
-from harness.store.solutions import load_solution
 
 PROBLEMS = Path(__file__).parents[1] / "problems"
 _KEY = 0x5EED

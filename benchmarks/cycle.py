@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.store.files import wait_for
-from harness.store.live import read_live
-from harness.store.repo import Repo
-from harness.store.submission import read_outcome, solution_dir
-from harness.store.workspace import Workspace
+from harness.git.repo import Repo
+from harness.ledger.submission import read_outcome, solution_dir
+from harness.workspace.directories import Workspace
+from harness.workspace.files import wait_for
+from harness.workspace.status import read_live
 
 HARNESS = (sys.executable, "-m", "harness")
 STANDBY_S = 4.5

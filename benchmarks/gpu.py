@@ -29,10 +29,10 @@ from benchmarks.cupti import agreement
 from benchmarks.cycle import cycles, running
 from harness.cli.devices import gpu_target
 from harness.cli.judging import JudgeProcess, judge_process
+from harness.formats.problems import load_problem
+from harness.git.repo import Repo
+from harness.ledger.create_workspace import create_workspace
 from harness.model.judging import JudgeAnswer, JudgeRequest
-from harness.store.creation import create_workspace
-from harness.store.problems import load_problem
-from harness.store.repo import Repo
 
 ROOT = Path(__file__).parents[1]
 PROBLEMS = ROOT / "problems"

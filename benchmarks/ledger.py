@@ -26,18 +26,18 @@ from typing import TypeVar
 
 from tabulate import tabulate
 
+from harness.formats.ledger_documents import HEADER, hash_of, render_entry
+from harness.formats.ledger_heads import HEADS, Head, render_heads
+from harness.git.environment import Git
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.ledger.ledger import Ledger, ledger_file
+from harness.ledger.standings import standings
 from harness.model.entry import Candidate, Entry, EntryDraft, stamp
 from harness.model.interval import summarise, workload_interval
 from harness.model.judging import Cost, DeviceRecord, EnvironmentRecord, WorkloadResult
 from harness.model.verdict import EntryKind, Trust, Verdict
-from harness.store.entry_yaml import HEADER, hash_of, render_entry
-from harness.store.git_environment import Git
-from harness.store.heads import HEADS, Head, render_heads
-from harness.store.index import Index
-from harness.store.ledger import Ledger, ledger_file
-from harness.store.repo import Repo
-from harness.store.standings import standings
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)

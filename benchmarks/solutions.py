@@ -27,6 +27,8 @@ from typing import Any
 
 import torch
 
+from harness.formats.problems import load_problem
+from harness.formats.solutions import load_solution
 from harness.judge.correctness import Comparison, compare_all
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
@@ -39,8 +41,6 @@ from harness.model.solution import Solution
 from harness.runner import nvrtc
 from harness.runner.driver import Driver
 from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, Trusted, Veil
-from harness.store.problems import load_problem
-from harness.store.solutions import load_solution
 
 ROOT = Path(__file__).parents[1]
 POISON = 0xA5

@@ -31,10 +31,10 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
+from harness.formats.problems import load_problem
+from harness.formats.solutions import load_solution
 from harness.model.problem import ConstAxis, Problem, ScalarInput, Workload
 from harness.model.solution import ParamValue, Solution
-from harness.store.problems import load_problem
-from harness.store.solutions import load_solution
 
 STARTER = Path(__file__).parent.parent / "problems" / "starter"
 FLUSHED_BYTES = 96 * 2**20

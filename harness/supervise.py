@@ -21,12 +21,12 @@ from typing import Any
 from harness.agents.governor import Purse
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
+from harness.git.repo import Repo
 from harness.model.config import Config
-from harness.store.files import file_lock
-from harness.store.live import clear_live, read_live, write_live
-from harness.store.parentage import PARENT_VARIABLE
-from harness.store.repo import Repo
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
+from harness.workspace.parent_process import PARENT_VARIABLE
+from harness.workspace.status import clear_live, read_live, write_live
 
 logger = logging.getLogger(__name__)
 

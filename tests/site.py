@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.git.repo import Repo
+from harness.ledger.create_workspace import create_workspace
+from harness.ledger.index import Index
 from harness.model.entry import Entry
-from harness.store.creation import create_workspace
-from harness.store.index import Index
-from harness.store.repo import Repo
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 from tests.waiting import wait_until
 
 STUB = Path(__file__).parent / "stub_judge.py"

@@ -6,32 +6,38 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "harness"
-# Who may import whom, package by package; each package may import itself. What is not listed may not.
+# Which packages a package may import, besides itself. Every other import between packages is an error.
+_BASE = {"model", "formats", "workspace"}
+_ABOVE_THE_LEDGER = {*_BASE, "git", "ledger"}
 ALLOWED = {
-    "": {"model", "store", "planner", "agents", "daemon", "judge", "report", "runner", "sol", "cli"},
-    "cli": {"", "model", "store", "planner", "agents", "daemon", "judge", "report", "sol"},
-    "planner": {"model", "store"},
-    "agents": {"model", "store"},
-    "daemon": {"model", "store"},
-    "report": {"model", "store"},
-    "judge": {"model", "store", "sol", "runner"},  # the wire between them is one module
-    "sol": {"model", "store"},
-    "store": {"model"},
     "model": set(),
+    "formats": {"model"},
+    "workspace": {"model", "formats"},
+    "git": _BASE,
+    "ledger": {*_BASE, "git"},
+    "sol": _BASE,
     "runner": set(),
+    "judge": {*_BASE, "sol", "runner"},
+    "daemon": _ABOVE_THE_LEDGER,
+    "planner": _ABOVE_THE_LEDGER,
+    "agents": _ABOVE_THE_LEDGER,
+    "report": _ABOVE_THE_LEDGER,
+    "cli": {"", *_ABOVE_THE_LEDGER, "sol", "judge", "daemon", "planner", "agents", "report"},
+    "": {*_ABOVE_THE_LEDGER, "agents", "cli"},  # supervise.py and __main__.py
 }
 # Small modules at the root of the package that anything but the runner may use.
 LEAVES = {"harness", "harness.errors", "harness.failpoints"}
 # Heavy or special libraries and the only packages that may import them.
 ONLY_IN = {
     "torch": {"judge", "runner", "sol"},
-    "git": {"store"},
+    "git": {"git"},
     "optuna": {"agents"},
     "claude_agent_sdk": {"agents"},
     "cupy": {"judge", "runner"},
@@ -80,7 +86,47 @@ def test_gitpython_is_imported_in_one_module() -> None:
         for path in modules()
         if "git" in {n.partition(".")[0] for n in imports(path)}
     ]
-    assert users == ["store/repo.py"]
+    assert users == ["git/repo.py"]
+
+
+def imported_files(path: Path) -> set[Path]:
+    """The files of the package that a file imports, wherever in the file the import statement is."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            base = ".".join(("harness", *path.relative_to(PACKAGE).parts[: -node.level]))
+            base = f"{base}.{node.module}" if node.module else base
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.ImportFrom):
+            names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            file = PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py")
+            if name.startswith("harness.") and file.is_file():
+                found.add(file)
+    return found - {path}
+
+
+def cycles(imported: Mapping[Path, set[Path]]) -> list[list[str]]:
+    """The groups of files that import each other, directly or through others."""
+    try:
+        tuple(TopologicalSorter(imported).static_order())
+    except CycleError as error:
+        return [[path.relative_to(PACKAGE).as_posix() for path in error.args[1]]]
+    return []
+
+
+def test_no_files_import_each_other() -> None:
+    assert cycles({path: imported_files(path) for path in modules()}) == []
+
+
+def test_a_cycle_between_files_is_found() -> None:
+    one, other = PACKAGE / "one.py", PACKAGE / "other.py"
+    assert cycles({one: {other}, other: {one}}) == [["one.py", "other.py", "one.py"]]
+    assert cycles({one: {other}, other: set()}) == []
 
 
 @pytest.mark.slow

@@ -19,12 +19,12 @@ from harness.agents.kinds import KINDS
 from harness.agents.meter import Meter
 from harness.agents.session import Answer, Brief, End, Submitted, Tool, Tools
 from harness.errors import HarnessError, RepositoryError
+from harness.git.repo import Repo
+from harness.ledger.accounts import Account, close_left_open, kept, now, recorded, total
+from harness.ledger.coordination import read_text
 from harness.model.config import Config, SessionBudget
-from harness.store.accounts import Account, close_left_open, kept, now, recorded, total
-from harness.store.coordination import read_text
-from harness.store.files import atomic_write
-from harness.store.repo import Repo
-from harness.store.workspace import COORDINATION_NAME, Workspace
+from harness.workspace.directories import COORDINATION_NAME, Workspace
+from harness.workspace.files import atomic_write
 
 WORKER = "planner"
 _TURNS = 12

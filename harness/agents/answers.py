@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.ledger.candidates import TriedCandidate
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
+from harness.model.truncate import one_line
 from harness.model.verdict import Verdict
-from harness.store.tried import TriedCandidate
-from harness.store.wording import one_line
 
 _SHOWN_WORKLOADS = 8
 _SHOWN_ATTEMPTS = 12

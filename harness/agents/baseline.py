@@ -17,19 +17,19 @@ from pathlib import Path
 from harness.agents.session import End, Event, Submitted, Tools
 from harness.agents.stint import Sessions, Stay
 from harness.errors import FormatError
+from harness.formats.problems import load_problem
+from harness.formats.solutions import load_solution
+from harness.git.repo import Repo
+from harness.git.tree_ids import tree_files, tree_id
+from harness.ledger.accounts import now
+from harness.ledger.candidates import TriedCandidate
 from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.model.entry import Candidate, Entry, stamp
 from harness.model.judging import JudgeAnswer
 from harness.model.problem import Problem
 from harness.model.verdict import EntryKind, Verdict
-from harness.store.accounts import now
-from harness.store.problems import load_problem
-from harness.store.repo import Repo
-from harness.store.solutions import load_solution
-from harness.store.trees import tree_files, tree_id
-from harness.store.tried import TriedCandidate
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 WORKER = "baseline"
 WANTED = (

@@ -29,8 +29,8 @@ from harness.agents import confinement
 from harness.agents.loop import run_and_close
 from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse, Usage
 from harness.errors import ConfigurationError
-from harness.store.files import atomic_write
-from harness.store.wording import one_line
+from harness.model.truncate import one_line
+from harness.workspace.files import atomic_write
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "TodoWrite")
 SERVER = "harness"

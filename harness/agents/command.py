@@ -21,7 +21,7 @@ from typing import Any
 from harness.agents import confinement
 from harness.agents.session import Alive, Answer, Brief, End, Event, Text, ToolUse
 from harness.errors import ConfigurationError
-from harness.store.files import atomic_write
+from harness.workspace.files import atomic_write
 
 PLACEHOLDERS = ("prompt_file", "task", "solution", "problem", "target", "model", "worker")
 _POLL_S = 0.05

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import ConfigurationError
-from harness.store.host_view import python_binds, system_binds
+from harness.workspace.sandbox_mounts import python_binds, system_binds
 
 TASK = "/task"
 """Inside: the agent's working directory."""

@@ -11,8 +11,8 @@ from harness.agents.answers import attempts, outcome
 from harness.agents.documentation import search
 from harness.agents.session import Answer, Parameter, Tool, Tools
 from harness.errors import HarnessError
+from harness.ledger.accounts import Spent
 from harness.model.verdict import Verdict
-from harness.store.accounts import Spent
 
 _LONGEST_MESSAGE = 2000
 _LONGEST_NOTE = 400

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
-from harness.store.files import atomic_write, file_lock
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
+from harness.workspace.files import atomic_write, file_lock
 
 _LOCK_S = 10.0
 

@@ -25,7 +25,7 @@ from harness.agents.meter import Meter
 from harness.agents.usage import AnswerUsage
 from harness.errors import ConfigurationError
 from harness.model.config import GatewayConfig
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, web

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from harness.agents.desk import Desk
 from harness.agents.meter import Meter
 from harness.agents.session import Event, ToolUse
+from harness.git.repo import Repo
+from harness.ledger.accounts import Account, Spent, kept, recorded, total
 from harness.model.config import Budget, Config
-from harness.store.accounts import Account, Spent, kept, recorded, total
-from harness.store.repo import Repo
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 _LOOK_EVERY_S = 2.0
 _HACKS = 2

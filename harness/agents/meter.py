@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 
 from harness.agents.prices import price_of, usd
+from harness.ledger.accounts import Account, Spent, keep, now
 from harness.model.config import Price
-from harness.store.accounts import Account, Spent, keep, now
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 
 class Meter:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
+from harness.ledger.accounts import Spent
 from harness.model.config import Price
-from harness.store.accounts import Spent
 
 SHIPPED: Mapping[str, Price] = {
     "claude-opus-4-[01]*": Price(input=15, output=75),

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from harness.agents.confinement import View
+from harness.ledger.candidates import TriedCandidate
 from harness.model.config import SessionBudget
 from harness.model.entry import Entry
-from harness.store.tried import TriedCandidate
 
 
 @dataclass(frozen=True)

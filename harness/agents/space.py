@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.formats.solutions import SOLUTION_NAME, load_solution, param_spots, with_params
+from harness.git.tree_ids import tree_files, tree_id
 from harness.model.solution import ParamValue
-from harness.store.solutions import SOLUTION_NAME, load_solution, param_spots, with_params
-from harness.store.trees import tree_files, tree_id
 
 _ENUMERABLE = 4096
 """Spaces up to this size are enumerated, so that all their trees are known; larger ones are sampled."""

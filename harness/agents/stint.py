@@ -30,15 +30,15 @@ from harness.agents.meter import Meter
 from harness.agents.profile import profile
 from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
 from harness.errors import ConfigurationError, HarnessError
+from harness.git.repo import Repo
+from harness.ledger.accounts import Account, Spent, close_left_open, now
+from harness.ledger.coordination import read_text
+from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.problem import Problem
-from harness.store.accounts import Account, Spent, close_left_open, now
-from harness.store.coordination import read_text
-from harness.store.files import atomic_write, file_lock
-from harness.store.ledger import read_records
-from harness.store.repo import Repo
-from harness.store.workspace import COORDINATION_NAME, Workspace
+from harness.workspace.directories import COORDINATION_NAME, Workspace
+from harness.workspace.files import atomic_write, file_lock
 
 _CRASHES = 3
 """Deaths of a session's process in a row, without a submission in between, after which it is given up."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from harness.agents.session import Brief, End, Event, Submitted, Text, ToolUse, Usage
 from harness.agents.space import Params, Space, read_space
+from harness.formats.solutions import SOLUTION_NAME
+from harness.ledger.candidates import TriedCandidate
 from harness.model.entry import Entry
 from harness.model.verdict import Verdict
-from harness.store.files import atomic_write
-from harness.store.quiet import working
-from harness.store.solutions import SOLUTION_NAME
-from harness.store.tried import TriedCandidate
+from harness.workspace.files import atomic_write
+from harness.workspace.timing_lock import working
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

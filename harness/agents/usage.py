@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.store.accounts import Spent
+from harness.ledger.accounts import Spent
 
 _LONGEST_LINE = 4 << 20
 """A line of a stream longer than this carries no usage; it passes by unread."""

@@ -19,21 +19,21 @@ from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, To
 from harness.agents.stint import RefusedError, Sessions, Stay
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
+from harness.formats.problems import load_problem
+from harness.formats.solutions import place_of_another_gpu
+from harness.git.repo import Repo, Submission
+from harness.git.tree_ids import tree_files, tree_id
+from harness.ledger.candidates import Tried, TriedCandidate
+from harness.ledger.coordination import read_assignments
+from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.entry import Entry, stamp
-from harness.store.changes import Changes
-from harness.store.coordination import read_assignments
-from harness.store.files import file_lock
-from harness.store.live import write_live
-from harness.store.notes import leave_note
-from harness.store.problems import load_problem
-from harness.store.repo import Repo, Submission
-from harness.store.solutions import place_of_another_gpu
-from harness.store.submission import solution_dir, submit, trailers, wait_for_outcome
-from harness.store.trees import tree_files, tree_id
-from harness.store.tried import Tried, TriedCandidate
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
+from harness.workspace.file_watch import Changes
+from harness.workspace.files import file_lock
+from harness.workspace.notes import leave_note
+from harness.workspace.status import write_live
 
 _IDLE_S = 5.0
 """A worker without work looks at the table again after so long, should it have missed a change."""

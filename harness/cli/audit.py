@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.output import emit, json_option
-from harness.store.wording import shortened
+from harness.model.truncate import shortened
 
 if TYPE_CHECKING:
     from harness.cli.judging import JudgeProcess
+    from harness.git.repo import Repo
+    from harness.ledger.audit.audit import Audit
+    from harness.ledger.audit.rerun import Rerun
     from harness.model.config import Config
     from harness.model.entry import Entry
     from harness.model.judging import JudgeProgress
     from harness.model.sessions import Spread
-    from harness.store.audit import Audit
-    from harness.store.audit_rerun import Rerun
-    from harness.store.repo import Repo
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
 _LONGEST_CELL = 60
 
@@ -44,10 +44,10 @@ def audit(
     """
     from harness.cli.progress import progress_bar
     from harness.errors import AnswerIsNo
-    from harness.store.audit import audit as run_audit
-    from harness.store.audit_since import since_when
-    from harness.store.repo import Repo
-    from harness.store.workspace import Workspace
+    from harness.git.repo import Repo
+    from harness.ledger.audit.audit import audit as run_audit
+    from harness.ledger.audit.since import since_when
+    from harness.workspace.directories import Workspace
 
     workspace = Workspace.find()
     again: list[Rerun] = []
@@ -131,10 +131,10 @@ def _measure_again(
     """Judge entries once more, outside the ledger."""
     from harness.cli.devices import choose as choose_device
     from harness.cli.judging import judge_process
-    from harness.store.audit_rerun import choose, compare, sessions_of
-    from harness.store.configuration import load_config
-    from harness.store.digests import digest_at
-    from harness.store.index import Index
+    from harness.git.problem_digests import digest_at
+    from harness.ledger.audit.rerun import choose, compare, sessions_of
+    from harness.ledger.index import Index
+    from harness.workspace.configuration import load_config
 
     config = load_config(workspace)
     tip = repo.tip(config.coordination_branch)

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from harness.model.judging import JudgeAnswer
     from harness.model.problem import Problem
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
 _USD, _MINUTES, _EVALUATIONS = 10.0, 120.0, 30
 
@@ -36,7 +36,7 @@ def make(
     from harness.agents.session import Event, Text, ToolUse
     from harness.cli.parts import log_to_file, stop_on_signals
     from harness.errors import AnswerIsNo
-    from harness.store.configuration import load_config
+    from harness.workspace.configuration import load_config
 
     config = load_config(
         workspace,

@@ -23,8 +23,8 @@ def complete_branch(context: click.Context, parameter: click.Parameter, begun: s
 
 def _problems() -> list[str]:
     from harness.errors import HarnessError
-    from harness.store.problems import list_problems
-    from harness.store.workspace import Workspace
+    from harness.formats.problems import list_problems
+    from harness.workspace.directories import Workspace
 
     try:
         return list_problems(Workspace.find().problems)
@@ -34,7 +34,7 @@ def _problems() -> list[str]:
 
 def _branches() -> list[str]:
     from harness.errors import HarnessError
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
     try:
         heads = Workspace.find().git_common_dir / "refs" / "heads"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.output import emit
 
 if TYPE_CHECKING:
-    from harness.store.accounts import Account, Spent
-    from harness.store.standings import Standing
+    from harness.ledger.accounts import Account, Spent
+    from harness.ledger.standings import Standing
 
 
 def cost_rows(accounts: Iterable[Account], tables: Iterable[Standing]) -> dict[str, list[dict[str, Any]]]:
     """What was used, for scripts: `workers`, `problems` (with gains and the cost of each) and `total`."""
-    from harness.store.accounts import total
+    from harness.ledger.accounts import total
 
     accounts = list(accounts)
     by_worker: dict[str, list[Account]] = defaultdict(list)

@@ -7,30 +7,19 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import click
 
+from harness.cli.check import Check
 from harness.cli.output import emit, json_option
 from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 _FREE_GB = 5
 _GIT = (2, 30)
 _ASK_S = 20
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at."""
-
-    what: str
-    state: Literal["ok", "missing", "note"]
-    """`missing` is needed for what this version does; a `note` is not."""
-    found: str
-    mend: str = ""
 
 
 @click.command()
@@ -144,7 +133,7 @@ def _defaults(workspace: Workspace | None) -> Iterator[Check]:
     from harness.cli.devices import choose
     from harness.cli.doctor_agents import agent_checks
     from harness.model.config import Config
-    from harness.store.configuration import load_config
+    from harness.workspace.configuration import load_config
 
     try:
         config = load_config(workspace) if workspace else Config()
@@ -163,7 +152,7 @@ def _defaults(workspace: Workspace | None) -> Iterator[Check]:
 
 
 def _repository(workspace: Workspace | None) -> Iterator[Check]:
-    from harness.store.repo import Repo, requirements
+    from harness.git.repo import Repo, requirements
 
     if workspace is None:
         yield Check("workspace", "note", "none here", "harness init DIR    # or change into one")
@@ -173,8 +162,8 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
         what, _, command = sentence.partition(": ")
         yield Check("repository", "missing", what, command.strip("`").replace("` (", "    # (") or "git fsck")
     try:
-        from harness.store.configuration import load_config
-        from harness.store.coordination import read_assignments
+        from harness.ledger.coordination import read_assignments
+        from harness.workspace.configuration import load_config
 
         config = load_config(workspace)
         with Repo(workspace) as repo:
@@ -197,8 +186,8 @@ def _edit(name: str, error: HarnessError) -> str:
 
 def _waiting(workspace: Workspace) -> Iterator[Check]:
     """What the checkout does not show of the coordination branch."""
-    from harness.store.configuration import load_config
-    from harness.store.repo import Repo
+    from harness.git.repo import Repo
+    from harness.workspace.configuration import load_config
 
     try:
         config = load_config(workspace)
@@ -211,7 +200,7 @@ def _waiting(workspace: Workspace) -> Iterator[Check]:
 
 
 def _lock(path: Path, name: str) -> Iterator[Check]:
-    from harness.store.files import file_lock
+    from harness.workspace.files import file_lock
 
     if not path.exists():
         return
@@ -223,7 +212,7 @@ def _lock(path: Path, name: str) -> Iterator[Check]:
 
 
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
-    from harness.store.configuration import explain_config
+    from harness.workspace.configuration import explain_config
 
     try:
         settings = explain_config(workspace) if workspace else []

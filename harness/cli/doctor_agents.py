@@ -9,10 +9,10 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
+from harness.cli.check import Check
 from harness.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from harness.cli.doctor import Check
     from harness.model.config import Config
 
 _REACH_S = 5.0
@@ -24,7 +24,6 @@ def agent_checks(config: Config) -> Iterator[Check]:
     from harness.agents.command import check_template
     from harness.agents.confinement import check
     from harness.agents.gateway import Upstream
-    from harness.cli.doctor import Check
 
     wanted = config.agent.kind == "claude" or config.planner.kind == "claude"
     lacking: Literal["missing", "note"] = "missing" if wanted else "note"
@@ -61,7 +60,6 @@ def _version() -> str | None:
 
 
 def _reach(url: str, lacking: Literal["missing", "note"]) -> Check:
-    from harness.cli.doctor import Check
 
     parts = urlsplit(url)
     if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.model.config import Config
     from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
     from harness.model.problem import Problem
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
 _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; by default as `harness start`.")
 _sandbox = click.option(
@@ -174,7 +174,7 @@ def _chosen(workspace: Workspace | None, device: str | None) -> tuple[Config, Ch
     """The configuration, and the device and target that are meant."""
     from harness.cli.devices import choose
     from harness.model.config import Config
-    from harness.store.configuration import load_config
+    from harness.workspace.configuration import load_config
 
     given = {"devices": (device,) if device else None}
     config = load_config(workspace, given) if workspace else Config.model_validate({"devices": given["devices"] or ()})
@@ -182,7 +182,7 @@ def _chosen(workspace: Workspace | None, device: str | None) -> tuple[Config, Ch
 
 
 def _first(chosen: Chosen) -> str:
-    from harness.daemon.judges import expand_devices
+    from harness.workspace.judge_client import expand_devices
 
     return expand_devices(chosen.devices)[0]
 
@@ -211,7 +211,7 @@ def _variant(against: str) -> Variant:
 def _workspace(near: Path) -> Workspace | None:
     """The workspace a path lies in, or the current directory; None outside of any."""
     from harness.errors import ConfigurationError
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
     for start in (near if near.exists() else None, Path.cwd()):
         if start is not None:
@@ -237,7 +237,7 @@ def _baselines(judge: JudgeProcess, problem: Problem, cache: Path, *, again: boo
 
     from harness.errors import AnswerIsNo
     from harness.model.judging import JudgeAnswer
-    from harness.store.files import atomic_write
+    from harness.workspace.files import atomic_write
 
     whole = f"{problem.digest} {judge.ready.environment.judge} {judge.ready.device.id}"
     kept = cache / "baselines" / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"

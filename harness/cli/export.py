@@ -21,12 +21,12 @@ from harness.cli.merging import opened, the_target
 def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
     from harness.errors import AnswerIsNo, ConfigurationError
+    from harness.formats.export_solutions import their_solution
+    from harness.formats.solutions import load_solution
+    from harness.git.problem_digests import digest_at
+    from harness.ledger.champions import champion, measured, why_none
     from harness.report.proof_text import subject
-    from harness.store.digests import digest_at
-    from harness.store.exporting import their_solution
-    from harness.store.files import atomic_write
-    from harness.store.solutions import load_solution
-    from harness.store.winners import champion, measured, why_none
+    from harness.workspace.files import atomic_write
 
     with opened() as (_, config, repo, index), tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         run, tip = run or config.run, repo.tip(config.coordination_branch)

@@ -12,8 +12,8 @@ import click
 from harness.cli.output import emit
 
 if TYPE_CHECKING:
-    from harness.store.theirs import Imported
-    from harness.store.workspace import Workspace
+    from harness.formats.import_problems import Imported
+    from harness.workspace.directories import Workspace
 
 _LISTED = 40
 """More problems than these are counted by suite instead of listed one by one."""
@@ -24,9 +24,9 @@ def import_rows(
     brought: Sequence[Imported], workspace: Workspace, target: str, data_root: Path | None
 ) -> list[dict[str, Any]]:
     """One row a problem: `imported` when it reads well and lies in problems/, `usable` when the target can judge it."""
+    from harness.formats.problems import load_problem
+    from harness.formats.requirements import memory_of, obstacles
     from harness.sol.hardware import table
-    from harness.store.problems import load_problem
-    from harness.store.usable import memory_of, obstacles
 
     figures = table().get(target)
     memory = memory_of(target, figures.memory_gb if figures else None)
@@ -54,7 +54,7 @@ def import_rows(
 
 def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
     """The summary for people: each problem where they are few, else counts by suite and by cause."""
-    from harness.store.usable import causes
+    from harness.formats.requirements import causes
 
     unusable = [row for row in rows if not row["usable"]]
     if len(rows) <= _LISTED:

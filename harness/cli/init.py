@@ -22,7 +22,7 @@ def init(directory: Path, problems: str) -> None:
 
     What is there already is left as it is; what is new is committed on the branch that is checked out.
     """
-    from harness.store.creation import create_workspace
+    from harness.ledger.create_workspace import create_workspace
 
     made = create_workspace(directory, starter=problems == "starter")
     root = made.workspace.root

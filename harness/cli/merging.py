@@ -14,14 +14,14 @@ from harness.cli.completing import complete_branch, complete_problem
 from harness.cli.output import emit, json_option
 
 if TYPE_CHECKING:
+    from harness.git.repo import Repo
+    from harness.ledger.champions import Measured
+    from harness.ledger.index import Index
     from harness.model.config import Config
     from harness.model.entry import Entry
     from harness.report.merging import Pull
     from harness.report.review import Review
-    from harness.store.index import Index
-    from harness.store.repo import Repo
-    from harness.store.winners import Measured
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
 _target = click.option(
     "--target", metavar="NAME", help="Whose solution; by default harness.yaml's, else the run's only."
@@ -111,10 +111,10 @@ def pr(
 def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) -> None:
     """Check without a device that the ledger on BASE proves what the commits of HEAD would merge."""
     from harness.errors import AnswerIsNo
+    from harness.git.repo import Repo
     from harness.report.proof import check_proof
     from harness.report.proof_text import workload_table
-    from harness.store.repo import Repo
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
     base, dots, head = commits.partition("..")
     if not dots or not base or not head.strip("."):
@@ -150,10 +150,10 @@ def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) ->
 def opened() -> Iterator[tuple[Workspace, Config, Repo, Index]]:
     """The refreshed index of the workspace here; what was unusual about it goes to stderr."""
     from harness.cli.progress import progress_bar
-    from harness.store.configuration import load_config
-    from harness.store.index import Index
-    from harness.store.repo import Repo
-    from harness.store.workspace import Workspace
+    from harness.git.repo import Repo
+    from harness.ledger.index import Index
+    from harness.workspace.configuration import load_config
+    from harness.workspace.directories import Workspace
 
     workspace = Workspace.find()
     config = load_config(workspace)
@@ -172,7 +172,7 @@ def the_target(config: Config, index: Index, run: str) -> str:
         ConfigurationError: there are several.
     """
     from harness.errors import ConfigurationError
-    from harness.store.standings import known_targets
+    from harness.ledger.standings import known_targets
 
     known = [config.target] if config.target else known_targets(index, run)
     if len(known) > 1:
@@ -181,8 +181,8 @@ def the_target(config: Config, index: Index, run: str) -> str:
 
 
 def _waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, as_json: bool) -> None:
+    from harness.ledger.standings import known_problems, known_targets, standings
     from harness.report.today import champions_waiting
-    from harness.store.standings import known_problems, known_targets, standings
 
     rows = []
     for target in [config.target] if config.target else known_targets(index, run):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.output import emit, json_option
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
     from harness.model.config import Config
@@ -53,8 +53,8 @@ def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int 
     """Run the benchmark daemon alone: judge what the run's branches hold, and enter it into the ledger."""
     from harness.daemon.daemon import run_daemon
     from harness.daemon.invocation import current_invocation
-    from harness.store.configuration import load_config
-    from harness.store.parentage import die_with_parent
+    from harness.workspace.configuration import load_config
+    from harness.workspace.parent_process import die_with_parent
 
     invocation = current_invocation()
     die_with_parent()
@@ -100,9 +100,9 @@ def planner(
 ) -> None:
     """Run the planner alone: assign workers in COORDINATION.md as the ledger grows."""
     from harness.planner.planner import run_planner
-    from harness.store.configuration import load_config
-    from harness.store.parentage import die_with_parent
     from harness.supervise import worker_names
+    from harness.workspace.configuration import load_config
+    from harness.workspace.parent_process import die_with_parent
 
     die_with_parent()
     workspace = Workspace.find(Path(replay) if replay else None)
@@ -151,10 +151,10 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
 def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, as_json: bool) -> None:
     """Print every recorded decision and whether the policy still makes it; or how policies compare on them."""
     from harness.errors import AnswerIsNo
+    from harness.git.repo import Repo
     from harness.planner.policies import policy_named
     from harness.planner.replay import compare
     from harness.planner.replay import replay as decide_again
-    from harness.store.repo import Repo
 
     with Repo(workspace) as repo:
         found = decide_again(workspace, repo, config)
@@ -186,8 +186,8 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
 def worker(name: str, agent: str | None, run_name: str | None, target: str | None) -> None:
     """Run the worker NAME alone: do what its row in COORDINATION.md says."""
     from harness.agents.worker import run_worker
-    from harness.store.configuration import load_config
-    from harness.store.parentage import die_with_parent
+    from harness.workspace.configuration import load_config
+    from harness.workspace.parent_process import die_with_parent
 
     die_with_parent()
     stop = stop_on_signals()

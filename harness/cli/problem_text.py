@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.model.problem import Axis, ConstAxis, ExprAxis, Problem, TensorSpec
+from harness.model.axis_types import Axis, ConstAxis, ExprAxis
+from harness.model.problem import Problem, TensorSpec
 
 
 def as_data(problem: Problem) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import click
 from harness.cli.output import emit, json_option
 
 if TYPE_CHECKING:
-    from harness.store.problems import Findings
-    from harness.store.workspace import Workspace
+    from harness.formats.problems import Findings
+    from harness.workspace.directories import Workspace
 
 
 @click.group()
@@ -69,7 +69,7 @@ def show(problem: str, *, as_json: bool) -> None:
 @json_option
 def check(what: tuple[str, ...], *, as_json: bool) -> int:
     """Check problems and their solutions; exits 1 when one has an error, or none is there."""
-    from harness.store.solutions import check_all_solutions
+    from harness.formats.solutions import check_all_solutions
 
     rows = []
     for found in _inspected(what):
@@ -100,7 +100,7 @@ def import_(path: Path, *, suite: str | None, key: str | None, target: str | Non
 
     A summary says how many are usable on the target, and why the others are not.
     """
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
     workspace = Workspace.find()
     if path.is_file():
@@ -115,9 +115,10 @@ def import_(path: Path, *, suite: str | None, key: str | None, target: str | Non
 @json_option
 def sol(problem: str, *, target: str, as_json: bool) -> None:
     """Bounds of each workload: speed of light for the target, and the floor that can be proved."""
-    from harness.sol.hardware import hardware, measured_cpu
+    from harness.sol.cpu import measured_cpu
     from harness.sol.roofline import bounds
-    from harness.store.workspace import Workspace
+    from harness.sol.targets import hardware
+    from harness.workspace.directories import Workspace
 
     found = _one(problem)
     machine = measured_cpu(Workspace.find().cache) if target == "cpu" else hardware(target)
@@ -152,8 +153,8 @@ def _import_all(
     """Import every problem below a directory and sum up; the exit code."""
     from harness.cli.devices import choose
     from harness.cli.importing import import_rows, print_imported
-    from harness.store.configuration import load_config
-    from harness.store.theirs import import_problems
+    from harness.formats.import_problems import import_problems
+    from harness.workspace.configuration import load_config
 
     data_root = _data_root(workspace)
     brought = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
@@ -169,10 +170,10 @@ def _import_all(
 def _import_solution(
     workspace: Workspace, path: Path, *, key: str | None, target: str | None, replace: bool, as_json: bool
 ) -> None:
-    from harness.store.problems import SOLUTIONS_NAME, list_problems, load_problem
-    from harness.store.solutions import check_solution, load_solution
-    from harness.store.their_solutions import read_their_solution, solution_from_json
-    from harness.store.theirs import problem_named
+    from harness.formats.import_problems import problem_named
+    from harness.formats.import_solutions import read_their_solution, solution_from_json
+    from harness.formats.problems import SOLUTIONS_NAME, list_problems, load_problem
+    from harness.formats.solutions import check_solution, load_solution
 
     theirs = read_their_solution(path)
     key = key or problem_named(theirs.definition, workspace.problems, list_problems(workspace.problems))
@@ -201,8 +202,8 @@ def _safe_target(target: str) -> str:
 def _inspected(what: Sequence[str]) -> list[Findings]:
     """What reading each named problem found; every argument is a directory or a glob over the workspace's keys."""
     from harness.errors import AnswerIsNo
-    from harness.store.problems import DEFINITION_NAME, inspect_problem, list_problems
-    from harness.store.workspace import Workspace
+    from harness.formats.problems import DEFINITION_NAME, inspect_problem, list_problems
+    from harness.workspace.directories import Workspace
 
     found: dict[str, Findings] = {}
     for word in what or ("*",):
@@ -237,14 +238,14 @@ def _one(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is imported 
 
 
 def _data_root(workspace: Workspace) -> Path | None:
-    from harness.store.configuration import load_config
+    from harness.workspace.configuration import load_config
 
     root = load_config(workspace).data_root
     return workspace.root / root if root else None
 
 
 def _targets(directory: Path) -> list[str]:
-    from harness.store.problems import SOLUTIONS_NAME
+    from harness.formats.problems import SOLUTIONS_NAME
 
     solutions = directory / SOLUTIONS_NAME
     return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []

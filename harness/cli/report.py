@@ -17,13 +17,13 @@ from harness.cli.merging import opened, the_target
 def report(output: Path, *, run: str | None, target: str | None, commit_url: str | None) -> None:
     """Write one HTML file about a run: headline, trajectories, table, moves, spend. It opens from disk, offline."""
     from harness.errors import ConfigurationError
+    from harness.formats.problems import list_problems
+    from harness.ledger.standings import known_problems
     from harness.report.collect import collect
+    from harness.report.merge_branches import remotes, web_address
     from harness.report.merging import pick_remote
     from harness.report.page import render
-    from harness.store.files import atomic_write
-    from harness.store.problems import list_problems
-    from harness.store.standings import known_problems
-    from harness.store.win_branches import remotes, web_address
+    from harness.workspace.files import atomic_write
 
     with opened() as (workspace, config, repo, index):
         run = run or config.run

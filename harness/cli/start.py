@@ -15,10 +15,10 @@ import click
 from harness.cli.output import json_option
 
 if TYPE_CHECKING:
+    from harness.ledger.standings import Standing
     from harness.model.config import Config
-    from harness.store.standings import Standing
-    from harness.store.workspace import Workspace
     from harness.supervise import Limits, Outcome, Snapshot
+    from harness.workspace.directories import Workspace
 
 _INTERRUPTED = 130
 
@@ -51,9 +51,9 @@ def start(
     from harness.agents.kinds import kind_of
     from harness.cli.devices import choose
     from harness.cli.parts import log_to_file
-    from harness.store.configuration import load_config
-    from harness.store.workspace import Workspace
     from harness.supervise import Limits, run_start
+    from harness.workspace.configuration import load_config
+    from harness.workspace.directories import Workspace
 
     workspace = Workspace.find()
     given = {
@@ -187,8 +187,8 @@ def _problems(workspace: Workspace, config: Config) -> list[str]:
         ConfigurationError: a glob matches none.
     """
     from harness.errors import ConfigurationError
-    from harness.store.problems import problem_names
-    from harness.store.repo import Repo
+    from harness.formats.problems import problem_names
+    from harness.git.repo import Repo
 
     with Repo(workspace) as repo:
         files = repo.files(repo.tip(config.coordination_branch), "problems")
@@ -206,10 +206,10 @@ def _problems(workspace: Workspace, config: Config) -> list[str]:
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
     """The final standings, and what could not be beaten."""
     from harness.cli.output import emit
-    from harness.store.index import Index
-    from harness.store.repo import Repo
-    from harness.store.standings import standings
-    from harness.store.standings_table import HEADINGS, cells, for_scripts, totals
+    from harness.git.repo import Repo
+    from harness.ledger.index import Index
+    from harness.ledger.standings import standings
+    from harness.ledger.standings_table import HEADINGS, cells, for_scripts, totals
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)

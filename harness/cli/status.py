@@ -11,15 +11,15 @@ import click
 from harness.cli.completing import complete_problem
 from harness.cli.merging import opened
 from harness.cli.output import emit, json_option
-from harness.store.wording import shortened
+from harness.model.truncate import shortened
 
 if TYPE_CHECKING:
+    from harness.ledger.entry_rows import Row
+    from harness.ledger.index import Index
+    from harness.ledger.standings import Standing
     from harness.model.config import Config
     from harness.report.today import Today
-    from harness.store.index import Index
-    from harness.store.rows import Row
-    from harness.store.standings import Standing
-    from harness.store.workspace import Workspace
+    from harness.workspace.directories import Workspace
 
 _REASON_LENGTH = 70
 _COMMIT_LENGTH = 10
@@ -36,10 +36,10 @@ def status(*, run: str | None, every: bool, costs: bool, as_json: bool) -> None:
     if costs:
         _costs(run, as_json=as_json)
         return
+    from harness.ledger.standings_table import for_scripts
     from harness.report.merging import main_branch, pick_remote
     from harness.report.today import today
-    from harness.store.live import running_parts
-    from harness.store.standings_table import for_scripts
+    from harness.workspace.status import running_parts
 
     with opened() as (workspace, config, repo, index):
         run = run or config.run
@@ -75,7 +75,7 @@ def _room(lines: int, tables: int) -> int | None:
 
 
 def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
-    from harness.store.standings_table import HEADINGS, cells, totals
+    from harness.ledger.standings_table import HEADINGS, cells, totals
 
     shown = list(table)
     if room is not None and len(table) > room:  # those with news; in the order of their names, as always
@@ -120,7 +120,7 @@ def _hours(seconds: float) -> str:
 
 def _costs(run: str | None, *, as_json: bool) -> None:
     from harness.cli.costs import cost_rows, print_costs
-    from harness.store.accounts import all_accounts
+    from harness.ledger.accounts import all_accounts
 
     with opened() as (workspace, config, repo, index):
         name = run or config.run
@@ -157,8 +157,8 @@ def _standings(
     workspace: Workspace, config: Config, index: Index, run: str
 ) -> list[tuple[str | None, tuple[Standing, ...]]]:
     """The standings of each target that the run has entries for."""
-    from harness.store.problems import list_problems
-    from harness.store.standings import known_problems, known_targets, standings
+    from harness.formats.problems import list_problems
+    from harness.ledger.standings import known_problems, known_targets, standings
 
     here = [str(problem) for problem in list_problems(workspace.problems, config.problems)]
     problems = sorted({*here, *known_problems(index)})
@@ -167,7 +167,7 @@ def _standings(
 
 
 def _line(row: Row, *, one_problem: bool) -> dict[str, Any]:
-    from harness.store.standings_table import speedup
+    from harness.ledger.standings_table import speedup
 
     reason = row.reason or row.note or ("" if row.cites is None else f"cites {row.cites}")
     line = {

@@ -22,11 +22,11 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
 
     from harness.cli.results import print_judgement
     from harness.errors import AnswerIsNo
-    from harness.store.configuration import load_config
-    from harness.store.repo import Repo
-    from harness.store.submission import locate, trailers, wait_for_outcome
-    from harness.store.submission import submit as commit
-    from harness.store.tried import Tried
+    from harness.git.repo import Repo
+    from harness.ledger.candidates import Tried
+    from harness.ledger.submission import locate, trailers, wait_for_outcome
+    from harness.ledger.submission import submit as commit
+    from harness.workspace.configuration import load_config
 
     place = locate()
     config = load_config(place.workspace, {"target": target})

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.errors import ConfigurationError
+from harness.formats.import_solutions import solution_from_json
+from harness.formats.problems import DEFINITION_NAME, load_problem
+from harness.formats.solutions import SOLUTION_NAME
 from harness.model.problem import Problem
-from harness.store.problems import DEFINITION_NAME, load_problem
-from harness.store.solutions import SOLUTION_NAME
-from harness.store.their_solutions import solution_from_json
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 
 def find_problem(named: str, workspace: Workspace | None) -> Problem:
@@ -85,7 +85,7 @@ def _from_commit(
         raise ConfigurationError(f"{commit}: no such directory, and no workspace here to look a commit up in")
     if named is None:
         raise ConfigurationError(f"which problem of the commit {commit}?", remedy="name it: --problem suite/name")
-    from harness.store.repo import Repo
+    from harness.git.repo import Repo
 
     directory = Repo(workspace).export(commit, f"problems/{named}", scratch / named)
     problem = load_problem(directory, key=named)

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.failpoints import failpoint
-from harness.store.files import atomic_write
+from harness.workspace.files import atomic_write
 
 MOST = 2
 """So many lost judges are a verdict."""

@@ -17,7 +17,6 @@ from harness.daemon.attempts import MOST, Attempts, Loss
 from harness.daemon.dispatch import Ask, Decided, Outdated, Planner, Work, baseline_identity, job_identity
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
 from harness.daemon.invocation import evaluations_before
-from harness.daemon.judges import Answered, JudgeClient, Lost, News, expand_devices, judge_command
 from harness.daemon.live import Display
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
@@ -26,15 +25,16 @@ from harness.daemon.snapshots import Snapshots
 from harness.daemon.watch import RefWatcher
 from harness.errors import ConfigurationError, HarnessError, LedgerError
 from harness.failpoints import failpoint
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.ledger.ledger import Ledger
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeReady
 from harness.model.verdict import EntryKind, Verdict
-from harness.store.files import file_lock
-from harness.store.index import Index
-from harness.store.ledger import Ledger
-from harness.store.repo import Repo
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
+from harness.workspace.judge_client import Answered, JudgeClient, Lost, News, expand_devices, judge_command
 
 logger = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from harness.daemon.drafts import fastest, lost_baseline_draft, unjudged_draft, 
 from harness.daemon.queue import Job
 from harness.daemon.snapshots import Snapshots
 from harness.errors import FormatError, HarnessError, RepositoryError
+from harness.formats.solutions import check_solution, load_solution
+from harness.git.repo import UnfitTreeError
+from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry, EntryDraft
 from harness.model.judging import JudgeReady, JudgeRequest
 from harness.model.problem import Problem
 from harness.model.solution import Language
 from harness.model.verdict import Verdict
-from harness.store.index import Index
-from harness.store.repo import UnfitTreeError
-from harness.store.solutions import check_solution, load_solution
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from harness.store.files import atomic_write
-from harness.store.parentage import PARENT_VARIABLE
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
+from harness.workspace.files import atomic_write
+from harness.workspace.parent_process import PARENT_VARIABLE
 
 
 def current_invocation() -> str | None:

@@ -8,11 +8,11 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from harness.daemon.judges import JudgeClient
 from harness.daemon.queue import EvaluationQueue
 from harness.errors import HarnessError
-from harness.store.live import write_live
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
+from harness.workspace.judge_client import JudgeClient
+from harness.workspace.status import write_live
 
 logger = logging.getLogger(__name__)
 

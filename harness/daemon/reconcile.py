@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.store.repo import Repo
+from harness.git.repo import Repo
 
 _PREFIX = "agents"
 

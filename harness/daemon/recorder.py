@@ -10,10 +10,10 @@ from collections.abc import Callable
 from harness.daemon.live import Display
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
+from harness.ledger.ledger import Ledger
 from harness.model.entry import Entry, EntryDraft
-from harness.store.files import atomic_write
-from harness.store.ledger import Ledger
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
+from harness.workspace.files import atomic_write
 
 logger = logging.getLogger(__name__)
 

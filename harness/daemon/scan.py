@@ -12,11 +12,11 @@ from harness.daemon.settle import due
 from harness.daemon.snapshots import Snapshots
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
+from harness.git.repo import Repo
+from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeReady
-from harness.store.index import Index
-from harness.store.repo import Repo
 
 logger = logging.getLogger(__name__)
 

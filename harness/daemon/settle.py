@@ -5,10 +5,10 @@ Read from the ledger each time, so that a daemon that was killed between two ste
 
 from __future__ import annotations
 
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.ledger.standings import champion_of, needs_confirmation, rank
 from harness.model.verdict import EntryKind
-from harness.store.index import Index
-from harness.store.rows import Row
-from harness.store.standings import champion_of, needs_confirmation, rank
 
 
 def due(index: Index, problem: str, digest: str, target: str, judge: str, run: str) -> tuple[Row | None, Row | None]:

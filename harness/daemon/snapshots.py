@@ -7,10 +7,10 @@ from pathlib import Path
 
 from harness.errors import FormatError, RepositoryError
 from harness.failpoints import failpoint
+from harness.formats.problems import SOLUTIONS_NAME, load_problem, problem_digest
+from harness.git.repo import Repo
 from harness.model.problem import Problem
-from harness.store.problems import SOLUTIONS_NAME, load_problem, problem_digest
-from harness.store.repo import Repo
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 
 class Snapshots:

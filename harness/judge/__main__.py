@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.judge import sandbox
-from harness.judge.devices import open_device
+from harness.judge.devices.opening import open_device
 from harness.judge.judge import Judge
 from harness.model.judging import JudgeReady, JudgeRequest
 

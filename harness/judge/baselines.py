@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, per_call_ns
-from harness.judge.devices import Device, Memory
+from harness.judge.devices.interface import Device, Memory
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.opponents import Opponents, has_own_baseline
@@ -30,7 +30,7 @@ from harness.model.judging import (
 )
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
-from harness.store.quiet import timing
+from harness.workspace.timing_lock import timing
 
 _BATCHES = 7
 _PATIENCE_S = 60.0

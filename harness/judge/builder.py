@@ -26,10 +26,11 @@ from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.judge.limits import GIB, Limits
 from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
+from harness.model.axis_types import ConstAxis
 from harness.model.config import SandboxKind
-from harness.model.problem import ConstAxis, Problem
+from harness.model.problem import Problem
 from harness.model.solution import ParamValue, Solution, macros
-from harness.store.quiet import working
+from harness.workspace.timing_lock import working
 
 BUILD_S = 120.0
 """A compiler that takes longer is stopped: COMPILE_ERROR."""

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from harness.judge.devices import Batch, Calibration
+from harness.judge.devices.interface import Batch, Calibration
 
 DISTURBED_SHARE = 0.01
 """Outside work that takes more than this share of a batch spoils its block."""

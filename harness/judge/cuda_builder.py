@@ -25,7 +25,7 @@ from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import Solution
 from harness.runner import nvrtc
 from harness.runner.launcher import TRUSTED_KERNELS
-from harness.store.quiet import working
+from harness.workspace.timing_lock import working
 
 _FORMAT = 1
 _OPTIONS = ("-std=c++17", "-default-device")

@@ -13,10 +13,12 @@ import torch
 import harness
 from harness.errors import FormatError
 from harness.failpoints import failpoint
+from harness.formats.problems import load_problem
+from harness.formats.solutions import check_solution, load_solution
 from harness.judge.baselines import measure
 from harness.judge.builder import BuildFailed
 from harness.judge.checks import WorkloadCheck, WorkloadSets
-from harness.judge.devices import Device
+from harness.judge.devices.interface import Device
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.opponents import Opponents
@@ -41,10 +43,8 @@ from harness.model.judging import (
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
-from harness.sol.hardware import hardware
 from harness.sol.roofline import Bounds, bounds
-from harness.store.problems import load_problem
-from harness.store.solutions import check_solution, load_solution
+from harness.sol.targets import hardware
 
 Progress = Callable[[JudgeProgress], None]
 _TIMING_SHARE = {"evaluation": 0.04, "confirmation": 0.08}

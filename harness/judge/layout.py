@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from harness.model.problem import ExprAxis, Problem, TensorSpec, VarAxis, Workload
+from harness.model.axis_types import ExprAxis, VarAxis
+from harness.model.problem import Problem, TensorSpec, Workload
 
 _ALIGN = 64
 _SLOT_ALIGN = 4096

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import FormatError
+from harness.formats.solutions import load_solution
 from harness.judge.builder import BuildFailed
-from harness.judge.devices import Device
+from harness.judge.devices.interface import Device
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.reference import load_reference
@@ -21,7 +22,6 @@ from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side, load, stage_reference, stage_solution
 from harness.model.config import SandboxKind
 from harness.model.problem import Problem, Workload
-from harness.store.solutions import load_solution
 
 _KEPT = 3
 _COMPILE_S = 240.0

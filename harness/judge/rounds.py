@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 
 from harness.judge.clock import calls_for, per_call_ns
-from harness.judge.devices import Memory, T
+from harness.judge.devices.interface import Memory, T
 from harness.judge.reference import Value
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side

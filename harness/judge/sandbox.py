@@ -26,7 +26,7 @@ from harness.errors import ConfigurationError
 from harness.judge.limits import Limits, apply_limits, join_cgroups, remove_cgroups
 from harness.judge.seccomp import program_file
 from harness.model.config import SandboxKind
-from harness.store.host_view import SYSTEM, python_binds, python_prefixes, system_binds
+from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
 
 RUNNER_HOME = "/opt/judge"
 """Inside: the directory that holds the package `runner`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.judge.builder import Built, build_cpp
 from harness.judge.cuda_builder import architecture, build_cuda
-from harness.judge.devices import Batch, Device, Memory
+from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.extension_builder import build_extension
 from harness.judge.layout import Layout
 from harness.judge.runners import Runner

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.judge.clock import disturbed, per_call_ns
-from harness.judge.devices import Batch, Device, Memory
+from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.sides import Side
 from harness.model.verdict import Trust
-from harness.store.quiet import timing
+from harness.workspace.timing_lock import timing
 
 _LAUNCH_BOUND_WIDER = 4.0
 """The last half percent of a launch-bound call is the host's noise: it costs seconds to narrow and says nothing."""

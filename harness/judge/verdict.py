@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from harness.judge.devices import Device
+from harness.judge.devices.interface import Device
 from harness.judge.rounds import Tally, Timed
 from harness.model.interval import workload_interval
 from harness.model.judging import Variant, WorkloadResult

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 
 from harness.errors import FormatError
-from harness.model.problem import Axis, ConstAxis, ExprAxis, VarAxis
+from harness.model.axis_types import Axis, ConstAxis, ExprAxis, VarAxis
 
 MAX_VALUE = 2**63 - 1
 """No size, and nothing on the way to one, may be larger: sizes are int64 wherever they are used."""

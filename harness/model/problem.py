@@ -1,4 +1,4 @@
-"""Problems in the SOL-ExecBench schema (docs/formats.md). The checker is `harness.store.problems`."""
+"""Problems in the SOL-ExecBench schema (docs/formats.md). The checker is `harness.formats.problems`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from harness.model.axes import evaluate_axes
+from harness.model.axis_types import Axis, LenientModel, NonEmpty, Size
 
 Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "float4_e2m1fn_x2",
@@ -28,40 +31,7 @@ def _none_is_empty(value: object) -> object:
     return () if value is None else tuple(value) if isinstance(value, list) else value
 
 
-NonEmpty = Annotated[str, Field(min_length=1)]
-Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
-
-
-class _Theirs(BaseModel):
-    """A file format of the field's: unknown keys are kept, and the loader reports them once."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-
-class ConstAxis(_Theirs):
-    """An axis with one size."""
-
-    type: Literal["const"]
-    value: Size
-
-
-class VarAxis(_Theirs):
-    """An axis whose size each workload gives."""
-
-    type: Literal["var"]
-
-
-class ExprAxis(_Theirs):
-    """An axis computed from axes declared before it."""
-
-    type: Literal["expr"]
-    expression: NonEmpty
-
-
-Axis = Annotated[ConstAxis | VarAxis | ExprAxis, Field(discriminator="type")]
-
-
-class TensorSpec(_Theirs):
+class TensorSpec(LenientModel):
     """Shape and dtype of an input or output. `shape` null is a Python scalar, [] a 0-d tensor.
 
     `dtype` is read under torch's own name: `float4_e2m1` becomes `float4_e2m1fn_x2`.
@@ -72,7 +42,7 @@ class TensorSpec(_Theirs):
     description: str | None = None
 
 
-class Definition(_Theirs):
+class Definition(LenientModel):
     """definition.json."""
 
     name: NonEmpty
@@ -87,20 +57,20 @@ class Definition(_Theirs):
     constraints: Annotated[tuple[NonEmpty, ...], BeforeValidator(_none_is_empty)] = ()
 
 
-class RandomInput(_Theirs):
+class RandomInput(LenientModel):
     """Drawn by the judge, by dtype and role."""
 
     type: Literal["random"]
 
 
-class ScalarInput(_Theirs):
+class ScalarInput(LenientModel):
     """A value given in the workload."""
 
     type: Literal["scalar"]
     value: int | float | bool
 
 
-class SafetensorsInput(_Theirs):
+class SafetensorsInput(LenientModel):
     """A tensor from a file, relative to the problem directory or the configured data root."""
 
     type: Literal["safetensors"]
@@ -108,7 +78,7 @@ class SafetensorsInput(_Theirs):
     tensor_key: NonEmpty
 
 
-class CustomInput(_Theirs):
+class CustomInput(LenientModel):
     """Made by the definition's `custom_inputs_entrypoint`."""
 
     type: Literal["custom"]
@@ -117,7 +87,7 @@ class CustomInput(_Theirs):
 InputSource = Annotated[RandomInput | ScalarInput | SafetensorsInput | CustomInput, Field(discriminator="type")]
 
 
-class Tolerance(_Theirs):
+class Tolerance(LenientModel):
     """What counts as equal: |x - y| <= max_atol + max_rtol * |y| for at least `required_matched_ratio` of elements."""
 
     max_atol: float = Field(default=1e-2, ge=0)
@@ -127,7 +97,7 @@ class Tolerance(_Theirs):
     allow_negative_inf: bool = False
 
 
-class Workload(_Theirs):
+class Workload(LenientModel):
     """One line of workload.jsonl: concrete sizes and values."""
 
     uuid: NonEmpty
@@ -152,8 +122,6 @@ class Problem(BaseModel):
 
     def sizes(self, workload: Workload) -> dict[str, int]:
         """Every axis' size for one workload, in declaration order."""
-        from harness.model.axes import evaluate_axes  # noqa: PLC0415 - keeps this module to data
-
         return evaluate_axes(self.definition.axes, workload.axes)
 
     def shape(self, spec: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Solutions: `solution.yaml` (docs/formats.md). The reader is `harness.store.solutions`."""
+"""Solutions: `solution.yaml` (docs/formats.md). The reader is `harness.formats.solutions`."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
+from harness.ledger.standings import Standing
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
 from harness.planner.policy import Finish, PolicyInputs, ProblemFacts, WorkerFacts
-from harness.store.standings import Standing
 
 
 def inputs_of(

@@ -17,26 +17,26 @@ from pathlib import Path
 
 from harness.errors import FormatError, HarnessError
 from harness.failpoints import failpoint
+from harness.formats.problems import problem_names
+from harness.git.branch_commits import Change
+from harness.git.repo import Repo
+from harness.ledger.accounts import ACCOUNTS, drop, kept, recorded
+from harness.ledger.coordination import parse, read_text, render
+from harness.ledger.index import Index
+from harness.ledger.ledger import Ledger, read_records
+from harness.ledger.spool import read_all
+from harness.ledger.standings import Standing, standings
+from harness.ledger.standings_table import markdown, speedup
 from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.planner.advice import Adviser
 from harness.planner.facts import inputs_of, worker_facts
 from harness.planner.policy import NAME, Decision, PolicyInputs, decide
-from harness.store.accounts import ACCOUNTS, drop, kept, recorded
-from harness.store.branch_commits import Change
-from harness.store.changes import Changes
-from harness.store.coordination import parse, read_text, render
-from harness.store.files import file_lock
-from harness.store.index import Index
-from harness.store.ledger import Ledger, read_records
-from harness.store.live import read_live, write_live
-from harness.store.notes import drop_note, waiting_notes
-from harness.store.problems import problem_names
-from harness.store.repo import Repo
-from harness.store.spool import read_all
-from harness.store.standings import Standing, standings
-from harness.store.standings_table import markdown, speedup
-from harness.store.workspace import COORDINATION_NAME, Workspace
+from harness.workspace.directories import COORDINATION_NAME, Workspace
+from harness.workspace.file_watch import Changes
+from harness.workspace.files import file_lock
+from harness.workspace.notes import drop_note, waiting_notes
+from harness.workspace.status import read_live, write_live
 
 DECISIONS = "ledger/decisions.yaml"
 LOOK_EVERY_S = 10.0

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from harness.errors import LedgerError
+from harness.git.repo import Repo
+from harness.ledger.ledger import read_records
 from harness.model.config import Config
 from harness.planner.planner import DECISIONS
 from harness.planner.policies import POLICIES
 from harness.planner.policy import NAME, Decision, PolicyInputs, decide, value
-from harness.store.ledger import read_records
-from harness.store.repo import Repo
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 
 
 @dataclass(frozen=True)

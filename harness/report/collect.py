@@ -13,13 +13,13 @@ from typing import Any
 
 import harness
 from harness.errors import LedgerError
+from harness.formats.ledger_documents import parse
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.ledger.ledger import read_documents, read_records
+from harness.ledger.standings import Standing, standings
 from harness.model.entry import Entry
 from harness.model.verdict import Trust, Verdict
-from harness.store.entry_yaml import parse
-from harness.store.index import Index
-from harness.store.ledger import read_documents, read_records
-from harness.store.repo import Repo
-from harness.store.standings import Standing, standings
 
 DECISIONS = "ledger/decisions.yaml"
 ACCOUNTS = "ledger/accounts.yaml"

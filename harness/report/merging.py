@@ -9,14 +9,14 @@ import subprocess
 from dataclasses import dataclass, field
 
 from harness.errors import AnswerIsNo, ConfigurationError, LedgerError, RepositoryError
-from harness.report.proof_text import ENTRY_TRAILER, message, proof_text, subject
-from harness.store.branch_commits import resolve
-from harness.store.digests import digest_at
-from harness.store.index import Index
-from harness.store.ledger import Ledger
-from harness.store.repo import Repo
-from harness.store.standings import known_targets
-from harness.store.win_branches import (
+from harness.git.branch_commits import resolve
+from harness.git.problem_digests import digest_at
+from harness.git.repo import Repo
+from harness.ledger.champions import Measured, champion, unconfirmed_better, why_none
+from harness.ledger.index import Index
+from harness.ledger.ledger import Ledger
+from harness.ledger.standings import known_targets
+from harness.report.merge_branches import (
     WinBranch,
     default_branch,
     make_win_branch,
@@ -26,7 +26,7 @@ from harness.store.win_branches import (
     web_address,
     win_branch_name,
 )
-from harness.store.winners import Measured, champion, unconfirmed_better, why_none
+from harness.report.proof_text import ENTRY_TRAILER, message, proof_text, subject
 
 _GH_S = 120.0
 _CITED = re.compile(rf"^{ENTRY_TRAILER}: \S+ seq (\d+) ", re.MULTILINE)

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.errors import HarnessError, RepositoryError
+from harness.formats.ledger_documents import Document, parse_entry
+from harness.formats.problems import takes_part
+from harness.git.branch_commits import resolve
+from harness.git.problem_digests import digest_at
+from harness.git.repo import Repo
+from harness.ledger.audit.audit import Chains, read_chains
+from harness.ledger.audit.entries import entry_faults
+from harness.ledger.champions import Bounds, Measured, lower_bound
+from harness.ledger.ledger import ledger_file, problem_of
+from harness.ledger.standings import is_new_champion, rank
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind, Verdict
+from harness.report.merge_branches import changed_paths, text_of
 from harness.report.proof_text import ENTRY_TRAILER, proof_text
-from harness.store.audit import Chains, read_chains
-from harness.store.audit_entries import entry_faults
-from harness.store.branch_commits import resolve
-from harness.store.digests import digest_at
-from harness.store.entry_yaml import Document, parse_entry
-from harness.store.ledger import ledger_file, problem_of
-from harness.store.problems import takes_part
-from harness.store.repo import Repo
-from harness.store.standings import is_new_champion, rank
-from harness.store.win_branches import changed_paths, text_of
-from harness.store.winners import Bounds, Measured, lower_bound
 
 _SOLUTION = re.compile(r"problems/([^/]+/[^/]+)/solutions/([^/]+)/")
 _PROBLEM_FILE = re.compile(r"problems/([^/]+/[^/]+)/(.+)")

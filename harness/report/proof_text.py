@@ -5,10 +5,10 @@ The same entries always give the same text, so that `harness proof` can make it 
 
 from __future__ import annotations
 
+from harness.ledger.champions import Measured, doubts
+from harness.ledger.ledger import ledger_file
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
-from harness.store.ledger import ledger_file
-from harness.store.winners import Measured, doubts
 
 ENTRY_TRAILER = "Ledger-Entry"
 _TABLE = ("workload", "latency us", "baseline us", "by", "speed-up", "95 % interval", "bound us", "score", "checked")

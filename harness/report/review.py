@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.errors import AnswerIsNo, ConfigurationError
+from harness.git.branch_commits import resolve
+from harness.git.problem_digests import digest_at
+from harness.git.repo import Commit, Repo
+from harness.ledger.champions import Measured, champion, doubts, hash_in, measured, unconfirmed_better
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.ledger.ledger import read_records
 from harness.model.verdict import EntryKind
-from harness.store.branch_commits import resolve
-from harness.store.digests import digest_at
-from harness.store.index import Index
-from harness.store.ledger import read_records
-from harness.store.repo import Commit, Repo
-from harness.store.rows import Row
-from harness.store.win_branches import diff
-from harness.store.winners import Measured, champion, doubts, hash_in, measured, unconfirmed_better
+from harness.report.merge_branches import diff
 
 _AGENTS = re.compile(r"agents/[^/]+/[^/]+/([^/]+/[^/]+)")
 _WINS = re.compile(r"win/[^/]+/([^/]+/[^/@]+)(?:@.+)?")

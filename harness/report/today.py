@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from harness.git.repo import Repo
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.ledger.ledger import read_records
+from harness.ledger.standings import Standing, champion_of
 from harness.model.config import Config
 from harness.model.entry import stamp
 from harness.model.verdict import Verdict
-from harness.store.index import Index
-from harness.store.ledger import read_records
-from harness.store.repo import Repo
-from harness.store.rows import Row
-from harness.store.standings import Standing, champion_of
 
 ACCOUNTS = "ledger/accounts.yaml"
 

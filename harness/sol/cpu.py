@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.errors import ConfigurationError
 from harness.sol.hardware import CPU, Hardware, Peaks
-from harness.store.files import atomic_write
+from harness.workspace.files import atomic_write
 
 CACHE_MARGIN = 1.5
 """On the measured cache bandwidth, for what a better instruction mix or a level closer by could still gain."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -77,35 +76,6 @@ class Hardware(_Figures):
         """The best rate of everything but matrix products; a narrow dtype is never slower than float32."""
         vector = self.tflops.vector
         return vector[dtype] if dtype == "float64" else max(vector["float32"], vector.get(dtype, 0.0))
-
-
-def hardware(target: str, *, cache_dir: Path | None = None) -> Hardware:
-    """The figures of a target: `h200`, `b200` ...; `cpu` is measured on this host, and needs `cache_dir`.
-
-    Raises:
-        ConfigurationError: no such target in the table.
-    """
-    if target == CPU:
-        if cache_dir is None:
-            raise ConfigurationError(
-                "the target `cpu` is measured, and there is no directory to keep the measurement in"
-            )
-        return measured_cpu(cache_dir)
-    found = table().get(target)
-    if found is None:
-        known = ", ".join([CPU, *sorted(table())])
-        raise ConfigurationError(
-            f"no figures for the target `{target}`; there are: {known}",
-            remedy="add its datasheet figures, with their sources, to harness/sol/hardware.yaml",
-        )
-    return found
-
-
-def measured_cpu(cache_dir: Path) -> Hardware:
-    """One pinned thread of this host, measured once and then read from `cache_dir`; see `harness.sol.cpu`."""
-    from harness.sol.cpu import measured_cpu as measure  # noqa: PLC0415 - it builds on this module
-
-    return measure(cache_dir)
 
 
 def target_of(device_name: str) -> str | None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.git.repo import Repo
+from harness.ledger.coordination import read_text, render
 from harness.model.assignment import Assignment
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
-from harness.store.coordination import read_text, render
-from harness.store.live import read_live
-from harness.store.repo import Repo
+from harness.workspace.status import read_live
 from tests.scripted_model import ScriptedModel, Step, Use
 from tests.site import KERNEL, SOLUTION, Site
 from tests.waiting import wait_until

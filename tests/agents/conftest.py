@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from harness.agents.session import Brief, Submitted, Tools
+from harness.formats.solutions import load_solution
+from harness.git.tree_ids import tree_files, tree_id
+from harness.ledger.candidates import TriedCandidate
 from harness.model.config import SessionBudget
 from harness.model.entry import Candidate, Entry
 from harness.model.judging import EnvironmentRecord, Summary
 from harness.model.solution import ParamValue
 from harness.model.verdict import EntryKind, Verdict
-from harness.store.solutions import load_solution
-from harness.store.trees import tree_files, tree_id
-from harness.store.tried import TriedCandidate
 from tests.site import Site, site_in
 
 Params = dict[str, ParamValue]

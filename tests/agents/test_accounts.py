@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 from harness.agents.governor import Purse, over
-from harness.model.config import Budget, Config
-from harness.store.accounts import (
+from harness.git.repo import Repo
+from harness.ledger.accounts import (
     ACCOUNTS,
     Account,
     Spent,
@@ -19,7 +19,7 @@ from harness.store.accounts import (
     recorded,
     total,
 )
-from harness.store.repo import Repo
+from harness.model.config import Budget, Config
 from tests.site import Site
 from tests.waiting import wait_until
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import yaml
 
-from harness.store.accounts import all_accounts, total
-from harness.store.coordination import read_assignments
-from harness.store.repo import Repo
+from harness.git.repo import Repo
+from harness.ledger.accounts import all_accounts, total
+from harness.ledger.coordination import read_assignments
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site, git

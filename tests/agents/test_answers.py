@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from harness.agents.answers import attempts, outcome
+from harness.ledger.candidates import TriedCandidate
 from harness.model.entry import Entry
 from harness.model.judging import Summary, WorkloadResult
 from harness.model.verdict import Verdict
-from harness.store.tried import TriedCandidate
 from tests.agents.conftest import entry
 
 AXES = {"a": "rows=8", "b": "rows=4096"}

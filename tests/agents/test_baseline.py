@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.agents.baseline import keep_baseline, make_baseline
+from harness.formats.problems import load_problem
 from harness.model.config import Config
 from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, Summary
 from harness.model.verdict import Verdict
-from harness.store.problems import load_problem
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Step, scripted
 from tests.site import SOLUTION, Site

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.store.notes import waiting_notes
+from harness.workspace.notes import waiting_notes
 from tests.agents import agents_site as its
 from tests.site import Site, git, site_in
 

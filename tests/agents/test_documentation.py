@@ -10,10 +10,10 @@ import pytest
 
 from harness.agents import prompting
 from harness.agents.documentation import PACK, contents, search, sections
+from harness.formats.problems import load_problem
+from harness.formats.solutions import check_solution, load_solution
 from harness.judge.builder import defines
 from harness.model.config import Config
-from harness.store.problems import load_problem
-from harness.store.solutions import check_solution, load_solution
 from tests.runner.test_nvrtc import compile_cuda
 
 PROBLEMS = Path(__file__).parents[2] / "problems"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.agents import fleet
-from harness.store.accounts import kept, total
+from harness.ledger.accounts import kept, total
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Drop, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site

@@ -17,9 +17,9 @@ from harness.agents.meter import Meter
 from harness.agents.prices import price_of, usd
 from harness.agents.usage import AnswerUsage
 from harness.errors import ConfigurationError
+from harness.ledger.accounts import Account, Spent, kept, now
 from harness.model.config import GatewayConfig, Price
-from harness.store.accounts import Account, Spent, kept, now
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 from tests.scripted_model import Fail, Say, ScriptedModel, scripted
 from tests.site import git
 

@@ -7,8 +7,8 @@ import pytest
 
 from harness.agents.space import read_space
 from harness.errors import FormatError
-from harness.store.solutions import load_solution
-from harness.store.trees import tree_files, tree_id
+from harness.formats.solutions import load_solution
+from harness.git.tree_ids import tree_files, tree_id
 from tests.agents.conftest import write_solution
 
 

@@ -10,9 +10,9 @@ import pytest
 from harness.agents.session import AgentSession, End, Event, Text, Usage
 from harness.agents.tuner import PATIENCE, TunerSession
 from harness.errors import FormatError
+from harness.ledger.candidates import TriedCandidate
 from harness.model.config import SessionBudget
 from harness.model.verdict import Verdict
-from harness.store.tried import TriedCandidate
 from tests.agents.conftest import Bench, Params, write_solution
 
 WIDE = "language: cpp\nentry: kernel.cpp::run\nparams: {A: 0, B: 0}\ntune: {A: [%s], B: [%s]}\n" % (

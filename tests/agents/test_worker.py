@@ -11,12 +11,12 @@ import pytest
 
 from harness.agents.kinds import default_kind, kind_of
 from harness.errors import ConfigurationError
+from harness.git.repo import Repo
+from harness.ledger.coordination import read_text
 from harness.model.assignment import Assignment
 from harness.model.config import AgentConfig, Config
 from harness.model.verdict import EntryKind
-from harness.store.coordination import read_text
-from harness.store.notes import waiting_notes
-from harness.store.repo import Repo
+from harness.workspace.notes import waiting_notes
 from tests.agents.agents_site import assign, evaluations, log, says
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.ledgers import git, make_workspace
-from tests.store.test_audit import FILE, Place
+from tests.ledger.ledgers import git, make_workspace
+from tests.ledger.test_audit import FILE, Place
 
 
 def harness(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from harness.errors import FormatError
-from harness.store.exporting import their_solution
-from harness.store.solutions import load_solution
-from harness.store.their_solutions import our_spec, read_their_solution
+from harness.formats.export_solutions import their_solution
+from harness.formats.import_solutions import our_spec, read_their_solution
+from harness.formats.solutions import load_solution
 from tests.cli.test_audit import harness
-from tests.store.ledgers import PROBLEM, git
-from tests.store.test_audit import Place
+from tests.ledger.ledgers import PROBLEM, git
+from tests.ledger.test_audit import Place
 
 PYTHON = "import torch\n\n\ndef run(x, y, BLOCK=1):\n    y.copy_(x + BLOCK)\n"
 GIVEN: dict[str, Any] = {"name": "n", "definition": "d", "author": "a", "description": "w", "target": "h200"}
@@ -96,7 +96,7 @@ def test_the_champion_is_exported(tmp_path: Path) -> None:
     made: dict[str, Any] = {"commit": git(root, "rev-parse", "HEAD"), "tree": tree}
     git(root, "switch", "-q", "main")
     place.commit({f"problems/{PROBLEM}/definition.json": b'{"name": "rmsnorm"}'})
-    from harness.store.problems import problem_digest
+    from harness.formats.problems import problem_digest
 
     place.digest = problem_digest(root / "problems" / PROBLEM)
     with place.repo:

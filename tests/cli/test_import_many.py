@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from harness.formats.problems import load_problem
+from harness.formats.requirements import causes, obstacles
 from harness.model.problem import Problem
-from harness.store.problems import load_problem
-from harness.store.usable import causes, obstacles
 from tests.cli.test_audit import harness
+from tests.ledger.ledgers import make_workspace
 from tests.site import DEFINITION
-from tests.store.ledgers import make_workspace
 
 
 def write(directory: Path, *, n: int = 64, **changes: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.problem_files import SOLUTION, definition, workload, write_problem, write_solution
+from tests.formats.problem_files import SOLUTION, definition, workload, write_problem, write_solution
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
+from harness.formats.problems import problem_digest
+from harness.git.repo import Repo
+from harness.ledger.ledger import Ledger
 from harness.model.entry import Candidate
-from harness.store.ledger import Ledger
-from harness.store.problems import problem_digest
-from harness.store.repo import Repo
+from tests.ledger.ledgers import draft, workload
 from tests.site import Site
-from tests.store.ledgers import draft, workload
 
 
 def invent(site: Site, speedup: float) -> None:

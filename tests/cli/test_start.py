@@ -11,7 +11,7 @@ import pytest
 
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
-from harness.store.live import read_live
+from harness.workspace.status import read_live
 from tests.site import Site, git
 from tests.waiting import wait_until
 

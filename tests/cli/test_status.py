@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.git.repo import Repo
+from harness.ledger.ledger import Ledger
 from harness.model.verdict import Verdict
-from harness.store.ledger import Ledger
-from harness.store.live import write_live
-from harness.store.repo import Repo
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
+from harness.workspace.status import write_live
 from tests.cli.test_audit import harness
-from tests.store.ledgers import PROBLEM, draft, git, make_workspace, ticking
+from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace, ticking
 
 
 @pytest.fixture

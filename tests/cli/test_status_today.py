@@ -11,11 +11,11 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from harness.git.repo import Repo
+from harness.ledger.ledger import Ledger
 from harness.model.verdict import Verdict
-from harness.store.ledger import Ledger
-from harness.store.repo import Repo
 from tests.cli.test_audit import harness
-from tests.store.ledgers import PROBLEM, draft, git, make_workspace, ticking
+from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace, ticking
 
 OTHER = "starter/swiglu"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.git.repo import Repo
 from harness.model.entry import Entry
-from harness.store.repo import Repo
 from tests.site import KERNEL, Site, git
 
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from harness.daemon import judges
 from harness.errors import ConfigurationError
 from harness.model.config import Config, JudgeConfig
 from harness.model.verdict import EntryKind, Verdict
+from harness.workspace import judge_client
 from tests.daemon.conftest import Daemon, Once, of
 from tests.site import Site, git, write_problem
 from tests.waiting import wait_until
@@ -42,8 +42,8 @@ def test_attempts_are_remembered_over_a_restart(
     site: Site, once: Once, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = site.submit("w01", "t/one", "stub: die")
-    monkeypatch.setattr(judges, "FIRST_PAUSE_S", 60.0)
-    monkeypatch.setattr(judges, "LONGEST_PAUSE_S", 60.0)
+    monkeypatch.setattr(judge_client, "FIRST_PAUSE_S", 60.0)
+    monkeypatch.setattr(judge_client, "LONGEST_PAUSE_S", 60.0)
     with daemon():
         attempts = site.workspace.state / "attempts"
         wait_until(lambda: attempts.is_dir() and list(attempts.glob("*.json")), what="the first loss")
@@ -58,7 +58,7 @@ def test_attempts_are_remembered_over_a_restart(
 
 
 def test_a_candidate_that_hangs_its_judge_times_out(site: Site, once: Once, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judges, "MARGIN_S", 0.2)
+    monkeypatch.setattr(judge_client, "MARGIN_S", 0.2)
     commit = site.submit("w01", "t/one", "stub: hang")
     once(Config(judge=JudgeConfig(max_judge_s=0.1)))
     (entry,) = of(site.entries(), commit)
@@ -85,7 +85,7 @@ def test_a_reference_that_kills_the_judge_is_invalid_and_its_candidates_are_told
 def test_a_judge_that_never_becomes_ready_ends_the_daemon_with_the_reason(
     site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judges, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(judge_client, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", "sh -c 'echo bubblewrap is missing >&2; exit 2'")
     site.submit("w01", "t/one")
     with pytest.raises(ConfigurationError, match="bubblewrap is missing") as raised:
@@ -96,7 +96,7 @@ def test_a_judge_that_never_becomes_ready_ends_the_daemon_with_the_reason(
 def test_a_judge_that_cannot_be_started_at_all_ends_the_daemon_too(
     site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judges, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(judge_client, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", str(site.scratch / "no-such-judge"))
     with pytest.raises(ConfigurationError, match=r"cannot be started: .*No such file"):
         once()

@@ -10,10 +10,10 @@ from harness.daemon import recorder as recorder_module
 from harness.daemon.live import Display
 from harness.daemon.recorder import Recorder
 from harness.errors import LedgerError, RepositoryError
+from harness.git.repo import Repo
+from harness.ledger.ledger import Ledger
 from harness.model.entry import Entry, EntryDraft
 from harness.model.verdict import EntryKind
-from harness.store.ledger import Ledger
-from harness.store.repo import Repo
 from tests.site import Site, git
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.daemon.snapshots import Snapshots
 from harness.errors import HarnessError
-from harness.store.repo import Repo
+from harness.git.repo import Repo
 from tests.site import Site, git, write_problem
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.agents.documentation import PACK
-from harness.store.solutions import load_solution
+from harness.formats.solutions import load_solution
 from tests.gpu.conftest import evaluated
 
 PROBLEMS = Path(__file__).parents[2] / "problems"

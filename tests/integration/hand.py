@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, so that nothing else is imported with it
 
-from harness.store.repo import Repo
-from harness.store.submission import solution_dir, submit, trailers
-from harness.store.workspace import Workspace
+from harness.git.repo import Repo
+from harness.ledger.submission import solution_dir, submit, trailers
+from harness.workspace.directories import Workspace
 from tests.site import KERNEL, SOLUTION
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness.git.repo import Repo
+from harness.ledger.audit.audit import audit
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
-from harness.store.audit import audit
-from harness.store.live import read_live
-from harness.store.notes import leave_note, waiting_notes
-from harness.store.repo import Repo
+from harness.workspace.notes import leave_note, waiting_notes
+from harness.workspace.status import read_live
 from tests.site import Site, git
 from tests.waiting import wait_until
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from harness.daemon.daemon import run_daemon
+from harness.ledger.ledger import Ledger, utc_now
+from harness.ledger.spool import segments
 from harness.model.config import Config
 from harness.model.verdict import EntryKind
-from harness.store.ledger import Ledger, utc_now
-from harness.store.spool import segments
 from tests.integration.kills import check
 from tests.site import Commit, Site, git, site_in, write_problem
 from tests.waiting import wait_until

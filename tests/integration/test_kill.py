@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness.store.spool import read_all
+from harness.ledger.spool import read_all
 from tests.integration.kills import (
     CASES,
     assert_note_recorded_once,

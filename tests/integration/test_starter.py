@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from harness.formats.problems import inspect_problem, load_problem
+from harness.formats.solutions import check_all_solutions, load_solution
 from harness.judge.builder import build_cpp
-from harness.model.problem import ConstAxis, Problem, ScalarInput, Workload
+from harness.model.axis_types import ConstAxis
+from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import ParamValue, Solution
-from harness.sol.hardware import hardware
 from harness.sol.roofline import bounds
-from harness.store.problems import inspect_problem, load_problem
-from harness.store.solutions import check_all_solutions, load_solution
+from harness.sol.targets import hardware
 
 pytestmark = pytest.mark.usefixtures("own_locks")
 

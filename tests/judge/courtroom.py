@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from harness.cli.judging import JudgeProcess
+from harness.formats.problems import load_problem
 from harness.model.judging import JudgeAnswer, JudgeRequest
-from harness.store.problems import load_problem
 
 SCALE = "def run(x, factor):\n    return x * factor\n"
 KERNEL = """

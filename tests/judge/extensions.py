@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from harness.formats.solutions import load_solution
 from harness.model.solution import Solution
-from harness.store.solutions import load_solution
 
 TVM_FFI = """
 #include <tvm/ffi/container/array.h>

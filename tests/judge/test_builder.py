@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigurationError
+from harness.formats.solutions import load_solution
 from harness.judge import builder
 from harness.judge.builder import BuildFailed, build_cpp
 from harness.model.problem import Problem
-from harness.store.solutions import load_solution
 from tests.judge.courtroom import KERNEL, write_cpp
 from tests.judge.made import problem, tensor
 

@@ -8,7 +8,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from harness.judge.clock import calls_for, dispatch_ns, disturbed, handshake_ns, per_call_ns
-from harness.judge.devices import Batch, Calibration, Device
+from harness.judge.devices.interface import Batch, Calibration, Device
 from harness.judge.timing import Block, kept, wanted_width
 from harness.model.verdict import Trust
 

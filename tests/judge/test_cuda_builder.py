@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.formats.solutions import load_solution
 from harness.judge import cuda_builder
 from harness.judge.builder import BuildFailed
 from harness.judge.cuda_builder import SealedBuild, build_cuda
 from harness.model.problem import Problem
-from harness.store.solutions import load_solution
 from tests.judge.made import problem, tensor
 
 pytestmark = pytest.mark.usefixtures("own_locks")

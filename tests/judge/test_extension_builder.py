@@ -18,6 +18,8 @@ import pytest
 import torch
 
 from harness.errors import ConfigurationError
+from harness.formats.problems import load_problem
+from harness.formats.solutions import check_solution, load_solution
 from harness.judge import extension_builder, sides, toolkit
 from harness.judge.builder import BuildFailed, Built
 from harness.judge.extension_builder import build_extension
@@ -29,8 +31,6 @@ from harness.model.problem import Problem
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 from harness.runner import extension, wire
-from harness.store.problems import load_problem
-from harness.store.solutions import check_solution, load_solution
 from tests.judge.extensions import NEEDS_NVCC, TORCH, TVM_FFI, write_extension
 from tests.judge.made import problem, tensor
 

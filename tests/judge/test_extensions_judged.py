@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.formats.import_solutions import solution_from_json
+from harness.formats.problems import load_problem
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.model.verdict import Verdict
-from harness.store.problems import load_problem
-from harness.store.their_solutions import solution_from_json
 from tests.judge.attacks.conftest import Lines
 from tests.judge.courtroom import write_problem
 from tests.judge.extensions import PARTS, TVM_FFI, write_extension

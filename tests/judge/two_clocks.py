@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from harness.judge import judge
 from harness.judge.__main__ import main
-from harness.judge.devices import Batch, Device, Memory
 from harness.judge.devices.cpu import CpuDevice
+from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.runners import Runner
 from harness.judge.sides import Staged, stage_solution
 from harness.model.problem import Problem

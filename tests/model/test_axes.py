@@ -17,7 +17,7 @@ from harness.model.axes import (
     holds,
     names_in,
 )
-from harness.model.problem import Axis, ConstAxis, ExprAxis, VarAxis
+from harness.model.axis_types import Axis, ConstAxis, ExprAxis, VarAxis
 
 NAMES = {"a": 7, "b": 0, "c": 4096, "d": -3}
 

@@ -15,7 +15,7 @@ from harness.model.sessions import (
     prediction_interval,
     spread_between,
 )
-from tests.store.ledgers import workload
+from tests.ledger.ledgers import workload
 
 
 def session(rng: random.Random, truth: float, deviation: float, error: float) -> Estimate:

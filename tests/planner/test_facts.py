@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from harness.ledger.standings import Gain, Standing
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
 from harness.planner.facts import inputs_of, worker_facts
 from harness.planner.policy import PolicyInputs, ProblemFacts, WorkerFacts
-from harness.store.standings import Gain, Standing
 
 POLICY = PolicyConfig(stale_after=10)
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError, RepositoryError
+from harness.git.repo import Repo
+from harness.ledger.coordination import parse, read_text
+from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.planner.planner import DECISIONS, run_planner
 from harness.planner.policy import Decision, PolicyInputs, decide
 from harness.planner.replay import replay
-from harness.store.coordination import parse, read_text
-from harness.store.ledger import read_records
-from harness.store.live import read_live, write_live
-from harness.store.notes import leave_note, waiting_notes
-from harness.store.repo import Repo
+from harness.workspace.notes import leave_note, waiting_notes
+from harness.workspace.status import read_live, write_live
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 

@@ -11,15 +11,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from harness.formats.ledger_documents import HEADER, hash_of, render, render_entry
+from harness.formats.ledger_heads import HEADS, Head, render_heads
+from harness.ledger.ledger import ledger_file
 from harness.model.entry import Candidate, Entry, EntryDraft
 from harness.model.interval import summarise, workload_interval
 from harness.model.judging import Cost, WorkloadResult
 from harness.model.verdict import EntryKind, Trust, Verdict
-from harness.store.entry_yaml import HEADER, hash_of, render, render_entry
-from harness.store.heads import HEADS, Head, render_heads
-from harness.store.ledger import ledger_file
-from harness.store.workspace import Workspace
-from tests.store.ledgers import draft, make_workspace
+from harness.workspace.directories import Workspace
+from tests.ledger.ledgers import draft, make_workspace
 
 BEGIN = datetime(2026, 10, 30, 8, 0, tzinfo=UTC)
 _WORKLOADS, _BLOCKS = 2, 12
@@ -91,7 +91,7 @@ def make_run(
         if rng.random() < 0.02:
             _account(rng, writer, at, worker)
     writer.write()
-    from tests.store.ledgers import git
+    from tests.ledger.ledgers import git
 
     git(root, "add", "-A")
     git(root, "commit", "-q", "-m", "a run that is over")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.store.repo import Repo
+from harness.git.repo import Repo
 from tests.site import Commit, Site, git, make_site, write_problem
 
 PROBLEMS = ("t/one", "t/two", "t/three")

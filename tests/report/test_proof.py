@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from harness.formats.ledger_documents import split
+from harness.formats.ledger_heads import HEADS
+from harness.ledger.index import Index
 from harness.model.verdict import Verdict
 from harness.report.merging import prepare
 from harness.report.proof import Proof, check_proof
-from harness.store.entry_yaml import split
-from harness.store.heads import HEADS
-from harness.store.index import Index
-from tests.store.ledgers import PROBLEM, git
-from tests.store.test_audit import FILE, Place
+from tests.ledger.ledgers import PROBLEM, git
+from tests.ledger.test_audit import FILE, Place
 
 PLACE = f"problems/{PROBLEM}/solutions/cpu"
 WIN = f"win/main/{PROBLEM}"

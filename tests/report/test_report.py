@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.ledger.ledger import Ledger
 from harness.model.entry import EntryDraft
 from harness.report.collect import collect
 from harness.report.page import render
-from harness.store.index import Index
-from harness.store.ledger import Ledger
-from harness.store.repo import Repo
-from harness.store.workspace import Workspace
+from harness.workspace.directories import Workspace
 from tests.cli.test_audit import harness
+from tests.ledger.ledgers import draft, git
 from tests.report.big_run import make_run
-from tests.store.ledgers import draft, git
 
 Json = dict[str, Any]
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.formats.problems import load_problem
+from harness.formats.solutions import check_solution, load_solution
+from harness.model.axis_types import ConstAxis
 from harness.model.launches import resolve
 from harness.model.plan import Launch, WorkspaceSpec
-from harness.model.problem import ConstAxis, ScalarInput
-from harness.store.problems import load_problem
-from harness.store.solutions import check_solution, load_solution
+from harness.model.problem import ScalarInput
 from tests.runner.test_nvrtc import compile_cuda
 
 PROBLEMS = Path(__file__).parents[2] / "problems"

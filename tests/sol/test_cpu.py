@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.sol.cpu import CACHE_MARGIN
-from harness.sol.hardware import Hardware, hardware, measured_cpu
+from harness.sol.cpu import CACHE_MARGIN, measured_cpu
+from harness.sol.hardware import Hardware
+from harness.sol.targets import hardware
 
 MEASURED = {
     "read_gbs": 14.0, "copy_gbs": 13.0, "stream_gbs": 22.0, "cached_read_gbs": 60.0, "cached_copy_gbs": 80.0,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.sol.hardware import Hardware, Peaks, hardware, table, target_of
+from harness.sol.hardware import Hardware, Peaks, table, target_of
+from harness.sol.targets import hardware
 
 GPUS = sorted(table())
 

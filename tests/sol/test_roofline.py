@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from harness.errors import FormatError
+from harness.formats.problems import load_problem
 from harness.model.problem import Problem
-from harness.sol.hardware import Hardware, Peaks, hardware
+from harness.sol.hardware import Hardware, Peaks
 from harness.sol.roofline import Bounds, bounds
-from harness.store.problems import load_problem
+from harness.sol.targets import hardware
 
 # 1 TFLOP/s and 1 GB/s: a million operations take 1 us, and so do a thousand bytes.
 UNIT = Hardware(

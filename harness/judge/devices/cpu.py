@@ -21,7 +21,7 @@ from harness.judge import memory as shared
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, Record, parse_record
 from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
 from harness.judge.correctness import Summed, summed
-from harness.judge.devices import Batch, Calibration, Device, Memory, T
+from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
 from harness.judge.layout import Field, Layout

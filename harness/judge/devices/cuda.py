@@ -26,10 +26,10 @@ from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord
 from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
 from harness.judge.correctness import Summed
 from harness.judge.cuda_builder import trusted_cubin
-from harness.judge.devices import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces, Places, poison
 from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, runner_environment, take_memory_and_give_it_back
+from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.layout import Layout

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from harness.judge.correctness import Summed
-from harness.judge.devices import Batch, Calibration, Memory
 from harness.judge.devices.cuda_memory import CudaMemory
+from harness.judge.devices.interface import Batch, Calibration, Device, Memory
 from harness.judge.layout import Layout
 from harness.judge.pieces import CopyAll
 from harness.judge.runners import Runner
 from harness.model.verdict import Trust
 
-if TYPE_CHECKING:
-    from harness.judge.devices.cuda import CudaDevice
-
 MOST_AROUND_NS = 3_100.0
 """The most that CUPTI has shown an event pair to add (docs/clock.md): what is subtracted beyond it would flatter."""
+
+
+class EventTimedDevice(Device, Protocol):
+    """A device whose trusted processes read its own events (`cuda.CudaDevice`)."""
+
+    def grant_timed(self, runner: Runner, *, veiled: bool) -> tuple[dict[str, object], tuple[int, ...]]:
+        """Like `grant`, for a trusted process that reads the device's events."""
+
+    def memory_for(self, layout: Layout, most: int) -> CudaMemory:
+        """Memory for at most so many sets of one workload."""
+
+    def exchange(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float, *, kept: bool) -> Batch:
+        """Make one batch; `kept`: in the same memory as the batch before."""
 
 
 class SealedClock:
     """The same device by its events: for a candidate that is device code only, and for the trusted code it races."""
 
-    def __init__(self, device: CudaDevice, pair_overhead_ns: float) -> None:
+    def __init__(self, device: EventTimedDevice, pair_overhead_ns: float) -> None:
         """`pair_overhead_ns`: what events around one kernel read beyond its duration, measured just now."""
         self._device = device
         around_ns = min(MOST_AROUND_NS, pair_overhead_ns)

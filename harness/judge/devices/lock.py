@@ -6,7 +6,7 @@ import fcntl
 import os
 
 from harness.errors import ConfigurationError
-from harness.store.quiet import lock_directory
+from harness.workspace.timing_lock import lock_directory
 
 
 def take_device_lock(name: str, device: str) -> int:

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from harness.formats.problems import load_problem
 from harness.model.judging import JudgeAnswer, JudgeRequest
-from harness.store.problems import load_problem
 from tests.judge.attacks.cases import HONEST, HONEST_CPP, PROBLEMS, write_problem
 
 _ROOT = Path(__file__).resolve().parents[3]

@@ -1,0 +1,165 @@
+"""What must hold between the parts of one definition.json, beyond its structure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from harness.errors import FormatError
+from harness.formats.schema import did_you_mean, located
+from harness.formats.source_lines import Path
+from harness.model.axes import UncheckableError, names_in, parse_expression, parse_python
+from harness.model.axis_types import ExprAxis
+from harness.model.problem import Definition, TensorSpec
+
+_Function = ast.FunctionDef
+
+
+@dataclass
+class _Report:
+    where: str
+    find_lines: Callable[[], Mapping[Path, int]]
+    errors: list[FormatError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def wrong(self, what: str, *path: str | int) -> None:
+        self.errors.append(located(what, path, where=self.where, lines=self.find_lines()))
+
+
+def check_definition(
+    definition: Definition, *, where: str, lines: Callable[[], Mapping[Path, int]]
+) -> tuple[list[FormatError], list[str]]:
+    """Every error and warning about a definition whose structure is right."""
+    report = _Report(where, lines)
+    _check_axes(definition, report)
+    _check_tensors(definition, report)
+    _check_reference(definition, report)
+    _check_constraints(definition, report)
+    return report.errors, report.warnings
+
+
+def _check_axes(definition: Definition, report: _Report) -> None:
+    before: dict[str, int] = {}
+    for name, axis in definition.axes.items():
+        if not name.isidentifier():
+            report.wrong(f"axis `{name}` is not an identifier; expected letters, digits and `_`", "axes", name)
+        if isinstance(axis, ExprAxis):
+            _check_expression(name, axis, before, definition, report)
+        before[name] = 1
+
+
+def _check_expression(
+    name: str, axis: ExprAxis, before: Mapping[str, int], definition: Definition, report: _Report
+) -> None:
+    path = ("axes", name, "expression")
+    try:
+        parse_expression(axis.expression)
+        mentioned = names_in(axis.expression)
+    except FormatError as error:
+        report.wrong(f"`axes.{name}.expression`: {error.what}", *path)
+        return
+    for other in mentioned:
+        if other in before:
+            continue
+        if other in definition.axes:
+            what = f"`axes.{name}.expression` uses `{other}`, which is not declared before it"
+        else:
+            what = f"`axes.{name}.expression` uses `{other}`, which is no axis; {did_you_mean(other, before)}"
+        report.wrong(what, *path)
+
+
+def _check_tensors(definition: Definition, report: _Report) -> None:
+    if not definition.outputs:
+        report.wrong("`outputs` is empty; expected at least one output", "outputs")
+    for name in definition.inputs:
+        for other in ("axes", "outputs"):
+            if name in getattr(definition, other):
+                what = f"input `{name}` is also in `{other}`; expected a name of its own"
+                report.wrong(what, "inputs", name)
+    for section, tensors in (("inputs", definition.inputs), ("outputs", definition.outputs)):
+        for name, spec in tensors.items():
+            if not name.isidentifier():
+                what = f"`{section}.{name}` is not an identifier; expected letters, digits and `_`"
+                report.wrong(what, section, name)
+            _check_shape(section, name, spec, definition, report)
+
+
+def _check_shape(section: str, name: str, spec: TensorSpec, definition: Definition, report: _Report) -> None:
+    for index, axis in enumerate(spec.shape or ()):
+        if axis in definition.axes or (axis.isascii() and axis.isdigit() and len(axis) <= 18):
+            continue
+        what = f"`{section}.{name}.shape[{index}]` is `{axis}`, neither an axis nor digits; "
+        report.wrong(what + did_you_mean(axis, definition.axes), section, name, "shape", index)
+
+
+def _check_reference(definition: Definition, report: _Report) -> None:
+    try:
+        tree = parse_python(definition.reference)
+    except SyntaxError as error:
+        place = f" at its line {error.lineno}" if error.lineno else ""
+        report.wrong(f"`reference` is not Python: {error.msg}{place}", "reference")
+        return
+    functions = {node.name: node for node in getattr(tree, "body", ()) if isinstance(node, _Function)}
+    run = functions.get("run")
+    if run is None:
+        report.wrong("`reference` has no top-level function `run`", "reference")
+    else:
+        _check_run(run, list(definition.inputs), report)
+    _check_entrypoint(definition, functions, report)
+
+
+def _check_run(run: _Function, inputs: list[str], report: _Report) -> None:
+    parameters = [argument.arg for argument in (*run.args.posonlyargs, *run.args.args)]
+    if parameters != inputs:
+        takes = f"run({', '.join(parameters)})"
+        what = f"`reference` defines `{takes}`; expected the inputs in order: `run({', '.join(inputs)})`"
+        report.wrong(what, "reference")
+    needed = [arg.arg for arg, default in zip(run.args.kwonlyargs, run.args.kw_defaults, strict=True) if not default]
+    if needed:
+        what = f"`reference`: `run` needs the keyword `{needed[0]}`; expected no required keyword arguments"
+        report.wrong(what, "reference")
+
+
+def _check_entrypoint(definition: Definition, functions: Mapping[str, _Function], report: _Report) -> None:
+    name = definition.custom_inputs_entrypoint
+    if name is None:
+        return
+    function = functions.get(name)
+    if function is None:
+        what = f"`custom_inputs_entrypoint` is `{name}`; expected a top-level function of `reference`"
+        report.wrong(what, "custom_inputs_entrypoint")
+        return
+    arguments = function.args
+    takes = len(arguments.posonlyargs) + len(arguments.args)
+    required = takes - len(arguments.defaults)
+    if required > 2 or (takes < 2 and arguments.vararg is None):
+        what = f"`{name}` takes {takes} positional arguments; expected `{name}(axes_and_scalars, device)`"
+        report.wrong(what, "custom_inputs_entrypoint")
+
+
+def _check_constraints(definition: Definition, report: _Report) -> None:
+    for index, constraint in enumerate(definition.constraints):
+        path = ("constraints", index)
+        try:
+            parse_python(constraint.strip(), "eval")
+        except SyntaxError as error:
+            report.wrong(f"`constraints[{index}]` is not an expression: {error.msg}", *path)
+            continue
+        if not _over_axes(constraint, definition):
+            report.warnings.append(
+                f"{report.where}: `constraints[{index}]` (`{constraint}`) needs more than sizes; kept, not checked"
+            )
+
+
+def _over_axes(constraint: str, definition: Definition) -> bool:
+    """Whether a constraint needs sizes only. Sizes of 1 stand in: what they give does not matter here."""
+    from harness.model.axes import holds  # noqa: PLC0415
+
+    try:
+        holds(constraint, dict.fromkeys(definition.axes, 1))
+    except UncheckableError:
+        return False
+    except FormatError:
+        return all(name in definition.axes for name in names_in(constraint))
+    return True

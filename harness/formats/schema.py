@@ -1,0 +1,240 @@
+"""Structure is checked by pydantic; its complaints become one sentence each: what was expected, what was found."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from harness.errors import FormatError
+from harness.formats.source_lines import Path, field_name, line_of
+from harness.model.truncate import shortened
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_EXPECTED: Mapping[str, str] = {
+    "string_type": "a string",
+    "string_too_short": "a non-empty string",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing_size": "a smaller integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "finite_number": "a finite number",
+}
+_WANTED: Mapping[str, str] = {
+    "name": "a non-empty string",
+    "type": "a kind",
+    "value": "a number",
+    "expression": "an expression over axes",
+    "axes": "an object",
+    "inputs": "an object",
+    "outputs": "an object",
+    "reference": "Python source in a string",
+    "shape": "a list of axes, or null for a scalar",
+    "dtype": "the name of a dtype",
+    "uuid": "a non-empty string",
+    "path": "a relative path",
+    "content": "the text of the file",
+    "tensor_key": "the name of a tensor in the file",
+    "language": "one of cuda, triton, cute_dsl, pytorch, cuda_cpp, cpp",
+    "entry": "`file::function`",
+    "entry_point": "`file::function`",
+    "target_hardware": "a list of names",
+    "sources": "a list of files",
+    "spec": "an object",
+    "definition": "the name of the problem's definition",
+    "author": "a non-empty string",
+}
+"""What was expected of a key that is missing: pydantic does not say."""
+_LONGEST_QUOTE = 60
+
+
+def shown(path: FilePath) -> str:
+    """A path as messages show it: relative where that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except (ValueError, OSError):
+        return str(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def located(what: str, path: Path, *, where: str, lines: Mapping[Path, int]) -> FormatError:
+    """An error about one field, at its line."""
+    line = line_of(lines, path)
+    return FormatError(what, where=f"{where}:{line}" if line else where)
+
+
+def validated(
+    model: type[Model], value: object, *, where: str, lines: Callable[[], Mapping[Path, int]]
+) -> tuple[Model | None, list[FormatError]]:
+    """The model of a parsed document, or every complaint about it in the document's order.
+
+    Args:
+        model: what the document must be.
+        value: parsed JSON or YAML.
+        where: the file, for messages.
+        lines: finds the line of each field; called only when there is something to say.
+    """
+    if not isinstance(value, dict):
+        return None, [located(f"{quoted(value)} at the top; expected an object", (), where=where, lines=lines())]
+    try:
+        # JSON mode is what makes strict mean "as in the file": 4096.0 is no integer, "1" no number, a list a tuple.
+        return model.model_validate_json(json.dumps(value, default=_foreign), strict=True), []
+    except ValidationError as error:
+        marks = lines()
+        found = [
+            located(what, path, where=where, lines=marks) for path, what in _complaints(error.errors(), value, model)
+        ]
+        return None, sorted(found, key=_line)
+
+
+def _line(error: FormatError) -> int:
+    """The line an error names; 0 where it names none."""
+    tail = (error.where or "").rpartition(":")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+def quoted(value: object) -> str:
+    """A value as messages show it: JSON, cut to a line's length."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=_foreign)
+    except (ValueError, RecursionError):
+        text = type(value).__name__
+    return shortened(text, _LONGEST_QUOTE)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or the list of what is known."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else "expected one of " + ", ".join(f"`{n}`" for n in names)
+
+
+def extra_keys(model: BaseModel, path: Path = ()) -> list[Path]:
+    """Keys that a model kept without knowing them, with their paths."""
+    found: list[Path] = [(*path, name) for name in model.model_extra or ()]
+    for name in type(model).model_fields:
+        found += _extras_below(getattr(model, name), (*path, name))
+    return found
+
+
+def _extras_below(value: object, path: Path) -> list[Path]:
+    if isinstance(value, BaseModel):
+        return extra_keys(value, path)
+    if isinstance(value, Mapping):
+        return [found for key, item in value.items() for found in _extras_below(item, (*path, key))]
+    return []
+
+
+def _foreign(value: object) -> str:
+    """YAML has dates and bytes; as strings they are refused wherever a string is not meant."""
+    return f"{type(value).__name__} {value}"
+
+
+def _complaints(errors: list[ErrorDetails], value: object, model: type[BaseModel]) -> list[tuple[Path, str]]:
+    merged: dict[Path, list[ErrorDetails]] = {}
+    for error in errors:
+        merged.setdefault(_walked(error, value), []).append(error)
+    # A list whose items are wrong also counts as too short: the items' own complaints say it.
+    return [
+        (path, _sentence(path, group, value, model))
+        for path, group in merged.items()
+        if group[0]["type"] != "too_short" or not any(other[: len(path)] == path != other for other in merged)
+    ]
+
+
+def _walked(error: ErrorDetails, value: object) -> Path:
+    """The path as the document has it: pydantic also names the member of a union, which no file holds."""
+    path: list[str | int] = []
+    node = value
+    for part in error["loc"]:
+        if isinstance(node, dict):
+            if part in node:
+                node = node[part]
+            elif part == node.get("type") or error["type"] != "missing":
+                continue
+        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+            node = node[part]
+        else:
+            break
+        path.append(part)
+    if error["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        path.append("type")
+    return tuple(path)
+
+
+def _sentence(path: Path, group: list[ErrorDetails], value: object, model: type[BaseModel]) -> str:
+    name, kinds = field_name(path), [error["type"] for error in group]
+    first = group[0]
+    if "missing" in kinds:
+        return f"`{name}` is missing; expected {_WANTED.get(str(path[-1]), 'a value')}"
+    if "extra_forbidden" in kinds:
+        fields = _fields_at(model, path[:-1])
+        return f"`{name}` is not a key here; {did_you_mean(str(path[-1]), fields)}"
+    if first["type"] == "union_tag_not_found":
+        return f"`{name}` is missing; expected one of {_tags(first)}"
+    if first["type"] == "union_tag_invalid":
+        return f"`{name}` is {quoted(first['ctx']['tag'])}; expected one of {_tags(first)}"
+    expectations = list(dict.fromkeys(_expectation(error) for error in group))
+    if "a number" in expectations and "an integer" in expectations:
+        expectations.remove("an integer")
+    expected = ", ".join(expectations[:-1]) + (" or " if len(expectations) > 1 else "") + expectations[-1]
+    return f"`{name}` is {quoted(_at(value, path))}; expected {expected}"
+
+
+def _tags(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    tags: str = context.get("expected_tags", "'const', 'var', 'expr'")
+    return tags.replace("'", '"')
+
+
+def _expectation(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "greater_than_equal":
+            return f"a number of at least {context['ge']:g}"
+        case "less_than_equal":
+            return f"a number of at most {context['le']:g}"
+        case "literal_error":
+            return "one of " + str(context["expected"]).replace("'", '"').replace(" or ", ", ")
+        case "too_short" | "too_long":
+            low, high = context.get("min_length"), context.get("max_length")
+            return f"at least {low} of them" if low is not None else f"at most {high} of them"
+        case kind:
+            message = error["msg"]
+            return _EXPECTED.get(kind, message[:1].lower() + message[1:])
+
+
+def _at(value: object, path: Path) -> object:
+    for part in path:
+        if isinstance(value, dict | list):
+            value = value[part]  # type: ignore[index] # the path was walked on this value
+    return value
+
+
+def _fields_at(model: type[BaseModel], path: Path) -> list[str]:
+    """The keys of the section that a path leads to."""
+    for part in path:
+        field: Any = model.model_fields.get(str(part))
+        nested = [kind for kind in _kinds(field.annotation)] if field else []  # noqa: C416
+        if nested:
+            model = nested[0]
+    return list(model.model_fields)
+
+
+def _kinds(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - typing's own objects
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [kind for part in getattr(annotation, "__args__", ()) for kind in _kinds(part)]

@@ -1,0 +1,139 @@
+"""What must hold between the keys of one solution.yaml, beyond its structure."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from harness.formats.schema import did_you_mean, quoted
+from harness.formats.source_lines import Path, field_name
+from harness.model.problem import Definition
+from harness.model.solution import PYTHON_LANGUAGES, Language, ParamValue, SolutionSpec
+
+Complaint = tuple[Path, str]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SUFFIXES: dict[Language, tuple[str, ...]] = {
+    "cpp": (".cpp", ".cc", ".cxx", ".c"),
+    "cuda": (".cu",),
+    "cuda_cpp": (".cu", ".cpp", ".cc", ".cxx"),
+    "pytorch": (".py",),
+    "triton": (".py",),
+    "cute_dsl": (".py",),
+}
+_CPP_WORDS = frozenset({
+    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
+    "char", "char16_t", "char32_t", "class", "compl", "const", "constexpr", "const_cast", "continue",
+    "decltype", "default", "defined", "delete", "do", "double", "dynamic_cast", "else", "enum", "explicit",
+    "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "main",
+    "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private",
+    "protected", "public", "register", "reinterpret_cast", "restrict", "return", "short", "signed", "sizeof",
+    "static", "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw",
+    "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
+    "wchar_t", "while", "xor", "xor_eq",
+})  # fmt: skip
+"""A macro of such a name would rewrite the language."""
+_MAX_FLAGS = 64
+_MAX_TUNE_VALUES = 256
+_LONGEST_TEXT = 200
+
+
+def check_spec(spec: SolutionSpec) -> list[Complaint]:
+    """Every complaint about a solution.yaml whose structure is right, with the field it is about."""
+    return [*_entry(spec), *_binding(spec), *_params(spec), *_tune(spec), *_compile(spec), *_plan(spec)]
+
+
+def check_fit(spec: SolutionSpec, definition: Definition) -> Iterator[Complaint]:
+    """Every complaint about a solution.yaml as a solution of this problem."""
+    if spec.language in PYTHON_LANGUAGES:
+        for name in spec.params:
+            if name in definition.inputs or name in definition.outputs:
+                what = f"`params.{name}` is also an input or output of the problem; expected a keyword of its own"
+                yield ("params", name), what
+
+
+def _entry(spec: SolutionSpec) -> Iterator[Complaint]:
+    file, function, suffixes = spec.file, spec.function, _SUFFIXES[spec.language]
+    pure = PurePosixPath(file)
+    if spec.entry.count("::") != 1 or not file or not _IDENTIFIER.fullmatch(function):
+        example = f"kernel{suffixes[0]}::run"
+        yield ("entry",), f"`entry` is {quoted(spec.entry)}; expected `file::function`, such as `{example}`"
+    elif pure.is_absolute() or ".." in pure.parts or str(pure) != file:
+        yield ("entry",), f"`entry` names the file `{file}`; expected a relative path inside the solution"
+    elif not file.endswith(suffixes):
+        expected = " or ".join(suffixes)
+        yield ("entry",), f"`entry` names the file `{file}`; expected a {expected} file for language {spec.language}"
+
+
+def _binding(spec: SolutionSpec) -> Iterator[Complaint]:
+    if spec.binding is not None and spec.language != "cuda_cpp":
+        yield ("binding",), f"`binding` is for language cuda_cpp only; found language {spec.language}"
+
+
+def _params(spec: SolutionSpec) -> Iterator[Complaint]:
+    for name, value in spec.params.items():
+        path = ("params", name)
+        if not _IDENTIFIER.fullmatch(name) or name.startswith("__"):
+            yield path, f"`params.{name}` is no usable name; expected a C identifier that does not begin with `__`"
+        elif name.startswith("AXIS_"):
+            yield (
+                path,
+                f"`params.{name}` clashes with the macros of axes; expected a name that does not begin with `AXIS_`",
+            )
+        elif name in _CPP_WORDS or keyword.iskeyword(name):
+            yield path, f"`params.{name}` is a word of the language; expected a name of its own"
+        yield from _text_value(path, value)
+
+
+def _text_value(path: Path, value: ParamValue) -> Iterator[Complaint]:
+    if isinstance(value, str) and (len(value) > _LONGEST_TEXT or not value.isprintable()):
+        yield path, f"`{field_name(path)}` is {quoted(value)}; expected one line of at most {_LONGEST_TEXT} characters"
+
+
+def _tune(spec: SolutionSpec) -> Iterator[Complaint]:
+    for name, values in spec.tune.items():
+        path = ("tune", name)
+        if name not in spec.params:
+            hint = did_you_mean(name, spec.params) if spec.params else "expected it there with a value"
+            yield path, f"`tune.{name}` is not among `params`; {hint}"
+        elif not values or len(values) > _MAX_TUNE_VALUES:
+            yield path, f"`tune.{name}` has {len(values)} values; expected 1 to {_MAX_TUNE_VALUES}"
+        elif len({(type(value), value) for value in values}) < len(values):
+            yield path, f"`tune.{name}` lists a value twice; expected different values"
+        elif not _among(spec.params[name], values):
+            now = quoted(spec.params[name])
+            yield ("params", name), f"`params.{name}` is {now}; expected one of the values of `tune.{name}`"
+        for index, value in enumerate(values):
+            yield from _text_value((*path, index), value)
+
+
+def _among(value: ParamValue, values: tuple[ParamValue, ...]) -> bool:
+    """Membership by type too: True is not 1 as a macro."""
+    return any(type(value) is type(other) and value == other for other in values)
+
+
+def _compile(spec: SolutionSpec) -> Iterator[Complaint]:
+    for name in ("flags", "cuda_flags", "link_flags"):
+        flags: tuple[str, ...] = getattr(spec.compile, name)
+        path = ("compile", name)
+        if flags and spec.language in PYTHON_LANGUAGES:
+            yield path, f"`compile.{name}` has flags; expected none for language {spec.language}"
+        elif flags and name != "flags" and spec.language != "cuda_cpp":
+            yield path, f"`compile.{name}` has flags; expected them in `compile.flags` for language {spec.language}"
+        if len(flags) > _MAX_FLAGS:
+            yield path, f"`compile.{name}` has {len(flags)} flags; expected at most {_MAX_FLAGS}"
+        for index, flag in enumerate(flags):
+            if not flag or not flag.isprintable():
+                yield (*path, index), f"`compile.{name}[{index}]` is {quoted(flag)}; expected one flag in one line"
+
+
+def _plan(spec: SolutionSpec) -> Iterator[Complaint]:
+    if spec.language != "cuda":
+        for name in ("launch", "workspaces"):
+            if getattr(spec, name):
+                yield (name,), f"`{name}` is for language cuda only; found language {spec.language}"
+        return
+    if not spec.launch:
+        yield ("launch",), "`launch` is missing; expected the launches of language cuda, in order"

@@ -1,0 +1,319 @@
+"""Bringing a person's checkout up to a commit that the harness made on the branch they have checked out.
+
+Moving a branch under a checkout would make the harness' files look deleted or reverted there, and the next `git commit`
+would make that true. So the index and the files follow, but only where nobody has touched them, and under git's own
+`index.lock`, so that no git command of theirs sees the branch moved and the index not. What cannot follow at once is
+remembered (`Behind`) and made up for later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import RepositoryError
+from harness.failpoints import failpoint
+from harness.git.environment import Git
+from harness.workspace.files import atomic_write
+
+LOCK_WAIT_S = 2.0
+_LOCK_POLL_S = 0.01
+_LOCK_TEXT = "kernel-harness"
+_SHOWN = 8
+_LEDGER = "ledger/"
+_HISTORY = 500
+
+Blob = str | None
+"""A blob's id, or None where there is no file."""
+Behind = dict[str, list[Blob]]
+"""Paths the checkout may not show yet -> the contents the harness has replaced there (what is no person's work)."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A person's checkout: its index and files, and where the harness remembers what it could not refresh."""
+
+    git: Git
+    root: Path
+    record: Path
+
+    @property
+    def index(self) -> Path:
+        """The checkout's index."""
+        return self.git.git_dir / "index"
+
+    def branch(self) -> str | None:
+        """The branch that is checked out; None when HEAD is detached (a rebase or bisect, for instance)."""
+        head = (self.git.git_dir / "HEAD").read_text().strip()
+        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
+
+    def behind(self) -> Behind:
+        """What a former commit left to refresh."""
+        try:
+            paths = json.loads(self.record.read_text())["paths"]
+        except (FileNotFoundError, ValueError, KeyError):
+            return {}  # only a hint about stale files: an unreadable one costs a `git status` that is not clean
+        return {str(path): list(blobs) for path, blobs in paths.items()}
+
+    def remember(self, behind: Behind) -> None:
+        """Record what is still to refresh."""
+        if behind:
+            atomic_write(self.record, json.dumps({"format": 1, "paths": behind}))
+        else:
+            self.record.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked_index(index: Path) -> Iterator[bool]:
+    """Hold `index.lock` as git does; False when another git command keeps it for longer than `LOCK_WAIT_S`.
+
+    The lock of a harness that was killed is recognised by its text and removed.
+    """
+    lock = index.with_name(f"{index.name}.lock")
+    mine = lock.with_name(f"{lock.name}.{secrets.token_hex(6)}")
+    deadline = time.monotonic() + LOCK_WAIT_S
+    mine.write_text(f"{_LOCK_TEXT} {os.getpid()} {_started(os.getpid())}\n")
+    try:
+        # A hard link is made with its content or not at all: a lock of ours never lacks its text.
+        while not (held := _linked(mine, lock)):
+            if not _remove_dead(lock):
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(_LOCK_POLL_S)
+        try:
+            failpoint("checkout.index_locked")
+            yield held
+        finally:
+            if held:
+                lock.unlink(missing_ok=True)
+    finally:
+        mine.unlink(missing_ok=True)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _remove_dead(lock: Path) -> bool:
+    """Remove a lock whose harness is dead; whether there is no such lock any more."""
+    try:
+        text = lock.read_bytes()[:200].decode(errors="replace").split()
+    except FileNotFoundError:
+        return True
+    if len(text) != 3 or text[0] != _LOCK_TEXT or not text[1].isdigit() or _started(int(text[1])) == text[2]:
+        return False
+    lock.unlink(missing_ok=True)
+    return True
+
+
+def _started(pid: int) -> str:
+    """When a process started, in the kernel's ticks: with its number it names the process for good."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+
+
+def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
+    """Bring the index and files of the recorded paths up to `tip`. The caller holds the index' lock.
+
+    A path whose index entry a person changed is left alone; one whose file they changed keeps the file. Both stay on
+    the record.
+
+    Args:
+        checkout: the checkout, on the branch whose tip is `tip`.
+        tip: the commit.
+        scratch: a directory for the new index while it is made.
+    """
+    behind = checkout.behind()
+    if not behind:
+        return
+    wanted = tree_entries(checkout.git, tip, behind)
+    present = _index_entries(checkout.git, behind)
+    left: Behind = {}
+    changed: dict[str, tuple[str, str] | None] = {}
+    sparse: list[str] = []
+    for path, former in behind.items():
+        want, have = wanted.get(path), present.get(path, _Entry(None, None, skipped=False))
+        known: set[Blob] = {*former, want[1] if want else None}
+        here = _contents(checkout.root / path, len(tip))
+        if path.startswith(_LEDGER) and not (have.blob in known and here & known):
+            known |= _once_held(checkout.git, tip, path)
+        if have.mode == "unmerged" or have.blob not in known:
+            left[path] = former
+            continue
+        changed[path] = want
+        if have.skipped:
+            sparse.append(path)
+        elif not _write_if_ours(checkout.root / path, known, want, checkout.git):
+            left[path] = former
+    failpoint("checkout.files_written")
+    if changed:
+        _replace_index(checkout, changed, sparse, scratch)
+    failpoint("checkout.index_replaced")
+    checkout.remember(left)
+
+
+def _once_held(git: Git, tip: str, path: str) -> set[Blob]:
+    """What a branch's recent commits held at a path.
+
+    Nobody but the harness writes the ledger, so another state of it in the index or the checkout is nobody's work: a
+    `git stash` that raced with a commit left it, and the next `git commit` would take entries back.
+    """
+    changes = git.run(
+        "log", f"--max-count={_HISTORY}", "--format=", "--raw", "--no-abbrev", "--no-renames", tip, "--", path
+    )
+    ids = [line.split(" ")[2:4] for line in changes.text.splitlines() if line.startswith(":")]
+    return {None if set(each) == {"0"} else each for pair in ids for each in pair}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    mode: str | None
+    blob: Blob
+    skipped: bool
+
+
+def tree_entries(git: Git, commit: str, paths: Mapping[str, object]) -> dict[str, tuple[str, str]]:
+    """Path -> (mode, blob) of those of `paths` that a commit holds."""
+    entries = {}
+    for line in git.run("ls-tree", "-r", "-z", "--full-tree", commit).text.split("\0"):
+        head, tab, path = line.partition("\t")
+        if tab and path in paths:
+            mode, _, blob = head.split(" ")
+            entries[path] = (mode, blob)
+    return entries
+
+
+def _index_entries(git: Git, paths: Mapping[str, object]) -> dict[str, _Entry]:
+    entries: dict[str, _Entry] = {}
+    for line in git.run("ls-files", "-z", "-t", "--stage").text.split("\0"):
+        head, tab, path = line.partition("\t")
+        if tab and path in paths:
+            tag, mode, blob, stage = head.split(" ")
+            entries[path] = _Entry("unmerged" if stage != "0" else mode, blob, skipped=tag == "S")
+    return entries
+
+
+def _write_if_ours(file: Path, known: set[Blob], want: tuple[str, str] | None, git: Git) -> bool:
+    """Write (or remove) a file unless a person changed it; whether it now is as wanted."""
+    wanted = want[1] if want else None
+    try:
+        ids = _contents(file, len(wanted or "0" * 40))
+        if wanted in ids:
+            return True
+        if not ids & known:
+            return False
+        if want is None:
+            file.unlink(missing_ok=True)
+            return True
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{file.name[:200]}.{secrets.token_hex(6)}.tmp")
+        try:
+            temporary.write_bytes(git.run("cat-file", "blob", want[1]).stdout)
+            if want[0] == "100755":
+                temporary.chmod(temporary.stat().st_mode | 0o111)
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError:
+        return False  # a directory in the way, or not writable: the file stays on the record and `status` names it
+    return True
+
+
+def _contents(file: Path, digits: int) -> set[Blob]:
+    """The blob ids that a file's content stands for: as it is, and with line ends as git stores them."""
+    if file.is_symlink():
+        return {blob_id(os.fsencode(file.readlink()), digits)}
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return {None}
+    return {blob_id(data, digits), blob_id(data.replace(b"\r\n", b"\n"), digits)}
+
+
+def blob_id(data: bytes, digits: int = 40) -> str:
+    """Git's id of a blob, in a repository whose ids have so many hexadecimal digits (40: SHA-1, 64: SHA-256)."""
+    new = hashlib.sha256 if digits == 64 else hashlib.sha1
+    return new(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def index_lines(entries: Mapping[str, tuple[str, str] | None], digits: int) -> bytes:
+    """Input of `git update-index -z --index-info`; None removes a path."""
+    nothing = ("0", "0" * digits)
+    lines = ("{} {}\t{}".format(*(entry or nothing), path) for path, entry in entries.items())
+    return "".join(f"{line}\0" for line in lines).encode(errors="surrogateescape")
+
+
+def _replace_index(
+    checkout: Checkout, changed: Mapping[str, tuple[str, str] | None], sparse: Sequence[str], scratch: Path
+) -> None:
+    private = scratch / f"index.{secrets.token_hex(6)}"
+    git = checkout.git.using(index_file=private)
+    digits = next((len(entry[1]) for entry in changed.values() if entry), 40)
+    try:
+        with suppress(FileNotFoundError):
+            shutil.copyfile(checkout.index, private)
+        git.run("update-index", "-z", "--index-info", stdin=index_lines(changed, digits))
+        if sparse:
+            skipped = "".join(f"{path}\0" for path in sparse if changed[path]).encode(errors="surrogateescape")
+            git.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=skipped)
+        git.ask("update-index", "-q", "--really-refresh")  # non-zero only says that some files differ
+        private.replace(checkout.index)
+    except RepositoryError as error:
+        raise RepositoryError(f"the checkout's index cannot be refreshed: {error.what}", where=error.where) from error
+    finally:
+        private.unlink(missing_ok=True)
+
+
+def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
+    """Sentences about what the checkout does not show of `tip`, with the command that mends it; [] when all is well."""
+    behind = checkout.behind()
+    if not behind or checkout.branch() != branch:
+        return []
+    wanted = tree_entries(checkout.git, tip, behind)
+    present = _index_entries(checkout.git, behind)
+    edited: list[str] = []
+    stale: list[str] = []
+    for path, former in behind.items():
+        want = wanted[path][1] if path in wanted else None
+        ids = _contents(checkout.root / path, len(tip))
+        have = present[path].blob if path in present else None
+        if want in ids and have == want:
+            continue
+        (stale if (ids & {want, *former}) and have in {want, *former} else edited).append(path)
+    sentences = []
+    if edited:
+        sentences.append(
+            f"{_names(edited)}: changed in {checkout.root} by a person, so left alone; {branch} has a newer version. "
+            f"See both with `git diff HEAD`; take {branch}'s with `git checkout HEAD -- {_arguments(edited)}`."
+        )
+    if stale:
+        sentences.append(
+            f"{_names(stale)}: {checkout.root} shows an older version than {branch}, because its index was locked "
+            f"(or the harness was killed); mended by the next commit of the harness, or by "
+            f"`git checkout HEAD -- {_arguments(stale)}`. If no git command runs, remove {checkout.index}.lock first."
+        )
+    return sentences
+
+
+def _names(paths: Sequence[str]) -> str:
+    more = len(paths) - _SHOWN
+    return ", ".join(paths[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _arguments(paths: Sequence[str]) -> str:
+    return " ".join(shlex.quote(path) for path in paths)

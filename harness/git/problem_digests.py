@@ -1,0 +1,14 @@
+"""The digest of a problem as a commit has it, without a checkout."""
+
+from __future__ import annotations
+
+from harness.formats.problems import digest_of, takes_part
+from harness.git.repo import Repo
+
+
+def digest_at(repo: Repo, commit: str, problem: str) -> str | None:
+    """What `harness.formats.problems.problem_digest` says of the problem in a commit; None where it is not there."""
+    directory = f"problems/{problem}/"
+    names = [name for name in repo.files(commit, directory.rstrip("/")) if takes_part(name[len(directory) :])]
+    files = {name[len(directory) :]: data for name, data in repo.read_many(commit, names).items()}
+    return digest_of(files) if files else None

@@ -1,0 +1,138 @@
+"""What differs from device to device: memory, how a batch is stamped, what must hold while it is timed.
+
+Everything else (rounds, blocks, correctness, verdicts) is the same for all and lives beside this package. A device
+is opened once by a judge, which holds its lock for as long as it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+
+from harness.judge.correctness import Summed
+from harness.judge.layout import Layout
+from harness.judge.pieces import CopyAll
+from harness.judge.reference import Value
+from harness.judge.runners import Runner
+from harness.model.judging import DeviceRecord
+from harness.model.problem import Problem
+from harness.model.solution import Language
+from harness.model.verdict import Trust
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch as the judge's clock saw it, handshake included."""
+
+    ns: int
+    claimed_ns: int
+    disturbed_ns: int
+    """Time in which something outside the sandbox kept the processor (or device) from it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the way to a runner costs: measured in a clean one with an empty call."""
+
+    handshake_ns: float
+    """Of a batch, whatever its calls: what is subtracted."""
+    dispatch_ns: float
+    """Of one call: what a runner needs to make it."""
+    batch_ns: int = 6_000_000
+    """A batch lasts about so long: the handshake is then a few percent of it."""
+    most_calls: int = 32
+    """Calls of one batch at most: filling and checking more sets would cost judging time and buy little."""
+    around_ns: float = 0.0
+    """Of one call: what a clock around each call reads beyond it; taken off."""
+
+
+class Memory(Protocol):
+    """The sets of one workload: `capacity` slots, each with the inputs and outputs of one call."""
+
+    layout: Layout
+    capacity: int
+
+    def views(self, slot: int) -> dict[str, torch.Tensor]:
+        """A slot's inputs by name, to be written in place; a Python scalar is a 0-d tensor of 64 bits."""
+
+    def inputs(self, slot: int) -> list[Value]:
+        """A slot's inputs as the reference is called with."""
+
+    def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
+        """What a runner left in a slot, by output name."""
+
+
+class Device(Protocol):
+    """One device, held by this judge."""
+
+    target: str
+    calibration: Calibration
+    summed: Summed
+    """How outputs are compared here."""
+    copy_all: CopyAll | None
+    """How many pieces of the judge's own memory are copied at once; None where each is copied by itself."""
+    memory_on: torch.device
+    """Where the judge's own copy of the sets lies."""
+    languages: tuple[Language, ...]
+    """What is judged here."""
+
+    def clock(self, *, sealed: bool) -> Device:
+        """This device with the clock for sealed solutions, or for all others. A device with one clock is its own."""
+
+    def record(self) -> DeviceRecord:
+        """The device as it is now, for the entry."""
+
+    def runner(self, *, trusted: bool = False) -> Runner:
+        """A fresh runner. A trusted one (the reference's) may keep a compiler cache that no candidate can write."""
+
+    def all_processors(self) -> AbstractContextManager[None]:
+        """For work of the judge that is long: every processor. Nothing is timed meanwhile."""
+
+    def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
+        """Work of the judge for each slot, on as many processors as it may have. Nothing is timed meanwhile.
+
+        All of it has ended when this returns; the first exception in the slots' order is raised.
+        """
+
+    def start_standby(self) -> None:
+        """Start the next runner ahead, now that nothing is being timed."""
+
+    def settle(self) -> None:
+        """Wait until nothing of ours is starting up any more."""
+
+    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
+        """Memory for sets of these workloads; true: other memory than before, and old grants are void."""
+
+    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
+        """Let a runner reach the reserved memory: words and descriptors for its load message.
+
+        `veiled`: it makes a sealed candidate's calls, whose sets are veiled until then.
+        """
+
+    def memory(self, layout: Layout) -> Memory:
+        """The reserved memory, laid out for one workload."""
+
+    def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+        """Poison the outputs, make everything cold, hand over, time, stop. The runner is stopped before and after.
+
+        Raises:
+            RunnerFailed: the candidate failed in a way that is its verdict.
+        """
+
+    def forget(self, runner: Runner) -> None:
+        """End a runner and give its memory back."""
+
+    def recalibrate(self) -> None:
+        """Measure the way to a runner again."""
+
+    def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
+        """How far the clock can be trusted for calls this long, by the judge's reading and by the runner's own."""
+
+    def close(self) -> None:
+        """Give everything back."""

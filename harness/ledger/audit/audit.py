@@ -1,0 +1,308 @@
+"""Is the ledger whole and true? Everything is read again: files, chain, heads, spools, citations, numbers, objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from harness.errors import HarnessError, LedgerError
+from harness.formats.ledger_documents import HEADER, Document, field_of, parse, split
+from harness.formats.ledger_heads import HEADER as HEADS_HEADER
+from harness.formats.ledger_heads import HEADS, LEDGER, Head, end_of, read_heads
+from harness.git.environment import EMAIL
+from harness.git.repo import Repo
+from harness.ledger.audit.entries import entry_faults
+from harness.ledger.audit.history import authors, pushed_copy
+from harness.ledger.audit.origins import Origins
+from harness.ledger.ledger import coordination_branch, problem_of
+from harness.ledger.spool import Record, read_all
+from harness.model.entry import Entry
+from harness.workspace.directories import Workspace
+
+Progress = Callable[[int, int], None]
+"""Called with documents checked so far, and documents in all."""
+
+
+@dataclass(frozen=True)
+class Break:
+    """One thing that is not as it must be."""
+
+    file: str
+    seq: int | None
+    """The document; null where the break is the file's."""
+    what: str
+    expected: object = None
+    found: object = None
+
+
+@dataclass
+class Audit:
+    """What an audit looked at, and what it found."""
+
+    branch: str
+    commit: str
+    files: int = 0
+    entries: int = 0
+    records: int = 0
+    """Documents of the planner's."""
+    spooled: int = 0
+    """Documents that wait for their commit, counted above too."""
+    breaks: list[Break] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
+    """What was compared with what, a line each, so that a reader can tell what "whole" means."""
+    notes: list[str] = field(default_factory=list)
+    """What is no break and worth a look."""
+
+
+def audit(
+    workspace: Workspace,
+    repo: Repo,
+    *,
+    branch: str | None = None,
+    progress: Progress | None = None,
+    since: str | None = None,
+) -> Audit:
+    """Check the whole ledger: the coordination branch's tip and the spools.
+
+    Every break is named; none ends the audit. Nothing is written.
+
+    Args:
+        workspace: whose ledger.
+        repo: its repository.
+        branch: the coordination branch; by default the one harness.yaml names.
+        progress: called as documents are looked into.
+        since: look into the content of documents entered since then (UTC, as entries write it); null for all.
+
+    Raises:
+        RepositoryError: there is no coordination branch, or git refuses.
+    """
+    branch = branch or coordination_branch(workspace)
+    spooled = read_all(workspace.spool)  # before the tip: a flush meanwhile is then seen twice, never not at all
+    tip = repo.tip(branch)
+    chains = read_chains(repo, tip, spooled)
+    result = Audit(branch, tip, files=len(chains.documents), spooled=chains.spooled, breaks=chains.breaks)
+    cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit puts them back"
+    result.breaks += [Break(file, None, cut) for file in repo.lost_appends(branch) if file != HEADS]
+    held = {file: {one.seq: one.hash for one in documents} for file, documents in chains.documents.items()}
+    copy = pushed_copy(repo, branch)
+    if copy is not None and copy[1] != tip:
+        known = {(found.file, found.seq) for found in chains.breaks}
+        apart = former_heads_breaks(repo, copy[1], held, f"the copy at {copy[0]}, commit")
+        result.breaks += [found for found in apart if (found.file, found.seq) not in known]
+    if copy is not None:
+        result.checked.append(f"the copy at {copy[0]}: no head in its history is another here")
+    contents = _Contents(result, repo, tip, since)
+    contents.check(chains.documents, progress or _no_progress)
+    result.checked[:0] = _said(chains, contents)
+    result.notes += _other_hands(repo, tip)
+    result.breaks.sort(key=lambda found: (found.file, found.seq or 0))
+    return result
+
+
+@dataclass
+class Chains:
+    """Every ledger file's documents, in order, and what is wrong with their order, hashes and heads."""
+
+    documents: dict[str, list[Document]]
+    breaks: list[Break]
+    heads: int = 0
+    """Heads that the history of heads.yaml holds."""
+    spooled: int = 0
+    """Documents that only the spool holds."""
+
+
+def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chains:
+    """The ledger as a commit holds it, with what is spooled after it; its content is not looked at."""
+    contents = {file: repo.read(commit, file) or b"" for file in repo.files(commit, LEDGER) if file.endswith(".yaml")}
+    heads_file = contents.pop(HEADS, None)
+    waiting: dict[str, list[Record]] = {}
+    for record in spooled:
+        waiting.setdefault(record.file, []).append(record)
+    result = Chains({}, list(_heads_breaks(contents, heads_file)))
+    for file in sorted({*contents, *waiting}):
+        result.documents[file], breaks, fresh = _chain(file, contents.get(file, b""), waiting.get(file, []))
+        result.breaks += breaks
+        result.spooled += fresh
+    held = {file: {one.seq: one.hash for one in documents} for file, documents in result.documents.items()}
+    former = former_heads(repo, commit)
+    result.heads = len(former)
+    result.breaks += former_heads_breaks(repo, commit, held, "commit", former)
+    return result
+
+
+class _Contents:
+    """Checks every document's content: format, citations, numbers, and what git confirms of it."""
+
+    def __init__(self, result: Audit, repo: Repo, tip: str, since: str | None) -> None:
+        self._result, self._since = result, since
+        self._origins = Origins(repo, tip)
+        self.candidates: set[str] = set()
+        self.digests: set[str] = set()
+        self.numbers = 0
+        self.looked_into = 0
+
+    def check(self, chains: Mapping[str, list[Document]], progress: Progress) -> None:
+        """Look into every file; counts and breaks go to the result."""
+        done, of = 0, sum(map(len, chains.values()))
+        for file, documents in chains.items():
+            problem = problem_of(file)
+            if problem is None:
+                self._result.records += len(documents)
+            else:
+                self._result.entries += len(documents)
+            if any(self._recent(document) for document in documents):
+                entries = self._read(file, documents, is_entry=problem is not None)
+                if problem is not None:
+                    self._fit(file, problem, entries)
+            done += len(documents)
+            progress(done, of)
+
+    def _recent(self, document: Document) -> bool:
+        return self._since is None or (field_of(document.raw, "at") or self._since) >= self._since
+
+    def _read(self, file: str, documents: list[Document], *, is_entry: bool) -> list[Entry]:
+        entries: list[Entry] = []
+        for document in documents:
+            try:
+                found = parse(document.raw, f"{file} seq {document.seq}")
+                if is_entry:
+                    entries.append(Entry.model_validate(found))
+            except ValidationError as error:
+                for fault in error.errors():
+                    where = ".".join(map(str, fault["loc"])) or "entry"
+                    self._result.breaks.append(Break(file, document.seq, f"format: {where}: {fault['msg']}"))
+            except LedgerError as error:
+                self._result.breaks.append(Break(file, document.seq, f"format: {error.what}"))
+        return entries
+
+    def _fit(self, file: str, problem: str, entries: list[Entry]) -> None:
+        recent = [entry for entry in entries if self._since is None or entry.at >= self._since]
+        seqs = {entry.seq for entry in recent}
+        faults = [*entry_faults(problem, entries), *self._origins.faults(problem, recent)]
+        self._result.breaks += [Break(file, *fault) for fault in faults if fault[0] in seqs]
+        self.looked_into += len(recent)
+        self.candidates |= {entry.candidate.tree for entry in recent if entry.candidate}
+        self.digests |= {entry.problem_digest for entry in recent}
+        self.numbers += sum(len(entry.workloads) for entry in recent)
+
+
+def _said(chains: Chains, contents: _Contents) -> list[str]:
+    """What "whole" stands for."""
+    documents = sum(map(len, chains.documents.values()))
+    numbers = "speed-up, interval, score and summary derived again from the block ratios; none below the floor"
+    forms = f"{len(contents.digests)} forms of problems: each was on the branch"
+    return [
+        f"{documents} documents: each one's hash stands in the next, seq counts on, the clock never goes back",
+        f"{chains.heads} heads that were ever committed: each is still in its chain, and heads.yaml names every end",
+        f"{contents.looked_into} entries: format, citations, nothing measured twice, each champion above the last",
+        f"{contents.numbers} workload results: {numbers}",
+        f"{len(contents.candidates)} candidates: git holds each commit with this very tree; {forms}",
+    ]
+
+
+def _other_hands(repo: Repo, tip: str) -> list[str]:
+    """Commits on ledger/ that the harness did not make: a merge or a rebase by a person, or an invented entry."""
+    hands = authors(repo, tip, LEDGER)
+    return [
+        f"{count} {'commit' if count == 1 else 'commits'} on {LEDGER}/ by {author}, not by the harness: "
+        f"`git log -p --author='{author}' -- {LEDGER}/`"
+        for author, count in sorted(hands.items())
+        if author != EMAIL
+    ]
+
+
+def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Document], list[Break], int]:
+    """A file's documents, committed and spooled, the breaks in their chain, and how many only the spool holds."""
+    breaks: list[Break] = []
+    committed: list[Document] = []
+    try:
+        committed = split(content, file)
+        start = committed[0].start if committed else len(content)
+        if content and start != len(HEADER):
+            breaks.append(Break(file, None, "bytes before the first document", "none", f"{start - len(HEADER)} bytes"))
+    except LedgerError as error:
+        breaks.append(Break(file, None, error.what, HEADER.decode().strip(), content[:60].decode(errors="replace")))
+    held = {document.hash for document in committed}
+    fresh = [Document(-1, record.raw) for record in spooled if record.hash not in held]
+    previous: Document | None = None
+    for number, document in enumerate([*committed, *fresh], 1):
+        breaks += [Break(file, document.seq or number, *fault) for fault in _link_faults(number, document, previous)]
+        previous = document
+    return [*committed, *fresh], breaks, len(fresh)
+
+
+def _link_faults(number: int, document: Document, previous: Document | None) -> Iterator[tuple[str, object, object]]:
+    where = "in the spool: " if document.start < 0 else ""
+    if document.seq != number:
+        yield f"{where}seq does not count on", number, document.seq
+    expected = previous.hash if previous else None
+    if field_of(document.raw, "prev") != expected:
+        yield (
+            f"{where}chain broken: prev is not the hash of the document before",
+            expected,
+            field_of(document.raw, "prev"),
+        )
+    before, at = field_of(previous.raw, "at") if previous else None, field_of(document.raw, "at")
+    if at is None or (before is not None and at < before):
+        yield f"{where}at goes backward", f"{before} or later", at
+
+
+def _heads_breaks(contents: Mapping[str, bytes], heads_file: bytes | None) -> Iterator[Break]:
+    """heads.yaml against the files' ends."""
+    try:
+        heads = read_heads(heads_file)
+    except LedgerError as error:
+        yield Break(HEADS, None, error.what)
+        return
+    for file in sorted({*contents, *heads}):
+        head = heads.get(file)
+        try:
+            end = end_of(contents.get(file), file)
+        except LedgerError as error:
+            yield Break(file, None, f"where it ends cannot be read: {error.what}")
+            continue
+        if head != end and (head is not None or contents.get(file)):
+            yield Break(file, end.seq if end else None, f"{HEADS} says the file ends elsewhere", _say(head), _say(end))
+
+
+def former_heads(repo: Repo, tip: str) -> list[tuple[str, str, Head]]:
+    """Every head that was ever committed up to a commit: the commit, the file, the head."""
+    found = []
+    seen: set[bytes] = set()
+    for commit in repo.history(tip, HEADS):
+        lines = set((repo.read(commit, HEADS) or b"").splitlines(keepends=True)) - seen
+        seen |= lines
+        try:
+            heads = read_heads(HEADS_HEADER + b"".join(sorted(line for line in lines if line[:1] == b'"')))
+        except HarnessError:
+            continue  # a heads file that was broken once and has been mended
+        found += [(commit, file, head) for file, head in heads.items()]
+    return found
+
+
+def former_heads_breaks(
+    repo: Repo,
+    tip: str,
+    held: Mapping[str, Mapping[int, str]],
+    whose: str,
+    former: Sequence[tuple[str, str, Head]] | None = None,
+) -> Iterator[Break]:
+    """Every head that was ever committed must still be in its chain: what a rewriting of file and heads cannot hide.
+
+    `held` is file -> seq -> hash, of the chains as they are.
+    """
+    for commit, file, head in former_heads(repo, tip) if former is None else former:
+        found = held.get(file, {}).get(head.seq)
+        if found != head.hash:
+            what = f"rewritten since {whose} {commit[:12]}, which had another document here"
+            yield Break(file, head.seq, what, head.hash, found)
+
+
+def _say(head: Head | None) -> str:
+    return f"seq {head.seq} at {head.at}, {head.hash}" if head else "no such file"
+
+
+def _no_progress(done: int, of: int) -> None:
+    del done, of

@@ -1,0 +1,55 @@
+"""Does git hold what the entries say they judged: the commits, the candidates' trees, the forms of the problems?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.git.problem_digests import digest_at
+from harness.git.repo import Repo
+from harness.model.entry import Entry
+
+Fault = tuple[int, str, object, object]
+
+
+class Origins:
+    """Looks things up in one repository, each once."""
+
+    def __init__(self, repo: Repo, tip: str) -> None:
+        self._repo, self._tip = repo, tip
+        self._trees: dict[tuple[str, str], str | None] = {}
+
+    def faults(self, problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
+        """What git does not confirm of a problem's entries."""
+        digests = self._digests(problem) if entries else set()
+        for entry in entries:
+            yield from self._candidate_faults(problem, entry)
+            if entry.problem_digest not in digests:
+                what = f"no version of problems/{problem} in the history of the coordination branch has this digest"
+                yield entry.seq, what, f"one of {len(digests)} versions", entry.problem_digest
+
+    def _candidate_faults(self, problem: str, entry: Entry) -> Iterator[Fault]:
+        candidate = entry.candidate
+        if candidate is None:
+            return
+        path = f"problems/{problem}/solutions/{entry.target}"
+        key = (candidate.commit, path)
+        if key not in self._trees:
+            self._trees[key] = self._repo.tree_of(*key)
+        tree = self._trees[key]
+        if tree == candidate.tree:
+            return
+        if not self._repo.has_object(candidate.commit):
+            yield entry.seq, "the candidate's commit is not in the repository", candidate.commit, None
+        else:
+            yield entry.seq, f"commit {candidate.commit[:12]} has another tree at {path}", candidate.tree, tree
+
+    def _digests(self, problem: str) -> set[str]:
+        """The digests of every form a problem ever had on the coordination branch."""
+        directory = f"problems/{problem}"
+        found: dict[str, str] = {}
+        for commit in self._repo.history(self._tip, directory):
+            tree = self._repo.tree_of(commit, directory)
+            if tree is None or tree in found:
+                continue
+            found[tree] = digest_at(self._repo, commit, problem) or ""
+        return set(found.values())

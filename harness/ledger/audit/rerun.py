@@ -1,0 +1,103 @@
+"""Which entries a rerun measures again, and whether what comes out could come of the same candidate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.ledger.standings import rank
+from harness.model.entry import Entry
+from harness.model.judging import JudgeAnswer
+from harness.model.sessions import Spread, estimate_of, prediction_interval, spread_between
+from harness.model.verdict import EntryKind, Verdict
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """One entry measured again."""
+
+    problem: str
+    seq: int
+    recorded: float | None
+    """The speed-up in the ledger."""
+    expected: tuple[float, float] | None
+    """Where an honest second measurement lies, 95 % for all reruns together."""
+    measured: float | None
+    verdict: str
+    holds: bool
+    note: str = ""
+
+
+def choose(
+    index: Index, target: str, digest: Callable[[str], str | None], number: int, *, top: bool, seed: int | None
+) -> list[Entry]:
+    """Entries that stand for measured candidates of the problems as they are now: random ones, or the fastest.
+
+    A candidate with a confirmation is represented by it, since that number counts.
+    """
+    rows = [row for row in index.rows(target=target) if row.verdict == Verdict.PASSED and row.low is not None]
+    confirmed = {(row.problem, row.cites) for row in rows if row.kind == EntryKind.CONFIRMATION}
+    standing: list[Row] = [
+        row
+        for row in rows
+        if row.kind == EntryKind.CONFIRMATION
+        or (row.kind == EntryKind.EVALUATION and (row.problem, row.seq) not in confirmed)
+    ]
+    current = {problem: digest(problem) for problem in {row.problem for row in standing}}
+    fit = [row for row in standing if row.problem_digest == current[row.problem]]
+    if top:
+        picked = sorted(fit, key=rank, reverse=True)[:number]
+    else:
+        picked = random.Random(seed).sample(fit, min(number, len(fit)))  # noqa: S311 - a sample, not a secret
+    return [entry for row in picked if (entry := index.entry(row.problem, row.seq)) is not None]
+
+
+def sessions_of(index: Index, target: str) -> Spread:
+    """How much measurements differ between sessions, from every evaluation and its confirmation."""
+
+    def pairs() -> Iterable[tuple[Entry, Entry]]:
+        for row in index.rows(target=target, kind=str(EntryKind.CONFIRMATION)):
+            second = index.entry(row.problem, row.seq)
+            first = index.entry(row.problem, row.cites) if row.cites else None
+            if first and second and first.verdict is second.verdict is Verdict.PASSED:
+                yield first, second
+
+    estimates = ((estimate_of(first.workloads), estimate_of(second.workloads)) for first, second in pairs())
+    return spread_between((first, second) for first, second in estimates if first and second)
+
+
+def compare(entry: Entry, answer: JudgeAnswer, spread: Spread, *, together: int) -> Rerun:
+    """What a new measurement says of an entry."""
+    recorded = estimate_of(entry.workloads)
+    fresh = estimate_of(answer.workloads)
+    speedup = entry.summary.speedup if entry.summary else None
+    if answer.verdict is not Verdict.PASSED or fresh is None or recorded is None or answer.summary.speedup is None:
+        reason = answer.reason or "no speed-up came out"
+        return Rerun(entry.problem, entry.seq, speedup, None, None, str(answer.verdict), holds=False, note=reason)
+    low, high = prediction_interval(recorded, fresh.error, spread, together=together)
+    measured = answer.summary.speedup
+    return Rerun(
+        entry.problem,
+        entry.seq,
+        speedup,
+        (low, high),
+        measured,
+        str(answer.verdict),
+        holds=low <= measured <= high,
+        note="; ".join(_differences(entry, answer)),
+    )
+
+
+def _differences(entry: Entry, answer: JudgeAnswer) -> Sequence[str]:
+    """What else is not as it was then."""
+    found = []
+    if entry.device and entry.device.id != answer.device.id:
+        found.append(f"another device: {entry.device.name} {entry.device.id} then")
+    if entry.environment and entry.environment.judge != answer.environment.judge:
+        found.append("another judge version")
+    if entry.environment and entry.environment.torch != answer.environment.torch:
+        found.append(f"torch {entry.environment.torch} then")
+    return found

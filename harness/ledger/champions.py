@@ -1,0 +1,145 @@
+"""Which measurement speaks for a candidate: the confirmed champion of a problem, or what there is of one tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import AnswerIsNo
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.ledger.standings import champion_of, rank
+from harness.model.entry import Entry
+from harness.model.verdict import EntryKind, Trust, Verdict
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A candidate's evaluation and, where there is one, the confirmation that counts in its place."""
+
+    evaluation: Entry
+    confirmation: Entry | None
+    hash: str
+    """Of the ledger document that counts: what the next document of its file has as `prev`."""
+
+    @property
+    def counts(self) -> Entry:
+        """The entry whose numbers count."""
+        return self.confirmation or self.evaluation
+
+    @property
+    def tree(self) -> str:
+        """The candidate's tree."""
+        return self.evaluation.candidate.tree if self.evaluation.candidate else ""
+
+
+def lower_bound(entry: Entry) -> float | None:
+    """The lower bound of an entry's speed-up; None where it has none."""
+    return entry.summary.speedup_ci95[0] if entry.summary and entry.summary.speedup_ci95 else None
+
+
+class Bounds:
+    """An entry as the champion's rules look at it (`harness.ledger.standings.Measured`)."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.verdict: str | None = entry.verdict
+        self.trust: str | None = entry.trust
+        self.low = lower_bound(entry)
+
+
+def champion(index: Index, problem: str, digest: str, target: str, run: str | None = None) -> Measured | None:
+    """The confirmed champion of a problem as it is now; of a run, or of all runs together."""
+    rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.CONFIRMATION))
+    found = champion_of(row for row in rows if row.problem_digest == digest)
+    return None if found is None else _measured(index, found)
+
+
+def measured(index: Index, problem: str, tree: str, target: str) -> Measured | None:
+    """What the ledger says of one tree: its best confirmation, or else its latest evaluation."""
+    rows = [row for row in index.rows(problem, target=target) if row.tree == tree]
+    confirmed = [row for row in rows if row.kind == EntryKind.CONFIRMATION and row.verdict == Verdict.PASSED]
+    if confirmed:
+        return _measured(index, max(confirmed, key=lambda row: (rank(row), row.seq)))
+    evaluations = [row for row in rows if row.kind == EntryKind.EVALUATION]
+    return _measured(index, evaluations[-1]) if evaluations else None
+
+
+def unconfirmed_better(index: Index, than: Measured) -> Row | None:
+    """An evaluation that says more than the champion's confirmation and has none of its own yet."""
+    entry = than.counts
+    rows = index.rows(entry.problem, target=entry.target, kind=str(EntryKind.EVALUATION))
+    cited = {row.cites for row in index.rows(entry.problem, target=entry.target, kind=str(EntryKind.CONFIRMATION))}
+    better = [
+        row
+        for row in rows
+        if row.problem_digest == entry.problem_digest
+        and row.verdict == Verdict.PASSED
+        and row.seq not in cited
+        and rank(row) > rank(Bounds(entry))
+    ]
+    return max(better, key=rank, default=None)
+
+
+def why_none(index: Index, problem: str, digest: str, target: str, run: str | None) -> AnswerIsNo:
+    """Why a problem has no champion to show, in one sentence, as the error to raise."""
+    rows = index.rows(problem, target=target, run=run)
+    about = f"{problem} for {target}" + (f" in run {run}" if run else "")
+    judged = [row for row in rows if row.kind == EntryKind.EVALUATION]
+    current = [row for row in judged if row.problem_digest == digest]
+    confirmations = [row for row in rows if row.kind == EntryKind.CONFIRMATION and row.problem_digest == digest]
+    if not judged:
+        return AnswerIsNo(f"{about} has no evaluation in the ledger", remedy=f"harness start --problem {problem}")
+    if not current:
+        return AnswerIsNo(
+            f"every entry of {about} is about an earlier form of the problem: its digest is {digest[:23]}… now, "
+            f"the latest entry's {judged[-1].problem_digest[:23]}…",
+            remedy=f"judge it again as it is: `harness start --problem {problem}`",
+        )
+    if not any(row.verdict == Verdict.PASSED for row in current):
+        last = current[-1]
+        return AnswerIsNo(f"nothing of {about} has passed; the last was {last.verdict}: {last.reason}")
+    if not confirmations:
+        return AnswerIsNo(
+            f"{about} has no confirmed entry: no evaluation was surely faster than the baseline, or its second "
+            "measurement has not been made yet",
+            remedy=f"see `harness log {problem}`; a running `harness start` confirms what is faster",
+        )
+    best = max(confirmations, key=lambda row: row.low or 0.0)
+    said = f"{best.verdict}, lower bound {best.low:.3f}x" if best.low is not None else str(best.verdict)
+    return AnswerIsNo(f"no confirmation of {about} shows a speed-up: the best is seq {best.seq}, {said}")
+
+
+def _measured(index: Index, row: Row) -> Measured | None:
+    entry = index.entry(row.problem, row.seq)
+    if entry is None:
+        return None
+    confirmation = entry if entry.kind is EntryKind.CONFIRMATION else None
+    evaluation = index.entry(row.problem, entry.cites) if confirmation and entry.cites else entry
+    return None if evaluation is None else Measured(evaluation, confirmation, hash_in(index, row.problem, row.seq))
+
+
+def hash_in(index: Index, problem: str, seq: int) -> str:
+    """The hash of one ledger document; empty where there is no such document."""
+    found = index.query("SELECT hash FROM entries WHERE problem = ? AND seq = ?", (problem, seq))
+    return str(found[0][0]) if found else ""
+
+
+def doubts(entry: Entry) -> list[str]:
+    """What about an entry a person should know before believing it, a sentence each."""
+    found = []
+    if entry.verdict is Verdict.SUSPECT:
+        found.append(f"SUSPECT, held for a person: {entry.reason}")
+    elif entry.verdict is not Verdict.PASSED:
+        found.append(f"{entry.verdict}: {entry.reason}")
+    if entry.trust is Trust.LAUNCH_BOUND:
+        found.append("launch-bound: most of each call is the launch, which a kernel cannot make faster")
+    if entry.environment is not None and entry.environment.sandbox == "none":
+        found.append("judged without a sandbox: the candidate's code could reach the judge")
+    slower = [one for one in entry.workloads if one.speedup_ci95 is not None and one.speedup_ci95[1] < 1.0]
+    if slower:
+        worst = min(slower, key=lambda one: one.speedup or 1.0)
+        found.append(
+            f"slower than the baseline on {len(slower)} of {len(entry.workloads)} workloads, at worst "
+            f"{worst.speedup:.3f}x (workload {worst.uuid})"
+        )
+    notes = dict.fromkeys(one.note for one in entry.workloads if one.note)
+    return found + [f"the judge's note: {note}" for note in notes]

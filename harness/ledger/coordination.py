@@ -1,0 +1,236 @@
+"""COORDINATION.md: the one protocol file, for agents and people alike.
+
+What stands between marker comments is the harness's and is rewritten; every other byte is people's and survives. The
+assignment table is read back, so a person may edit it: pinned rows are never moved by the planner, paused problems get
+no worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from harness.errors import FormatError
+from harness.git.repo import Repo
+from harness.model.assignment import Assignment
+from harness.workspace.directories import COORDINATION_NAME
+
+SECTIONS = ("assignments", "standings", "notes")
+_STATES = ("active", "pinned", "paused")
+_HEADER = ("worker", "problem", "state", "wanted")
+_WORKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+_PROBLEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_RULE = re.compile(r"\s*:?-+:?\s*")
+NOBODY = "-"
+"""The worker of a paused row: the pause is of the problem."""
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """What COORDINATION.md says to the program."""
+
+    assignments: tuple[Assignment, ...]
+
+    @property
+    def pinned(self) -> tuple[Assignment, ...]:
+        """Rows the planner never moves."""
+        return tuple(row for row in self.assignments if row.state == "pinned")
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """Problems that get no worker."""
+        return frozenset(row.problem for row in self.assignments if row.state == "paused")
+
+
+def default_text() -> str:
+    """The file that `harness init` writes."""
+    return resources.files("harness.ledger").joinpath("COORDINATION.md").read_text(encoding="utf-8")
+
+
+def read_assignments(repo: Repo, branch: str) -> tuple[Assignment, ...]:
+    """The table as the tip of a branch has it.
+
+    Raises:
+        FormatError: the table is broken or the file is gone; the message names the line.
+        RepositoryError: there is no such branch.
+    """
+    text = read_text(repo, branch)
+    return parse(text, where=f"{COORDINATION_NAME} on {branch}").assignments
+
+
+def read_text(repo: Repo, branch: str) -> str:
+    """The file as the tip of a branch has it.
+
+    Raises:
+        FormatError: it is not there, or not UTF-8.
+    """
+    raw = repo.read(repo.tip(branch), COORDINATION_NAME)
+    where = f"{COORDINATION_NAME} on {branch}"
+    if raw is None:
+        raise FormatError("is not there", where=where, remedy="`harness init` writes it again; commit it")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8: {error.reason} at byte {error.start}", where=where) from error
+
+
+def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
+    """The assignments in a text.
+
+    Raises:
+        FormatError: markers are missing, doubled or out of order, or a row of the table is wrong; names the line.
+    """
+    spans = _sections(text, where)
+    begin, end = spans["assignments"]
+    first_line = text.count("\n", 0, begin) + 1
+    rows: list[Assignment] = []
+    seen: dict[tuple[str, str], int] = {}
+    header_lines = 0
+    for offset, line in enumerate(text[begin:end].splitlines()):
+        at = f"{where}:{first_line + offset}"
+        if not line.strip():
+            continue
+        cells = _cells(line, at)
+        if header_lines < 2:
+            _check_header(cells, header_lines, at)
+            header_lines += 1
+            continue
+        row = _row(cells, at)
+        key = (row.worker, row.problem)
+        if key in seen:
+            raise FormatError(f"{row.worker} and {row.problem} stand in line {seen[key]} already", where=at)
+        seen[key] = first_line + offset
+        rows.append(row)
+    if header_lines == 1:
+        raise FormatError("the table has a head and no line of dashes below it", where=f"{where}:{first_line}")
+    _check_workers(rows, seen, where)
+    return Coordination(tuple(rows))
+
+
+def render(
+    text: str,
+    *,
+    assignments: Iterable[Assignment],
+    standings_markdown: str,
+    notes: Mapping[str, str],
+    updated_at: str,
+) -> str:
+    """The text with its three sections rewritten; every byte outside the markers stays.
+
+    Args:
+        text: the file as it is.
+        assignments: the new table, in this order.
+        standings_markdown: Markdown without marker comments.
+        notes: problem -> the planner's note, Markdown.
+        updated_at: when, for people.
+
+    Raises:
+        FormatError: the markers of `text` are broken; names the line.
+    """
+    spans = _sections(text, COORDINATION_NAME)
+    note_lines = [f"- **{problem}**: {_one_line(note)}" for problem, note in sorted(notes.items())]
+    bodies = {
+        "assignments": _table(assignments),
+        "standings": f"As of {updated_at}.\n\n{_without_markers(standings_markdown).strip()}",
+        "notes": "\n".join(note_lines) or "None yet.",
+    }
+    # The file may have come from an editor that ends lines with CRLF: what is written between follows it.
+    newline = "\r\n" if "\r\n" in text else "\n"
+    for name in sorted(SECTIONS, key=lambda each: -spans[each][0]):
+        begin, end = spans[name]
+        body = bodies[name].replace("\n", newline)
+        text = f"{text[:begin]}{newline}{body}{newline}{text[end:]}"
+    return text
+
+
+def _sections(text: str, where: str) -> dict[str, tuple[int, int]]:
+    """Name -> where its content begins and ends."""
+    spans: dict[str, tuple[int, int]] = {}
+    for name in SECTIONS:
+        begins, ends = (
+            [found.span() for found in re.finditer(rf"<!-- harness:{name} {which} -->", text)]
+            for which in ("begin", "end")
+        )
+        for which, found in (("begin", begins), ("end", ends)):
+            marker = f"<!-- harness:{name} {which} -->"
+            if not found:
+                raise FormatError(
+                    f"the marker {marker} is missing",
+                    where=where,
+                    remedy="put both markers back, each in a line of its own",
+                )
+            if len(found) > 1:
+                line = text.count("\n", 0, found[1][0]) + 1
+                raise FormatError(f"the marker {marker} stands here a second time", where=f"{where}:{line}")
+        if begins[0][1] > ends[0][0]:
+            line = text.count("\n", 0, ends[0][0]) + 1
+            raise FormatError(f"section {name} ends before it begins", where=f"{where}:{line}")
+        spans[name] = (begins[0][1], ends[0][0])
+    ordered = sorted(SECTIONS, key=lambda each: spans[each])
+    for one, other in itertools.pairwise(ordered):
+        if spans[one][1] > spans[other][0]:
+            line = text.count("\n", 0, spans[other][0]) + 1
+            raise FormatError(f"section {other} begins inside section {one}", where=f"{where}:{line}")
+    return spans
+
+
+def _cells(line: str, at: str) -> list[str]:
+    stripped = line.strip()
+    if not (stripped.startswith("|") and stripped.endswith("|") and len(stripped) > 1):
+        raise FormatError(f"`{stripped[:60]}` is no row of the table; expected `| ... | ... | ... | ... |`", where=at)
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", stripped[1:-1])]
+
+
+def _check_header(cells: list[str], number: int, at: str) -> None:
+    if number == 0 and tuple(cells) != _HEADER:
+        raise FormatError(f"the table's head is `{' | '.join(cells)}`; expected `{' | '.join(_HEADER)}`", where=at)
+    if number == 1 and not all(_RULE.fullmatch(cell) for cell in cells):
+        raise FormatError("expected the line of dashes below the table's head", where=at)
+
+
+def _row(cells: list[str], at: str) -> Assignment:
+    if len(cells) != len(_HEADER):
+        raise FormatError(f"a row of {len(cells)} cells; expected {len(_HEADER)}: {', '.join(_HEADER)}", where=at)
+    worker, problem, state, wanted = cells
+    if state not in _STATES:
+        raise FormatError(f"the state is `{state}`; expected one of {', '.join(_STATES)}", where=at)
+    if not (_WORKER.fullmatch(worker) or (worker == NOBODY and state == "paused")):
+        raise FormatError(f"`{worker}` is no worker's name; expected letters and digits, such as w01", where=at)
+    if not _PROBLEM.fullmatch(problem):
+        raise FormatError(f"`{problem}` is no problem's key; expected suite/name", where=at)
+    return Assignment(worker=worker, problem=problem, state=state, wanted=wanted)  # type: ignore[arg-type] # checked above
+
+
+def _check_workers(rows: list[Assignment], lines: dict[tuple[str, str], int], where: str) -> None:
+    """A worker works on one problem, and on none that is paused."""
+    busy: dict[str, Assignment] = {}
+    for row in rows:
+        if row.state == "paused":
+            continue
+        line = lines[row.worker, row.problem]
+        if row.worker in busy:
+            other = busy[row.worker].problem
+            raise FormatError(
+                f"{row.worker} already works on {other}; expected one row a worker", where=f"{where}:{line}"
+            )
+        busy[row.worker] = row
+
+
+def _table(assignments: Iterable[Assignment]) -> str:
+    lines = [f"| {' | '.join(_HEADER)} |", "| --- | --- | --- | --- |"]
+    for row in assignments:
+        wanted = _one_line(row.wanted).replace("|", "\\|")
+        lines.append(f"| {row.worker} | {row.problem} | {row.state} | {wanted} |")
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    """Anything as one line of a table or list: a note is an agent's text and may not break the file."""
+    return _without_markers(" ".join(text.split()))
+
+
+def _without_markers(text: str) -> str:
+    return text.replace("<!--", "&lt;!--").replace("-->", "--&gt;")

@@ -1,0 +1,108 @@
+"""Making a workspace: a git repository with the files that the harness needs, and nothing of a person's touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import ConfigurationError, RepositoryError
+from harness.formats.ledger_heads import HEADER, HEADS
+from harness.git.environment import Git, clean_environment, options, run_git
+from harness.git.repo import Repo
+from harness.ledger.coordination import default_text
+from harness.workspace.configuration import DEFAULT_YAML
+from harness.workspace.directories import CONFIG_NAME, COORDINATION_NAME, Workspace
+from harness.workspace.starter_problems import SUITE, shipped_files
+
+_IGNORED = ("/workspaces/", "/.harness/")
+_BRANCH = "main"
+
+
+@dataclass(frozen=True)
+class Creation:
+    """What `create_workspace` did."""
+
+    workspace: Workspace
+    branch: str
+    added: tuple[str, ...]
+    """Paths it wrote, relative to the root; a directory for a whole suite."""
+
+
+def create_workspace(directory: Path, *, starter: bool) -> Creation:
+    """Make a workspace, or add what one lacks, and commit it on the checked-out branch.
+
+    Args:
+        directory: becomes a git repository where it is none.
+        starter: copy the shipped starter problems.
+
+    Raises:
+        ConfigurationError: a path is in the way.
+        RepositoryError: no branch is checked out, or git refuses.
+    """
+    root = directory.resolve()
+    if root.exists() and not root.is_dir():
+        raise ConfigurationError("is in the way: expected a directory", where=str(root))
+    root.mkdir(parents=True, exist_ok=True)
+    branch = _checked_out_branch(root)
+    workspace = Workspace(root)
+    files: dict[str, bytes] = {
+        CONFIG_NAME: DEFAULT_YAML.format(branch=branch).encode(),
+        COORDINATION_NAME: default_text().encode(),
+        HEADS: HEADER,
+    }
+    wanted = {name: content for name, content in files.items() if not (root / name).exists()}
+    ignore = _ignore_lines(root / ".gitignore")
+    if ignore is not None:
+        wanted[".gitignore"] = ignore
+    added = sorted(wanted)
+    suite = f"problems/{SUITE}"
+    if starter and not (root / suite).exists():
+        wanted |= {f"{suite}/{name}": content for name, content in shipped_files().items()}
+        added.append(f"{suite}/")
+    if wanted:
+        with Repo(workspace) as repo:
+            repo.commit_files(branch, wanted, "Set up the workspace")
+            left = repo.checkout_state(branch)
+        if left:
+            raise RepositoryError(
+                f"the files are committed on {branch}, but not checked out: {left[0]}", where=str(root)
+            )
+    return Creation(workspace, branch, tuple(added))
+
+
+def _checked_out_branch(root: Path) -> str:
+    """The branch that is checked out; makes the repository, and its first commit, where there is none.
+
+    Raises:
+        RepositoryError: HEAD is detached, or git refuses.
+    """
+    if not (root / ".git").exists():
+        command = ["git", *options(), "init", "--quiet", "--template=", f"--initial-branch={_BRANCH}", str(root)]
+        made = run_git(command, environment=clean_environment(), directory=root, stdin=b"", deadline_s=60)
+        if made.code:
+            raise RepositoryError(f"git init: {made.stderr.strip()}", where=str(root))
+    git = Git(Workspace(root).git_common_dir)
+    head = git.ask("symbolic-ref", "--quiet", "--short", "HEAD")
+    if head.code:
+        raise RepositoryError(
+            "no branch is checked out (HEAD is detached)",
+            where=str(root),
+            remedy="check out the branch that is to hold COORDINATION.md and the ledger: git checkout main",
+        )
+    branch = head.text
+    if git.ask("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}").code:
+        empty = git.run("hash-object", "-t", "tree", "-w", "--stdin").text
+        first = git.run("commit-tree", empty, "-m", "Start the repository").text
+        git.run("update-ref", f"refs/heads/{branch}", first, "")
+    return branch
+
+
+def _ignore_lines(path: Path) -> bytes | None:
+    """.gitignore with the lines it lacks, or None when it has them."""
+    text = path.read_text() if path.exists() else ""
+    missing = [line for line in _IGNORED if line not in text.splitlines()]
+    if not missing:
+        return None
+    if text and not text.endswith("\n"):
+        text += "\n"
+    return (text + "".join(f"{line}\n" for line in missing)).encode()

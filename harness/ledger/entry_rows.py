@@ -1,0 +1,125 @@
+"""One ledger entry as the index keeps it: what standings, queue and log ask for, read without its workloads."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import LedgerError
+from harness.formats.ledger_documents import parse
+from harness.model.entry import Entry
+
+# Our writer puts each top-level key at the start of a line and never breaks a string, so a block ends at the next key.
+_WORKLOADS = re.compile(rb"^workloads:\n(?:[- ].*\n)*", re.MULTILINE)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_TIME = {name: re.compile(rb"\b" + name.encode() + rb": ([0-9.e+-]+)") for name in ("latency_us", "baseline_us")}
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry without its workloads. Fields are null where the entry's kind does not have them."""
+
+    problem: str
+    seq: int
+    kind: str
+    run: str
+    target: str
+    problem_digest: str
+    at: str
+    cites: int | None = None
+    commit: str | None = None
+    tree: str | None = None
+    branch: str | None = None
+    worker: str | None = None
+    language: str | None = None
+    judge: str | None = None
+    """The judge version."""
+    verdict: str | None = None
+    reason: str | None = None
+    trust: str | None = None
+    speedup: float | None = None
+    low: float | None = None
+    """Lower bound of the speed-up's 95 % interval."""
+    high: float | None = None
+    score: float | None = None
+    passed: int | None = None
+    of: int | None = None
+    baseline_us: float | None = None
+    """Geometric mean over the workloads; of a baseline entry, of the fastest correct variants."""
+    latency_us: float | None = None
+    cost_s: float | None = None
+    """Building and judging."""
+    note: str | None = None
+
+
+ROW_FIELDS = tuple(field.name for field in fields(Row))
+
+
+def row_values(row: Row) -> tuple[Any, ...]:
+    """A row as the index's columns."""
+    return astuple(row)
+
+
+def row_of(raw: bytes, where: str) -> Row:
+    """A document's row. Parses what stands before and after the workloads only: 0.25 ms instead of 1.7.
+
+    Raises:
+        LedgerError: the document cannot be read as an entry.
+    """
+    block = _WORKLOADS.search(raw)
+    numbers = _STRING.sub(b'""', block[0]) if block else b""
+    head = raw if block is None else raw[: block.start()] + raw[block.end() :]
+    document = parse(head, where)
+    if "workloads" in document:  # not as our writer lays it out: read it whole
+        return _row_of_entry(document, where)
+    times = {name: _mean([float(text) for text in pattern.findall(numbers)]) for name, pattern in _TIME.items()}
+    return _row(document, where, **times)
+
+
+def _row_of_entry(document: Mapping[str, Any], where: str) -> Row:
+    try:
+        entry = Entry.model_validate(document)
+    except ValidationError as error:
+        raise LedgerError(f"not a ledger entry: {error}", where=where) from error
+    times = {
+        name: _mean([time for time in (getattr(work, name) for work in entry.workloads) if time is not None])
+        for name in ("latency_us", "baseline_us")
+    }
+    return _row(document, where, **times)
+
+
+def _row(document: Mapping[str, Any], where: str, *, latency_us: float | None, baseline_us: float | None) -> Row:
+    candidate, summary = document.get("candidate") or {}, document.get("summary") or {}
+    cost, baselines = document.get("cost") or {}, document.get("baselines") or {}
+    try:
+        low, high = summary.get("speedup_ci95") or (None, None)
+        if baseline_us is None and baselines:
+            fastest = [[time for time in variants.values() if time is not None] for variants in baselines.values()]
+            baseline_us = _mean([min(times) for times in fastest if times])
+        values: dict[str, Any] = {
+            **{name: document[name] for name in ("problem", "seq", "kind", "run", "target", "problem_digest", "at")},
+            **{name: document.get(name) for name in ("cites", "verdict", "reason", "trust", "note")},
+            **{name: candidate.get(name) for name in ("commit", "tree", "branch", "worker", "language")},
+            **{name: summary.get(name) for name in ("speedup", "score", "passed", "of")},
+            "judge": (document.get("environment") or {}).get("judge"),
+            "low": low,
+            "high": high,
+            "baseline_us": baseline_us,
+            "latency_us": latency_us,
+            "cost_s": float(cost.get("build_s", 0)) + float(cost.get("judge_s", 0)) if cost else None,
+        }
+        return Row(**values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LedgerError(f"not a ledger entry: {error!r}", where=where) from error
+
+
+def _mean(times: list[float]) -> float | None:
+    """Geometric mean; None of nothing or of a time that is none."""
+    if not times or min(times) <= 0:
+        return None
+    return math.exp(math.fsum(map(math.log, times)) / len(times))

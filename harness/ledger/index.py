@@ -1,0 +1,259 @@
+"""The ledger as SQLite, for questions: derived from the coordination branch and the spools, deletable at any time.
+
+Rows come from the coordination branch's tip and, for what it does not hold yet, from the spools. A refresh reads only
+what was appended; a file that was rewritten is read again, and an index that cannot be read is made anew. Readers in
+other processes see a whole state always: an index is rebuilt beside and renamed, and each refresh is one transaction.
+There is no write-ahead log, so that an index can be replaced under a process that has it open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness.errors import LedgerError
+from harness.failpoints import failpoint
+from harness.formats.ledger_documents import parse_entry
+from harness.git.repo import Repo
+from harness.ledger.entry_rows import ROW_FIELDS, Row
+from harness.ledger.index_filling import SCHEMA, TABLES, Progress, update
+from harness.ledger.ledger import coordination_branch
+from harness.ledger.spool import signature
+from harness.model.entry import Entry
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock, sync_directory
+
+_BUSY_S = 5.0
+"""Another process' refresh is over long before; who holds the index longer is not one of ours."""
+_NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)
+
+
+Values = Sequence[object] | Mapping[str, object]
+"""What stands for an SQL text's `?` or `:name`."""
+
+
+class _Stale(Exception):  # noqa: N818 - a signal between two functions here, never seen outside
+    """The index cannot be brought up to date by reading what was appended."""
+
+
+class Index:
+    """One workspace's index. Threads may share it; other processes may read and refresh it meanwhile.
+
+    Args:
+        workspace: whose ledger.
+        branch: the coordination branch; by default the one harness.yaml names.
+    """
+
+    def __init__(self, workspace: Workspace, *, branch: str | None = None) -> None:
+        self._workspace, self._branch = workspace, branch
+        self._path = workspace.index_file
+        self._lock = threading.RLock()
+        self._open: sqlite3.Connection | None = None
+        self._inode = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database file."""
+        with self._lock:
+            if self._open is not None:
+                self._open.close()
+                self._open = None
+
+    def refresh(self, repo: Repo, progress: Progress | None = None) -> list[str]:
+        """Bring the index up to the coordination branch's tip and the spools.
+
+        Returns:
+            Sentences for people about what was unusual: an index made anew and why, entries that cannot be read.
+
+        Raises:
+            LedgerError: the index cannot be written.
+        """
+        self._branch = branch = self._branch or coordination_branch(self._workspace)
+        with self._lock:
+            try:
+                return self._refresh(repo, branch, progress or _no_progress)
+            except (OSError, sqlite3.Error) as error:
+                raise LedgerError(
+                    f"the index cannot be written: {error}",
+                    where=str(self._path),
+                    remedy="it is derived, so it can be deleted; see that the directory is writable and has space",
+                ) from error
+
+    def has(self, problem_digest: str, tree: str, target: str, judge: str) -> bool:
+        """Was this candidate evaluated by this judge version?"""
+        return self.find(problem_digest, tree, target, judge) is not None
+
+    def find(self, problem_digest: str, tree: str, target: str, judge: str) -> Row | None:
+        """The evaluation with this key."""
+        where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
+        return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
+
+    def find_baseline(self, problem: str, problem_digest: str, target: str, judge: str) -> Row | None:
+        """The latest baseline entry of a problem as it stands, for a target and judge version."""
+        where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'baseline'"
+        query = f"WHERE {where} ORDER BY seq DESC LIMIT 1"
+        return next(iter(self.select(query, (problem, problem_digest, target, judge))), None)
+
+    def rows(
+        self,
+        problem: str | None = None,
+        *,
+        run: str | None = None,
+        kind: str | None = None,
+        target: str | None = None,
+        worker: str | None = None,
+        limit: int | None = None,
+    ) -> list[Row]:
+        """Entries without their workloads, oldest first; with `limit`, the newest so many."""
+        filters = {"problem": problem, "run": run, "kind": kind, "target": target, "worker": worker}
+        given = {name: value for name, value in filters.items() if value is not None}
+        where = f"WHERE {' AND '.join(f'{name} = ?' for name in given)}" if given else ""
+        order = "seq DESC" if problem else "at DESC, problem DESC, seq DESC"
+        query = f"{where} ORDER BY {order} LIMIT ?"
+        return self.select(query, (*given.values(), -1 if limit is None else limit))[::-1]
+
+    def row(self, problem: str, seq: int) -> Row | None:
+        """One entry without its workloads."""
+        return next(iter(self.select("WHERE problem = ? AND seq = ?", (problem, seq))), None)
+
+    def entry(self, problem: str, seq: int) -> Entry | None:
+        """One entry, whole."""
+        found = self.query("SELECT body FROM documents WHERE problem = ? AND seq = ?", (problem, seq))
+        return parse_entry(zlib.decompress(found[0][0]), f"{problem} seq {seq}") if found else None
+
+    def entries(self, problem: str | None = None, **filters: Any) -> list[Entry]:  # noqa: ANN401 - those of `rows`
+        """Whole entries, oldest first; takes what `rows` takes."""
+        found = [self.entry(row.problem, row.seq) for row in self.rows(problem, **filters)]
+        return [entry for entry in found if entry is not None]
+
+    def count(self, *, run: str | None = None, kind: str | None = None) -> int:
+        """How many entries there are."""
+        where = "(?1 IS NULL OR run = ?1) AND (?2 IS NULL OR kind = ?2)"
+        return int(self.query(f"SELECT count(*) FROM entries WHERE {where}", (run, kind))[0][0])  # noqa: S608
+
+    def query(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Read with SQL of one's own: tables `entries` (columns: `Row`'s fields) and `documents`.
+
+        Raises:
+            LedgerError: there is no index yet, or it cannot be read; `refresh` makes it.
+        """
+        with self._lock:
+            try:
+                return self._connection().execute(sql, values).fetchall()
+            except (sqlite3.Error, OSError, _Stale) as error:
+                raise LedgerError(
+                    f"the ledger's index cannot be read: {str(error) or 'it is not there'}",
+                    where=str(self._path),
+                    remedy="`harness status` makes it anew from the ledger",
+                ) from error
+
+    def select(self, rest: str, values: Values) -> list[Row]:
+        """Rows by what stands after `SELECT … FROM entries` in SQL."""
+        sql = f"SELECT {_NAMES} FROM entries {rest}"  # noqa: S608 - our own column names
+        return [Row(*found) for found in self.query(sql, values)]
+
+    def _connection(self) -> sqlite3.Connection:
+        """The database, opened again when another process has replaced it.
+
+        Raises:
+            _Stale: it is not there or is not of this schema.
+        """
+        inode = self._path.stat().st_ino if self._path.exists() else 0
+        if self._open is not None and inode == self._inode:
+            return self._open
+        self.close()
+        if not inode:
+            raise _Stale
+        self._open, self._inode = _connect(self._path), inode
+        try:
+            found = self._open.execute("SELECT value FROM meta WHERE name = 'schema'").fetchall()
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise _Stale(str(error)) from error
+        if found != [(SCHEMA,)]:
+            self.close()
+            raise _Stale(f"it is `{found[0][0] if found else 'nothing'}`, not `{SCHEMA}`")
+        return self._open
+
+    def _refresh(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+        with contextlib.suppress(_Stale, sqlite3.DatabaseError):
+            state = {"tip": repo.tip(branch), "spool": signature(self._workspace.spool)}
+            if dict(self._connection().execute("SELECT name, value FROM meta")).items() >= state.items():
+                return []
+        with file_lock(self._path.with_name("index.lock"), wait_s=None, owner="index refresh"):
+            try:
+                with self._connection() as database:
+                    database.execute("BEGIN IMMEDIATE")
+                    messages = update(database, self._workspace, repo, branch, progress)
+                    failpoint("index.before_commit")
+            except (_Stale, sqlite3.DatabaseError) as error:
+                self.close()
+                reason = f"the ledger's index could not be used ({error}): made anew from the ledger"
+                messages = [reason] if self._path.exists() else []
+                messages += self._rebuild(repo, branch, progress)
+            failpoint("index.after_commit")
+        return messages
+
+    def _rebuild(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+        """Make the index beside, then put it in place."""
+        beside = self._path.with_name("index.rebuilding.sqlite")
+        _remove(beside)
+        failpoint("index.before_rebuild")
+        database = _connect(beside)
+        try:
+            database.execute("PRAGMA synchronous = OFF")  # until the commit: what a crash leaves here is thrown away
+            database.execute("PRAGMA cache_size = -65536")
+            database.executescript(TABLES)
+            database.execute("BEGIN")
+            database.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
+            messages = update(database, self._workspace, repo, branch, progress)
+            failpoint("index.rebuild_before_commit")
+            database.execute("COMMIT")
+        except BaseException:
+            database.close()
+            with contextlib.suppress(OSError):
+                _remove(beside)
+            raise
+        database.close()
+        _sync(beside)
+        failpoint("index.rebuilt_beside")
+        _remove(self._path)  # with its journal, which must not meet the new file
+        failpoint("index.old_removed")
+        beside.replace(self._path)
+        failpoint("index.replaced")
+        return messages
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    database.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}")
+    return database
+
+
+def _remove(path: Path) -> None:
+    for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
+
+
+def _no_progress(done: int, of: int) -> None:
+    del done, of

@@ -1,0 +1,162 @@
+"""Fills the index: what the coordination branch and the spools hold, as rows."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import zlib
+from collections.abc import Callable
+
+from harness.errors import LedgerError
+from harness.formats.ledger_documents import Document, split
+from harness.formats.ledger_heads import LEDGER
+from harness.git.repo import Repo
+from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of, row_values
+from harness.ledger.ledger import problem_of
+from harness.ledger.spool import read_all, signature
+from harness.workspace.directories import Workspace
+
+SCHEMA = "kernel-harness index 1"
+Progress = Callable[[int, int], None]
+"""Called with the bytes of ledger read so far, and the bytes to read in all."""
+
+_BATCH = 500
+_NOTHING = hashlib.sha256().hexdigest()
+_TYPES = dict.fromkeys(("seq", "cites", "passed", "of"), "INTEGER") | dict.fromkeys(
+    ("speedup", "low", "high", "score", "baseline_us", "latency_us", "cost_s"), "REAL"
+)
+_COLUMNS = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in ROW_FIELDS)
+_MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 4))
+TABLES = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE files (file TEXT PRIMARY KEY, blob TEXT, bytes INTEGER, digest TEXT) WITHOUT ROWID;
+CREATE TABLE entries (
+  {_COLUMNS}, form INTEGER, candidate INTEGER, hash TEXT, committed INTEGER, PRIMARY KEY (problem, seq)
+) WITHOUT ROWID;
+CREATE TABLE documents (problem TEXT, seq INTEGER, body BLOB, PRIMARY KEY (problem, seq));
+CREATE INDEX by_tree ON entries (tree);
+CREATE INDEX by_run ON entries (run, target);
+CREATE INDEX by_time ON entries (at);
+CREATE INDEX standing ON entries (
+  kind, problem, seq, target, run, verdict, worker, speedup, low, cost_s, form, candidate
+);
+CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
+"""
+
+
+def short_id(text: str | None) -> int | None:
+    """A digest or object id as 60 bits: columns `form` and `candidate`, so that standings read little."""
+    return None if text is None else int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
+
+
+def update(
+    database: sqlite3.Connection, workspace: Workspace, repo: Repo, branch: str, progress: Progress
+) -> list[str]:
+    """Bring an index within its transaction up to the branch's tip and the spools.
+
+    Returns:
+        Sentences about files that were rewritten and documents that cannot be read.
+    """
+    # The spools first: what a flush moves to the branch meanwhile is then seen twice, never not at all.
+    state = {"spool": signature(workspace.spool)}
+    spooled = [(problem, record) for record in read_all(workspace.spool) if (problem := problem_of(record.file))]
+    state["tip"] = repo.tip(branch)
+    filling = _Filling(database)
+    filling.branch(repo, branch, state["tip"], progress)
+    filling.spool([(problem, record.file, Document(0, record.raw)) for problem, record in spooled])
+    filling.write()
+    database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", state.items())
+    return filling.messages
+
+
+class _Filling:
+    """One update's batch of rows, and what was found unusual."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._waiting: dict[tuple[str, int], str] = {
+            (problem, seq): digest
+            for problem, seq, digest in database.execute("SELECT problem, seq, hash FROM entries WHERE committed = 0")
+        }
+        self._rows: list[tuple[object, ...]] = []
+        self._bodies: list[tuple[str, int, bytes]] = []
+        self.messages: list[str] = []
+
+    def branch(self, repo: Repo, branch: str, tip: str, progress: Progress) -> None:
+        """Read what was appended to each ledger file since the last update.
+
+        A file whose end a person's reset cut off keeps its rows: the harness' next commit puts the end back.
+        """
+        known = {file: rest for file, *rest in self._database.execute("SELECT file, blob, bytes, digest FROM files")}
+        present = {file: blob for file, blob in repo.blobs(tip, LEDGER).items() if problem_of(file)}
+        shorter = {file for file, (_, size, _) in known.items() if file not in present or present[file].bytes < size}
+        cut_off = shorter.intersection(repo.lost_appends(branch)) if shorter else set()
+        for file in known.keys() - present.keys() - cut_off:
+            self._forget(file, f"{file} is gone from the coordination branch: its entries left the index")
+        changed = {
+            file: blob
+            for file, blob in sorted(present.items())
+            if file not in cut_off and (file not in known or known[file][0] != blob.id)
+        }
+        done, total = 0, sum(blob.bytes - int(known.get(file, (0, 0))[1]) for file, blob in changed.items())
+        for file, blob in changed.items():
+            content = repo.read(tip, file) or b""
+            _, start, digest = known.get(file, (None, 0, _NOTHING))
+            read = hashlib.sha256(content[:start])
+            if len(content) < start or read.hexdigest() != digest:
+                self._forget(file, f"{file} was rewritten, not appended to: `harness audit` says where")
+                start, read = 0, hashlib.sha256()
+            for document in split(content, file, start=start):
+                self._add(problem_of(file) or "", file, document, committed=True)
+                done += len(document.raw)
+                if len(self._rows) >= _BATCH:
+                    self.write()
+                    progress(done, total)
+            read.update(content[start:])
+            values = (file, blob.id, len(content), read.hexdigest())
+            self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", values)
+        self.write()
+        progress(max(done, total), max(done, total))
+
+    def spool(self, records: list[tuple[str, str, Document]]) -> None:
+        """Add what only the spools hold, and drop what they and the branch hold no more."""
+        held = {(problem, document.seq): document.hash for problem, _, document in records}
+        gone = [key for key, digest in self._waiting.items() if held.get(key) != digest]
+        self._database.executemany("DELETE FROM entries WHERE problem = ? AND seq = ? AND committed = 0", gone)
+        for problem, file, document in records:
+            query = "SELECT 1 FROM entries WHERE problem = ? AND seq = ?"
+            if not self._database.execute(query, (problem, document.seq)).fetchone():
+                self._add(problem, file, document, committed=False)
+
+    def write(self) -> None:
+        """Write the batch."""
+        self._database.executemany(f"INSERT OR REPLACE INTO entries VALUES ({_MARKS})", self._rows)  # noqa: S608
+        self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", self._bodies)
+        self._rows.clear()
+        self._bodies.clear()
+
+    def _add(self, problem: str, file: str, document: Document, *, committed: bool) -> None:
+        key = (problem, document.seq)
+        if committed and self._waiting.get(key) == document.hash:
+            self._database.execute("UPDATE entries SET committed = 1 WHERE problem = ? AND seq = ?", key)
+            del self._waiting[key]
+            return
+        where = f"{file} seq {document.seq}"
+        try:
+            row: Row = row_of(document.raw, where)
+        except LedgerError as error:
+            self.messages.append(f"{error}: not in the standings; `harness audit` says more")
+            return
+        if row.problem != problem:
+            self.messages.append(f"{where}: an entry of {row.problem} in another problem's file: not in the standings")
+            return
+        short = short_id(row.problem_digest), short_id(row.tree)
+        self._rows.append((*row_values(row), *short, document.hash, int(committed)))
+        self._bodies.append((problem, row.seq, zlib.compress(document.raw, 1)))
+
+    def _forget(self, file: str, message: str) -> None:
+        problem = problem_of(file)
+        self.messages.append(message)
+        self._database.execute("DELETE FROM files WHERE file = ?", (file,))
+        self._database.execute("DELETE FROM entries WHERE problem = ? AND committed = 1", (problem,))
+        self._database.execute("DELETE FROM documents WHERE problem = ?", (problem,))

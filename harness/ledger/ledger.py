@@ -1,0 +1,327 @@
+"""The ledger's one way in: documents go to the spool at once, and to the coordination branch in batches.
+
+Two writers exist and never write the same file: the daemon (`ledger/<suite>/<name>.yaml`) and the planner
+(`ledger/decisions.yaml`, `ledger/accounts.yaml`, `ledger/lessons/…`). Both rewrite their lines of
+`ledger/heads.yaml`, from the branch as it stands when the commit lands.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from harness.errors import LedgerError
+from harness.failpoints import failpoint
+from harness.formats.ledger_documents import HEADER, Document, parse, render_entry, split
+from harness.formats.ledger_heads import (
+    HEADS,
+    LEDGER,
+    Head,
+    head_of,
+    heads_of,
+    read_heads,
+    render_heads,
+)
+from harness.git.branch_commits import Change, Read
+from harness.git.repo import Repo
+from harness.ledger.spool import Record, Spool, read_all, read_segment, record_of, still_to_commit
+from harness.model.entry import Entry, EntryDraft, stamp
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
+
+Writer = Literal["daemon", "planner"]
+_FLUSH_EVERY_S = 60.0
+_PLANNERS = re.compile(r"ledger/(decisions|accounts|lessons/[A-Za-z0-9][A-Za-z0-9._/-]*)\.yaml")
+_PROBLEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_LEDGERS_OWN = ("seq", "prev", "at")
+
+
+def ledger_file(problem: str) -> str:
+    """The ledger file of a problem, relative to the repository's root.
+
+    Raises:
+        LedgerError: the key is not `suite/name`, or its suite is the lessons' directory.
+    """
+    if not _PROBLEM.fullmatch(problem) or problem.startswith("lessons/"):
+        raise LedgerError(f"`{problem}` cannot have a ledger file: a problem's key is `suite/name`")
+    return f"{LEDGER}/{problem}.yaml"
+
+
+def problem_of(file: str) -> str | None:
+    """The problem whose entries a ledger file holds; None for the planner's files and heads.yaml."""
+    key = file.removeprefix(f"{LEDGER}/").removesuffix(".yaml")
+    is_problems = file == f"{LEDGER}/{key}.yaml" and _PROBLEM.fullmatch(key) and not key.startswith("lessons/")
+    return key if is_problems else None
+
+
+def utc_now() -> datetime:
+    """The ledger's clock."""
+    return datetime.now(UTC)
+
+
+class Ledger:
+    """One writer's ledger, between opening and closing. Threads may share it.
+
+    Opening takes the writer's lock and recovers: a torn tail is cut, documents that the branch holds already are
+    dropped from the spool. Leaving the `with` block cleanly commits what is spooled.
+
+    Args:
+        workspace: whose ledger.
+        repo: the workspace's repository.
+        writer: `daemon` or `planner`.
+        branch: the coordination branch; by default the one harness.yaml names.
+        clock: gives the present time, in UTC.
+        flush_every_s: least time between two commits unless forced.
+
+    Raises:
+        ConfigurationError: another process is this writer now.
+        LedgerError: the spool cannot be written, or does not fit the branch.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        repo: Repo,
+        *,
+        writer: Writer = "daemon",
+        branch: str | None = None,
+        clock: Callable[[], datetime] = utc_now,
+        flush_every_s: float = _FLUSH_EVERY_S,
+    ) -> None:
+        self._workspace, self._repo, self._writer = workspace, repo, writer
+        self._branch = branch or coordination_branch(workspace)
+        self._clock, self._flush_every_s = clock, flush_every_s
+        self._appending, self._flushing = threading.Lock(), threading.Lock()
+        self._flushed_at = -float("inf")
+        self._stack = ExitStack()
+        self._behind = False
+        self.recovered: list[str] = []
+        """Sentences about what opening mended, and clocks that stepped back since."""
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.flush(force=True)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the writer's lock back. What is spooled stays, for the next opening."""
+        self._stack.close()
+
+    def append(self, draft: EntryDraft) -> Entry:
+        """Enter a judgement: on disk when this returns.
+
+        Raises:
+            LedgerError: the disk is full or the spool cannot be written; then nothing of the entry was kept.
+        """
+        if self._writer != "daemon":
+            raise LedgerError(f"the {self._writer} enters records, not entries")
+        file = ledger_file(draft.problem)
+        with self._appending:
+            seq, prev, at = self._place(file)
+            entry = Entry.model_validate({**dict(draft), "seq": seq, "prev": prev, "at": at})
+            self._spool_record(Record(file, render_entry(entry)))
+        return entry
+
+    def append_record(self, file: str, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Enter a document of the planner's: on disk when this returns.
+
+        Args:
+            file: `ledger/decisions.yaml`, `ledger/accounts.yaml` or below `ledger/lessons/`.
+            record: plain values; without `seq`, `prev` and `at`, which the ledger gives.
+
+        Raises:
+            LedgerError: not one of those files, or as for `append`.
+        """
+        if self._writer != "planner" or not _PLANNERS.fullmatch(file) or ".." in file:
+            raise LedgerError(f"the {self._writer} does not write {file}")
+        taken = [key for key in _LEDGERS_OWN if key in record]
+        if taken:
+            raise LedgerError(f"a record's {', '.join(taken)} is given by the ledger", where=file)
+        with self._appending:
+            seq, prev, at = self._place(file)
+            document = {"seq": seq, "prev": prev, **record, "at": at}
+            self._spool_record(record_of(file, document))
+        return document
+
+    def flush(self, *, force: bool = False) -> str | None:
+        """Commit what is spooled to the coordination branch, at most once a minute unless forced.
+
+        Returns:
+            The commit, or None when nothing was due.
+
+        Raises:
+            RepositoryError: git could not commit. The spool keeps everything; a later flush tries again.
+            LedgerError: the branch's files are not those the spool goes on from.
+        """
+        with self._flushing:
+            now = time.monotonic()
+            if not force and now - self._flushed_at < self._flush_every_s:
+                return None
+            with self._appending:
+                closed = self._spool.close_segment()
+            records = [record for path in closed for record in read_segment(path)]
+            commit = self._commit(records) if records else None
+            self._spool.drop(closed)
+            if records:
+                self._flushed_at = now
+            failpoint("ledger.after_flush")
+            return commit
+
+    def _open(self) -> None:
+        directory = self._workspace.spool / self._writer
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger's spool cannot be made ({error.strerror})",
+                where=str(directory),
+                remedy=f"make it writable for this user: `ls -ld '{self._workspace.git_common_dir}'` shows who may",
+            ) from error
+        self._stack.enter_context(file_lock(directory / "lock", owner=f"harness {self._writer} (ledger)"))
+        failpoint("ledger.after_lock")
+        self._spool = Spool.open(directory)
+        self._stack.callback(self._spool.close)
+        self.recovered += self._spool.recovered
+        cut = self._repo.lost_appends(self._branch)
+        if cut:  # an empty change: the repository puts back what was cut off
+            self._repo.commit_files(self._branch, {}, f"Put back the ends of {len(cut)} ledger files")
+            self.recovered.append(f"{self._branch} had been reset past ledger entries: put back in {', '.join(cut)}")
+        tip = self._repo.tip(self._branch)
+        self._heads = branch_heads(self._repo, tip)
+        self._recover(tip)
+        failpoint("ledger.after_open")
+
+    def _recover(self, tip: str) -> None:
+        """Drop segments that a crash left after their commit; take up the heads of the rest."""
+        closed = self._spool.close_segment()
+        records = [record for path in closed for record in read_segment(path)]
+        fresh = 0
+        for file, group in _by_file(records).items():
+            waiting = still_to_commit(file, group, self._repo.read(tip, file))
+            fresh += len(waiting)
+            if waiting:
+                self._heads[file] = head_of(waiting[-1].raw, file)
+        if closed and not fresh:
+            failpoint("ledger.before_recovery_drop")
+            self._spool.drop(closed)
+        if len(records) > fresh:
+            self.recovered.append(
+                f"{len(records) - fresh} spooled ledger documents were on {self._branch} already (a crash between "
+                "their commit and the spool's clearing): not entered again"
+            )
+        if fresh:
+            self.recovered.append(f"{fresh} ledger documents wait in the spool; the next flush commits them")
+
+    def _place(self, file: str) -> tuple[int, str | None, str]:
+        """seq, prev and at of the next document of a file."""
+        head = self._heads.get(file)
+        now = stamp(self._clock())
+        latest = max((known.at for known in self._heads.values()), default=now)
+        if now < latest and not self._behind:
+            self.recovered.append(
+                f"the clock stands at {now}, before the ledger's last entry ({latest}): entries keep that time until "
+                "the clock has caught up. Check the clock: `timedatectl`"
+            )
+        self._behind = now < latest
+        at = max(now, latest)
+        return (head.seq + 1, head.hash, at) if head else (1, None, at)
+
+    def _spool_record(self, record: Record) -> None:
+        failpoint("ledger.before_append")
+        self._spool.append(record)
+        self._heads[record.file] = head_of(record.raw, record.file)
+        failpoint("ledger.after_append")
+
+    def _commit(self, records: list[Record]) -> str:
+        groups = _by_file(records)
+
+        def build(read: Read) -> Change:
+            """Appends and writes against the branch as it stands at this attempt."""
+            heads = read_heads(read(HEADS))
+            appends: dict[str, bytes] = {}
+            for file, group in groups.items():
+                content = read(file)
+                fresh = still_to_commit(file, group, content)
+                if fresh:
+                    appends[file] = b"".join([b"" if content else HEADER, *(record.raw for record in fresh)])
+                    heads[file] = head_of(fresh[-1].raw, file)
+            return Change({HEADS: render_heads(heads)} if appends else {}, appends)
+
+        failpoint("ledger.before_commit")
+        try:
+            commit = self._repo.commit_built(self._branch, build, _message(records))
+        except OSError as error:
+            raise LedgerError(
+                f"spooled entries cannot be committed to {self._branch} ({error.strerror or error})",
+                where=str(error.filename or self._workspace.git_common_dir),
+                remedy="the spool keeps them. Free some space or make the repository writable; "
+                "the next flush tries again",
+            ) from error
+        failpoint("ledger.after_commit")
+        return commit
+
+
+def coordination_branch(workspace: Workspace) -> str:
+    """The branch that carries the ledger, as harness.yaml says."""
+    from harness.workspace.configuration import load_config  # noqa: PLC0415 - only where no caller said it
+
+    return load_config(workspace).coordination_branch
+
+
+def branch_heads(repo: Repo, tip: str) -> dict[str, Head]:
+    """Where each ledger file ends on a commit: heads.yaml's word, or the files' own where there is none."""
+    content = repo.read(tip, HEADS)
+    if content is not None:
+        return read_heads(content)
+    files = [file for file in repo.files(tip, LEDGER) if file.endswith(".yaml")]
+    return heads_of((file, repo.read(tip, file) or b"") for file in files)
+
+
+def read_documents(workspace: Workspace, repo: Repo, file: str, *, branch: str | None = None) -> list[Document]:
+    """Every document of a ledger file, committed or spooled, oldest first, as bytes."""
+    # The spool first: what a flush moves meanwhile is then seen twice, never not at all.
+    spooled = [record for record in read_all(workspace.spool) if record.file == file]
+    content = repo.read(repo.tip(branch or coordination_branch(workspace)), file)
+    committed = split(content or b"", file)
+    held = {document.hash for document in committed}
+    return [*committed, *(Document(-1, record.raw) for record in spooled if record.hash not in held)]
+
+
+def read_records(workspace: Workspace, repo: Repo, file: str, *, branch: str | None = None) -> list[dict[str, Any]]:
+    """Every document of a ledger file as a mapping: the planner's decisions, accounts and lessons."""
+    return [parse(document.raw, file) for document in read_documents(workspace, repo, file, branch=branch)]
+
+
+def _by_file(records: list[Record]) -> dict[str, list[Record]]:
+    """Records by ledger file, in order; a record that two segments hold counts once."""
+    groups: dict[str, dict[str, Record]] = {}
+    for record in records:
+        groups.setdefault(record.file, {})[record.hash] = record
+    return {file: list(group.values()) for file, group in groups.items()}
+
+
+def _message(records: list[Record]) -> str:
+    counts = Counter(record.file.removeprefix(f"{LEDGER}/").removesuffix(".yaml") for record in records)
+    noun = "document" if len(records) == 1 else "documents"
+    lines = [f"{name}: {count}" for name, count in itertools.islice(sorted(counts.items()), 40)]
+    return "\n".join([f"Enter {len(records)} ledger {noun}", "", *lines])

@@ -1,0 +1,314 @@
+"""The spool: ledger documents that are safe on disk and not yet on the coordination branch.
+
+One directory a writer, under the git common directory, holding segments `00000001.spool`, `00000002.spool`, … of
+framed records. A record is on disk (fsynced) before `append` returns. A flush closes the open segment, commits what
+the closed ones hold, and deletes them; new records go to the next segment meanwhile. What a crash leaves behind is
+either whole records or a torn tail, which never was promised to anyone: it is cut, set aside in a file, and reported.
+
+A frame is the line `record <bytes> <sha256> <ledger file>`, the document's bytes, and a line feed; the sum is over the
+file's name, a line feed and the bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import LedgerError
+from harness.failpoints import failpoint
+from harness.formats.ledger_documents import field_of, hash_of, render, split
+from harness.formats.ledger_heads import end_of
+from harness.workspace.files import atomic_write, sync_directory
+
+HEADER = b"# kernel-harness spool, format 1\n"
+_FRAME = re.compile(rb"record (\d{1,12}) ([0-9a-f]{64}) ([^\n]+)\n")
+_SEGMENT = re.compile(r"\d{8}\.spool")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One spooled document, and the ledger file it belongs to."""
+
+    file: str
+    raw: bytes
+
+    @property
+    def seq(self) -> int:
+        """The document's place in its file."""
+        return int(field_of(self.raw, "seq") or 0)
+
+    @property
+    def hash(self) -> str:
+        """The document's hash, as the next one's `prev` gives it."""
+        return hash_of(self.raw)
+
+
+@dataclass
+class Spool:
+    """One writer's spool, open for appending. The caller holds the writer's lock."""
+
+    directory: Path
+    recovered: list[str] = field(default_factory=list)
+    """Sentences about what was torn and cut when the spool was opened."""
+    _fd: int | None = None
+    _path: Path | None = None
+    _size: int = 0
+    _last: int = 0
+
+    @classmethod
+    def open(cls, directory: Path) -> Spool:
+        """Open a writer's spool: cut torn tails, and start a new segment with the next record.
+
+        Raises:
+            LedgerError: the directory cannot be written, or a record is damaged that has whole ones after it.
+        """
+        spool = cls(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for path in segments(directory):
+                spool._last = int(path.stem)
+                spool._mend(path)
+        except OSError as error:
+            raise _unwritable(directory, error) from error
+        return spool
+
+    def append(self, record: Record) -> None:
+        """Write one record and fsync it. When this raises, nothing of the record is kept.
+
+        Raises:
+            LedgerError: the disk is full, the spool is read-only, or it cannot be written for another reason.
+        """
+        frame = _frame(record)
+        try:
+            if self._fd is None:
+                self._start_segment()
+            fd = self._fd
+            assert fd is not None  # noqa: S101 - set by _start_segment
+            os.ftruncate(fd, self._size)  # a failed append before this one may have left bytes
+            failpoint("spool.before_write")
+            _write(fd, frame[: len(frame) // 2], self._size)
+            failpoint("spool.half_written")
+            _write(fd, frame[len(frame) // 2 :], self._size + len(frame) // 2)
+            failpoint("spool.before_sync")
+            os.fsync(fd)
+        except OSError as error:
+            self._undo()
+            raise _unwritable(self.directory, error) from error
+        self._size += len(frame)
+        failpoint("spool.after_sync")
+
+    def close_segment(self) -> list[Path]:
+        """Close the open segment, and name every closed one, oldest first."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd, self._path, self._size = None, None, 0
+        failpoint("spool.after_close_segment")
+        return segments(self.directory)
+
+    def drop(self, closed: list[Path]) -> None:
+        """Delete segments whose records are on the coordination branch, oldest first."""
+        failpoint("spool.before_drop")
+        try:
+            for path in closed:
+                path.unlink(missing_ok=True)
+                failpoint("spool.after_drop_one")
+            sync_directory(self.directory)
+        except OSError as error:
+            raise _unwritable(self.directory, error) from error
+        failpoint("spool.after_drop")
+
+    def close(self) -> None:
+        """Close the open segment's file; its records stay."""
+        self.close_segment()
+
+    def _start_segment(self) -> None:
+        path = self.directory / f"{self._last + 1:08d}.spool"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._fd, self._path = fd, path
+        _write(fd, HEADER, 0)
+        sync_directory(self.directory)
+        self._size = len(HEADER)
+        self._last += 1
+        failpoint("spool.after_new_segment")
+
+    def _undo(self) -> None:
+        """Take back what a failed append left; should that fail too, the next append or opening does it."""
+        if self._fd is None:
+            return
+        try:
+            if self._size:
+                os.ftruncate(self._fd, self._size)
+            else:  # the segment itself could not be started
+                os.close(self._fd)
+                self._fd = None
+                if self._path is not None:
+                    self._path.unlink(missing_ok=True)
+        except OSError:
+            return
+
+    def _mend(self, path: Path) -> None:
+        """Cut a segment's torn tail, set it aside, and report it."""
+        content = path.read_bytes()
+        whole = len(HEADER) if content.startswith(HEADER) else 0
+        whole += sum(len(_frame(record)) for record in _records(content))
+        if whole == len(content):
+            return
+        torn = content[whole:]
+        later = next((match for match in _FRAME.finditer(torn) if match.start() and _whole(torn, match)), None)
+        if later is not None:
+            raise LedgerError(
+                f"a record is damaged at byte {whole}, and whole ones follow it at byte {whole + later.start()}: "
+                "not the torn tail of a crash, but a disk or an editor",
+                where=str(path),
+                remedy=f"keep a copy of the file, then cut it: `truncate -s {whole} '{path}'`; "
+                "what follows is lost to the ledger",
+            )
+        aside = path.with_suffix(f".torn-at-{whole}")
+        if aside.exists() and aside.read_bytes() != torn:
+            aside = path.with_suffix(f".torn-at-{whole}-{hashlib.sha256(torn).hexdigest()[:8]}")
+        atomic_write(aside, torn)
+        failpoint("spool.torn_set_aside")
+        if whole > len(HEADER):
+            with path.open("r+b") as file:
+                file.truncate(whole)
+                os.fsync(file.fileno())
+        else:
+            path.unlink()
+            sync_directory(self.directory)
+        failpoint("spool.torn_cut")
+        self.recovered.append(
+            f"{path}: the last {len(torn)} bytes were a record torn by a crash, never acknowledged: cut, "
+            f"and set aside in {aside.name}"
+        )
+
+
+def segments(directory: Path) -> list[Path]:
+    """A spool's segments, oldest first."""
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if _SEGMENT.fullmatch(path.name))
+
+
+def read_segment(path: Path) -> list[Record]:
+    """The whole records of a segment. A tail that is torn, or being written right now, is left out.
+
+    A segment that has gone has been committed: its records are on the branch.
+    """
+    try:
+        return _records(path.read_bytes())
+    except FileNotFoundError:
+        return []
+
+
+def read_all(spools: Path) -> list[Record]:
+    """Every writer's whole records, each file's in order. Any process may read while the writers write."""
+    if not spools.is_dir():
+        return []
+    directories = sorted(path for path in spools.iterdir() if path.is_dir())
+    return [record for directory in directories for path in segments(directory) for record in read_segment(path)]
+
+
+def signature(spools: Path) -> str:
+    """Changes whenever a spool's records do; cheap."""
+    if not spools.is_dir():
+        return ""
+    parts = []
+    for directory in sorted(path for path in spools.iterdir() if path.is_dir()):
+        for path in segments(directory):
+            try:
+                parts.append(f"{directory.name}/{path.name}={path.stat().st_size}")
+            except FileNotFoundError:
+                continue
+    return " ".join(parts)
+
+
+def _records(content: bytes) -> list[Record]:
+    if not content.startswith(HEADER):
+        return []
+    records, position = [], len(HEADER)
+    while (match := _FRAME.match(content, position)) and _whole(content, match):
+        end = match.end() + int(match[1])
+        records.append(Record(match[3].decode("utf-8", "surrogateescape"), content[match.end() : end]))
+        position = end + 1
+    return records
+
+
+def _whole(content: bytes, match: re.Match[bytes]) -> bool:
+    end = match.end() + int(match[1])
+    raw = content[match.end() : end]
+    return content[end : end + 1] == b"\n" and _checksum(match[3], raw) == match[2]
+
+
+def _frame(record: Record) -> bytes:
+    name = record.file.encode("utf-8", "surrogateescape")
+    return b"record %d %s %s\n%s\n" % (len(record.raw), _checksum(name, record.raw), name, record.raw)
+
+
+def _checksum(name: bytes, raw: bytes) -> bytes:
+    return hashlib.sha256(name + b"\n" + raw).hexdigest().encode()
+
+
+def _write(fd: int, data: bytes, offset: int) -> None:
+    """Write all of `data`; a full disk may take only a part and say so at the next attempt."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _unwritable(directory: Path, error: OSError) -> LedgerError:
+    if error.errno in _FULL:
+        return LedgerError(
+            f"no space left to write the ledger's spool ({error.strerror}); nothing of the entry was kept",
+            where=str(directory),
+            remedy="free some space (`df -h` shows where), then start again: everything entered before is safe",
+        )
+    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        return LedgerError(
+            f"the ledger's spool cannot be written ({error.strerror})",
+            where=str(directory),
+            remedy=f"make it writable for this user: `ls -ld '{directory}'` shows who may",
+        )
+    return LedgerError(
+        f"the ledger's spool cannot be written ({error.strerror or error})",
+        where=str(directory),
+        remedy="mend the disk or file system, then start again: everything entered before is safe",
+    )
+
+
+def record_of(file: str, document: Mapping[str, Any]) -> Record:
+    """A document as the spool takes it."""
+    return Record(file, render(document))
+
+
+def still_to_commit(file: str, records: Sequence[Record], content: bytes | None) -> list[Record]:
+    """Those of a file's spooled records that the branch's file does not hold yet.
+
+    A crash between the commit and the deletion of the spool's segment leaves records in both places; they are the same
+    when file, seq and hash are.
+
+    Raises:
+        LedgerError: the records do not go on from the file's end.
+    """
+    end = end_of(content, file)
+    before = end.hash if end else None
+    if records and field_of(records[0].raw, "prev") == before:
+        return list(records)
+    held = {document.hash for document in split(content or b"", file)}
+    fresh = [record for record in records if record.hash not in held]
+    if fresh and field_of(fresh[0].raw, "prev") != before:
+        raise LedgerError(
+            f"the branch's file ends at seq {end.seq if end else 0}, and the spool goes on from seq "
+            f"{fresh[0].seq - 1} of another chain: committed entries were removed from the branch or changed",
+            where=file,
+            remedy="nothing spooled is lost. Bring the branch's commits back (`git reflog` of the coordination branch "
+            "shows them), then start again",
+        )
+    return fresh

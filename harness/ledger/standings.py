@@ -1,0 +1,220 @@
+"""What the ledger says about every problem right now, and the rules that make a champion. From the index alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.ledger.index_filling import short_id
+from harness.ledger.ledger import problem_of
+from harness.model.verdict import EntryKind, Trust, Verdict
+
+
+class Measured(Protocol):
+    """What the rules look at: a `Row` of the index."""
+
+    @property
+    def verdict(self) -> str | None: ...  # noqa: D102
+    @property
+    def trust(self) -> str | None: ...  # noqa: D102
+    @property
+    def low(self) -> float | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Gain:
+    """An evaluation whose whole interval lies above the last gain's speed-up."""
+
+    evaluation: int
+    """How many evaluations the problem had then, this one included."""
+    seq: int
+    speedup: float
+    worker: str | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One problem, for one target and run, as it stands. Numbers are of the problem as it is now (its digest)."""
+
+    problem: str
+    problem_digest: str | None = None
+    """Of the latest entry; entries of earlier forms of the problem are counted, but are no champions."""
+    baseline_us: float | None = None
+    """Geometric mean over the workloads of the fastest correct baseline, in microseconds.
+
+    By the clock of the champion, or else of `best`: where that is a sealed one, as it was raced.
+    """
+    champion: Row | None = None
+    """The confirmation with the highest lower bound; it cites its evaluation."""
+    best: Row | None = None
+    """The PASSED evaluation with the highest speed-up, confirmed or not."""
+    evaluations: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, int] = field(default_factory=dict)
+    """Evaluations per worker."""
+    duplicates: int = 0
+    """Evaluations of a tree that had one already (under another judge version or digest)."""
+    gains: tuple[Gain, ...] = ()
+    since_gain: int = 0
+    """Evaluations since the last gain."""
+    cost_s: float = 0.0
+    """Seconds of building and judging, confirmations included."""
+    last_at: str | None = None
+    """Of the last evaluation."""
+    entries: int = 0
+    """Of every kind."""
+
+
+def rank(measured: Measured) -> tuple[bool, float]:
+    """The order of PASSED measurements: by the interval's lower bound, every launch-bound one below all others.
+
+    Bounded and sealed numbers compare as they are: each is a ratio of two measurements by the same clock. One rule of
+    order for all three is needed because "a launch-bound number never outranks a sealed one" alone would go in circles
+    (sealed 1.2 > launch-bound 3.0 > bounded 2.0 > sealed 1.2).
+    """
+    return measured.trust != Trust.LAUNCH_BOUND, measured.low if measured.low is not None else 0.0
+
+
+def needs_confirmation(evaluation: Measured, champion: Measured | None) -> bool:
+    """Is this evaluation worth a second, fresh one: PASSED, surely faster than the baseline and than the champion?"""
+    return is_new_champion(evaluation, champion)
+
+
+def is_new_champion(confirmation: Measured, champion: Measured | None) -> bool:
+    """Does this confirmation make a champion: PASSED, its lower bound above 1 and above the champion's?"""
+    if confirmation.verdict != Verdict.PASSED or confirmation.low is None or confirmation.low <= 1.0:
+        return False
+    return champion is None or rank(confirmation) > rank(champion)
+
+
+def champion_of(confirmations: Iterable[Row]) -> Row | None:
+    """The champion among a problem's confirmations (one target, one run, one digest); the earliest of equals."""
+    champion: Row | None = None
+    for confirmation in sorted(confirmations, key=lambda row: row.seq):
+        if is_new_champion(confirmation, champion):
+            champion = confirmation
+    return champion
+
+
+def standings(
+    index: Index, problems: Sequence[str], target: str | None = None, run: str | None = None
+) -> tuple[Standing, ...]:
+    """Every problem's standing, in the order given; a problem without entries has an empty one.
+
+    Args:
+        index: refreshed by the caller.
+        problems: their keys.
+        target: null for all targets together.
+        run: null for all runs together; baselines are every run's.
+    """
+    wanted = {"problem": problems[0] if len(problems) == 1 else None, "target": target, "run": run}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    same = "".join(f" AND {name} = :{name}" for name in given)
+    shared = same.replace("run = :run", "(run = :run OR kind = 'baseline')")
+    others: dict[str, list[Row]] = {}
+    for kind in EntryKind:
+        if kind is not EntryKind.EVALUATION:
+            for row in index.select(f"WHERE kind = '{kind}'{shared} ORDER BY problem, seq", given):
+                others.setdefault(row.problem, []).append(row)
+    columns = ", ".join(_Evaluations._fields)
+    sql = f"SELECT problem, {columns} FROM entries WHERE kind = 'evaluation'{same} ORDER BY problem, seq"  # noqa: S608
+    evaluations = {
+        problem: _Evaluations(*tuple(zip(*group, strict=True))[1:])
+        for problem, group in groupby(index.query(sql, given), key=itemgetter(0))
+    }
+    return tuple(
+        _standing(index, problem, others.get(problem, []), evaluations.get(problem, _NONE)) for problem in problems
+    )
+
+
+def known_problems(index: Index) -> list[str]:
+    """Every problem that has entries, of whichever run."""
+    committed = (problem_of(str(file)) for (file,) in index.query("SELECT file FROM files"))
+    spooled = (str(problem) for (problem,) in index.query("SELECT DISTINCT problem FROM entries WHERE committed = 0"))
+    return sorted({*filter(None, committed), *spooled})
+
+
+def known_targets(index: Index, run: str) -> list[str]:
+    """Every target that a run has entries for."""
+    found = index.query("SELECT DISTINCT target FROM entries WHERE run = ? ORDER BY target", (run,))
+    return [str(target) for (target,) in found]
+
+
+class _Evaluations(NamedTuple):
+    """A problem's evaluations, oldest first, as columns: those of the index `standing`, so that SQLite reads no more.
+
+    Columns and not rows, because counting and summing 100,000 of them then takes no Python per evaluation.
+    """
+
+    seq: tuple[int, ...] = ()
+    verdict: tuple[str, ...] = ()
+    worker: tuple[str | None, ...] = ()
+    speedup: tuple[float | None, ...] = ()
+    low: tuple[float | None, ...] = ()
+    cost_s: tuple[float | None, ...] = ()
+    form: tuple[int, ...] = ()
+    """`short_id` of the problem's digest."""
+    candidate: tuple[int | None, ...] = ()
+    """`short_id` of the tree."""
+
+
+_NONE = _Evaluations()
+
+
+def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations) -> Standing:
+    count = len(made.seq)
+    last = index.row(problem, made.seq[-1]) if count else None
+    newest = max([*others, *([last] if last else [])], key=lambda row: row.seq, default=None)
+    digest = newest.problem_digest if newest else None
+    gains, best = _gains_and_best(made, short_id(digest))
+    present = sorted((row for row in others if row.problem_digest == digest), key=lambda row: row.seq)
+    baselines = [row.baseline_us for row in present if row.kind == EntryKind.BASELINE and row.baseline_us]
+    champion = champion_of(row for row in present if row.kind == EntryKind.CONFIRMATION)
+    fastest = index.row(problem, best) if best else None
+    shown = champion or fastest
+    if shown and shown.trust == Trust.SEALED and shown.baseline_us:
+        baselines.append(shown.baseline_us)
+    return Standing(
+        problem=problem,
+        problem_digest=digest,
+        baseline_us=baselines[-1] if baselines else None,
+        champion=champion,
+        best=fastest,
+        evaluations=count,
+        verdicts=dict(Counter(made.verdict)),
+        workers={worker or "": number for worker, number in Counter(made.worker).items()},
+        duplicates=count - len(set(made.candidate)),
+        gains=gains,
+        since_gain=count - (gains[-1].evaluation if gains else 0),
+        cost_s=sum(row.cost_s or 0.0 for row in others) + sum(filter(None, made.cost_s)),
+        last_at=last.at if last else None,
+        entries=len(others) + count,
+    )
+
+
+def _gains_and_best(made: _Evaluations, form: int | None) -> tuple[tuple[Gain, ...], int | None]:
+    """The gains, and the `seq` of the fastest that passed, among evaluations of the problem's present form.
+
+    A gain's whole interval lies above the last gain's speed-up: luck alone seldom makes one.
+    """
+    gains: list[Gain] = []
+    best, highest, mark = None, 0.0, 0.0
+    each = zip(made.seq, made.verdict, made.worker, made.speedup, made.low, made.form, strict=True)
+    for number, (seq, verdict, worker, speedup, low, its_form) in enumerate(each, 1):
+        if speedup is None or speedup <= mark or verdict != _PASSED or its_form != form:
+            continue
+        if speedup > highest:
+            best, highest = seq, speedup
+        if (speedup if low is None else low) > mark:
+            gains.append(Gain(number, seq, speedup, worker))
+            mark = speedup
+    return tuple(gains), best
+
+
+_PASSED = str(Verdict.PASSED)

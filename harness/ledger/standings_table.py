@@ -1,0 +1,97 @@
+"""Standings in words: the table of `harness status`, of a finished run, and of COORDINATION.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from harness.ledger.entry_rows import Row
+from harness.ledger.standings import Standing
+
+HEADINGS = ("problem", "baseline", "best", "speed-up [95 %]", "score", "verdicts", "entries")
+
+
+def cells(standing: Standing) -> tuple[str, ...]:
+    """One standing as the table's cells, in the order of `HEADINGS`."""
+    shown = standing.champion or standing.best
+    confirmed = "" if standing.champion or not standing.best else " unconfirmed"
+    return (
+        standing.problem,
+        microseconds(standing.baseline_us),
+        microseconds(shown.latency_us if shown else None),
+        f"{speedup(shown)}{confirmed}" if shown else "-",
+        f"{shown.score:.2f}" if shown and shown.score is not None else "-",
+        verdicts(standing),
+        str(standing.entries),
+    )
+
+
+def markdown(standings: Iterable[Standing]) -> str:
+    """The table as Markdown."""
+    rows = [HEADINGS, tuple("---" for _ in HEADINGS), *(cells(standing) for standing in standings)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+
+
+def for_scripts(standing: Standing) -> dict[str, Any]:
+    """A standing as JSON has it."""
+    return {
+        "problem": standing.problem,
+        "baseline_us": standing.baseline_us,
+        "champion": _candidate(standing.champion),
+        "best": _candidate(standing.best),
+        "evaluations": standing.evaluations,
+        "verdicts": dict(standing.verdicts),
+        "workers": dict(standing.workers),
+        "duplicates": standing.duplicates,
+        "since_gain": standing.since_gain,
+        "cost_s": round(standing.cost_s, 3),
+        "entries": standing.entries,
+        "last_at": standing.last_at,
+    }
+
+
+def speedup(row: Row) -> str:
+    """`1.38x [1.36, 1.40]`, as far as the row has it; how far to trust it where that is less than usual."""
+    if row.speedup is None:
+        return "-"
+    interval = f" [{row.low:.3f}, {row.high:.3f}]" if row.low is not None and row.high is not None else ""
+    return f"{row.speedup:.3f}x{interval}{' launch-bound' if row.trust == 'launch-bound' else ''}"
+
+
+def microseconds(value: float | None) -> str:
+    """A time with three digits: `8.10 us`, `541 us`, `12.3 ms`."""
+    if value is None:
+        return "-"
+    number, unit = (value / 1000, "ms") if value >= 10_000 else (value, "us")
+    return f"{number:.{2 if number < 10 else 1 if number < 100 else 0}f} {unit}"
+
+
+def verdicts(standing: Standing) -> str:
+    """`18 PASSED, 2 COMPILE_ERROR`, the most frequent first."""
+    ordered = sorted(standing.verdicts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} {verdict}" for verdict, count in ordered) or "-"
+
+
+def totals(standings: Sequence[Standing]) -> str:
+    """One line about all problems together."""
+    faster = sum(standing.champion is not None for standing in standings)
+    evaluations = sum(standing.evaluations for standing in standings)
+    return f"{faster} of {len(standings)} problems have a confirmed speed-up; {evaluations} evaluations"
+
+
+def _candidate(row: Row | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    return {
+        "seq": row.seq,
+        "evaluation": row.cites if row.kind == "confirmation" else row.seq,
+        "commit": row.commit,
+        "tree": row.tree,
+        "worker": row.worker,
+        "latency_us": row.latency_us,
+        "speedup": row.speedup,
+        "speedup_ci95": None if row.low is None else [row.low, row.high],
+        "score": row.score,
+        "trust": row.trust,
+        "at": row.at,
+    }

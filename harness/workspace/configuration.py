@@ -1,0 +1,131 @@
+"""harness.yaml: defaults, the file, the command line, in this order; the code gets one frozen object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from harness.errors import ConfigurationError
+from harness.formats.schema import shown, validated
+from harness.formats.source_lines import parse_yaml
+from harness.model.config import Config
+from harness.workspace.directories import CONFIG_NAME, Workspace
+
+COMMAND_LINE = "the command line"
+DEFAULT_YAML = """\
+# How this workspace runs. Every key is optional; `harness doctor` prints them all with where each value comes from.
+
+run: main                     # the experiment: ledger entries and branches carry its name
+coordination_branch: {branch}     # holds COORDINATION.md and ledger/
+# target: cpu                 # what solutions are tuned for; by default the device's own name (cpu, h200, b200 ...)
+# devices: [cpu]              # cpu, cuda, cuda:0 ...; by default cuda where there is one, else cpu
+# workers: 2
+# problems: ["*"]             # globs over problem keys, such as "starter/*"
+# languages: []               # languages a run allows; empty: all
+
+# agent:
+#   kind: tuner               # claude, command or tuner; by default claude with a GPU and a key, else tuner
+#   model: claude-opus-4-5    # by default the CLI's own
+#   per_session: {{usd: 5, turns: 300}}   # docs/agents.md has every limit
+#   per_worker: {{usd: 50}}
+#   overall: {{usd: 100}}
+
+# planner:
+#   kind: policy              # claude: a model may propose another table, within checked limits
+
+# policy:
+#   slice_evaluations: 4      # a worker stays so long on a problem while others are less covered
+#   stale_after: 20           # evaluations without gain that make a problem stale
+#   return_after: 60          # evaluations elsewhere before a stale problem is tried again
+
+# judge:
+#   half_width_cpu: 0.02      # timing stops when the interval is this narrow
+#   half_width_gpu: 0.005
+#   max_judge_s: 60
+#   sandbox: bubblewrap       # `none` runs agents' code unconfined, and every entry says so
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of the resolved configuration and where its value comes from."""
+
+    key: str
+    value: object
+    source: str
+    """`default`, `harness.yaml:LINE`, or the command line."""
+
+
+def load_config(workspace: Workspace, overrides: Mapping[str, object] | None = None) -> Config:
+    """The resolved configuration.
+
+    Args:
+        workspace: whose harness.yaml is read.
+        overrides: dotted key -> value from the command line; None values count as not given.
+
+    Raises:
+        FormatError: harness.yaml names a key that does not exist or a value that does not fit, with its line.
+        ConfigurationError: a value of the command line does not fit, or the file cannot be read.
+    """
+    document, _ = _read(workspace)
+    return _resolve(document, overrides or {})
+
+
+def explain_config(workspace: Workspace, overrides: Mapping[str, object] | None = None) -> list[Setting]:
+    """Every key with its value and source, in the order of `harness.model.config`."""
+    document, lines = _read(workspace)
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    config = _resolve(document, given)
+    found = []
+    for path, value in _leaves(config):
+        key = ".".join(path)
+        in_file = f"{CONFIG_NAME}:{lines[path]}" if path in lines else "default"
+        found.append(Setting(key, value, COMMAND_LINE if key in given else in_file))
+    return found
+
+
+def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, ...], int]]:
+    where = shown(workspace.config_file)
+    try:
+        text = workspace.config_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"cannot be read: {error}", where=where, remedy="mend it, or move it away and type `harness init`"
+        ) from error
+    document, lines = parse_yaml(text, where=where)
+    document = {} if document is None else document
+    _, errors = validated(Config, document, where=where, lines=lambda: lines)
+    if errors:
+        raise errors[0]
+    return document, lines
+
+
+def _resolve(document: Mapping[str, Any], overrides: Mapping[str, object]) -> Config:
+    merged: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
+    for key, value in overrides.items():
+        if value is None:
+            continue
+        *parents, leaf = key.split(".")
+        section = merged
+        for parent in parents:
+            section[parent] = dict(section.get(parent) or {})
+            section = section[parent]
+        section[leaf] = list(value) if isinstance(value, tuple) else value
+    config, errors = validated(Config, merged, where=COMMAND_LINE, lines=dict)
+    if config is None:  # the file alone is sound by then, so what is wrong was typed
+        raise ConfigurationError(errors[0].what, where=COMMAND_LINE)
+    return config
+
+
+def _leaves(section: BaseModel, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
+    found: list[tuple[tuple[str, ...], object]] = []
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            found += _leaves(value, (*path, name))
+        else:
+            found.append(((*path, name), value))
+    return found

@@ -1,0 +1,325 @@
+"""A client of judge processes: started, asked, watched over and started again.
+
+Everything that knows that a judge is a process on this host stands in this file. To the rest of the daemon a
+judge is something that gets requests and, some time later, answers or is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from harness.failpoints import failpoint
+from harness.model.config import Config
+from harness.model.judging import JudgeAnswer, JudgeEvent, JudgeProgress, JudgeReady, JudgeRequest
+from harness.workspace.directories import Workspace
+
+START_S = 180.0
+"""A judge imports torch and calibrates its clock before it is ready; on a slow, cold disk that takes minutes."""
+MARGIN_S = 420.0
+"""Beyond the judge's own limit, which is what ends a candidate that hangs: this one is for a judge that does.
+
+The judge's limit counts from the first round on; building an extension before that may take 300 s.
+"""
+BASELINE_FACTOR = 15.0
+"""A baseline request times every variant on every workload by each of the device's clocks, and compiles one first."""
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 30.0
+_LOG_BYTES = 5_000_000
+
+_EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer] = TypeAdapter(JudgeEvent)
+
+State = Literal["waiting", "starting", "idle", "busy", "closed"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A judge wrote a line."""
+
+    device: str
+    life: int
+    """Which process of this client: news of an earlier one come too late."""
+    event: JudgeReady | JudgeProgress | JudgeAnswer
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A judge's process is over."""
+
+    device: str
+    life: int
+    how: str
+
+
+News = Said | Ended
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A request has its answer."""
+
+    request: JudgeRequest
+    answer: JudgeAnswer
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The judge is gone, and with it the request that it was at work on, if any."""
+
+    request: JudgeRequest | None
+    how: Literal["ended", "deadline"]
+    reason: str
+
+
+def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
+    """One name per judge: `cuda:0,1` is `cuda:0` and `cuda:1`; nothing is `cpu`."""
+    names: list[str] = []
+    for device in devices or ("cpu",):
+        kind, _, units = device.partition(":")
+        names += [f"{kind}:{unit.strip()}" for unit in units.split(",")] if units else [kind]
+    return tuple(dict.fromkeys(names))
+
+
+def judge_command(device: str, workspace: Workspace, config: Config) -> list[str]:
+    """The command line of the judge of one device."""
+    replaced = os.environ.get("HARNESS_JUDGE_COMMAND")
+    program = shlex.split(replaced) if replaced else [sys.executable, "-m", "harness.judge"]
+    return [*program, "--device", device, "--cache", str(workspace.cache), "--sandbox", config.judge.sandbox]
+
+
+def deadline_s(request: JudgeRequest) -> float:
+    """How long to wait for an answer before the judge counts as hung."""
+    factor = BASELINE_FACTOR if request.kind == "baseline" else 1.0
+    return request.max_judge_s * factor + MARGIN_S
+
+
+class JudgeClient:
+    """The judge of one device. All methods are for one thread; `post` is called from others.
+
+    Args:
+        device: `cpu`, `cuda:0` ...
+        command: the judge's command line.
+        log_file: where its stderr goes.
+        post: gets the news; the caller hands each back to `hear` in its own thread.
+        target: what its candidates are tuned for, where that is not the device's own.
+        start_within_s: a judge that is not ready by then is ended.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        command: Sequence[str],
+        log_file: Path,
+        post: Callable[[News], None],
+        *,
+        target: str | None = None,
+        start_within_s: float = START_S,
+    ) -> None:
+        self.device = device
+        self.log_file = log_file
+        self.state: State = "waiting"
+        self.ready: JudgeReady | None = None
+        self.request: JudgeRequest | None = None
+        self.progress: JudgeProgress | None = None
+        self.failures = 0
+        """Losses since the last answer."""
+        self._target = target
+        self._command = list(command)
+        self._post = post
+        self._start_within_s = start_within_s
+        self._life = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._until = 0.0
+        """Waiting: when to start again. Starting and busy: when to give up."""
+        self._allowed_s = 0.0
+        self._log_from = 0
+        self._overdue = False
+
+    @property
+    def pid(self) -> int | None:
+        """The judge's process, while there is one."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the process; it says when it is ready."""
+        self._life += 1
+        self.state, self.ready, self.progress = "starting", None, None
+        self._overdue = False
+        self._allowed_s = self._start_within_s
+        self._until = time.monotonic() + self._allowed_s
+        failpoint("daemon.before_judge_start")
+        try:
+            self._process = self._open()
+        except OSError as error:
+            self._post(Ended(self.device, self._life, f"cannot be started: {error}"))
+            return
+        failpoint("daemon.after_judge_start")
+        self._reader = threading.Thread(
+            target=_listen, args=(self._process, self.device, self._life, self._post), name=f"judge-{self.device}"
+        )
+        self._reader.start()
+
+    def _open(self) -> subprocess.Popen[bytes]:
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        _rotate(self.log_file)
+        with self.log_file.open("ab") as log:
+            self._log_from = log.tell()
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # its own process group: Ctrl-C is for the daemon, a kill is for all of it
+            )
+
+    def ask(self, request: JudgeRequest, *, within_s: float | None = None) -> None:
+        """Send a request to an idle judge."""
+        if self.state != "idle" or self._process is None or self._process.stdin is None:
+            raise RuntimeError(f"the judge of {self.device} is {self.state}, not idle")
+        self.state, self.request, self.progress = "busy", request, None
+        self._allowed_s = within_s if within_s is not None else deadline_s(request)
+        self._until = time.monotonic() + self._allowed_s
+        line = json.dumps(request.model_dump(mode="json")).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # it has ended: that news is on its way
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+    def hear(self, news: News) -> JudgeReady | JudgeProgress | Answered | Lost | None:
+        """What a piece of news means now; None when it is about a process before this one."""
+        if news.life != self._life or self.state == "closed":
+            return None
+        if isinstance(news, Ended):
+            return self._lost(news.how)
+        event = news.event
+        if isinstance(event, JudgeReady):
+            self.ready, self.state = event.model_copy(update={"target": self._target or event.target}), "idle"
+            return self.ready
+        if self.request is None or event.id != self.request.id:
+            return None  # an answer to nothing that was asked
+        if isinstance(event, JudgeProgress):
+            self.progress = event
+            return event
+        answered = Answered(self.request, event)
+        self.state, self.request, self.progress, self.failures = "idle", None, None, 0
+        return answered
+
+    def tick(self) -> None:
+        """Start again when the pause is over; end a judge that is overdue (its loss comes as news)."""
+        now = time.monotonic()
+        if now < self._until:
+            return
+        if self.state == "waiting":
+            self.start()
+        elif self.state in {"starting", "busy"} and not self._overdue and self._process is not None:
+            self._overdue = True
+            _signal_group(self._process, signal.SIGKILL)
+
+    def next_tick(self) -> float | None:
+        """When `tick` has something to do, on the monotonic clock."""
+        return self._until if self.state in {"waiting", "starting", "busy"} else None
+
+    def close(self, *, grace_s: float = 3.0) -> None:
+        """End the process and all of its group, and join the reader."""
+        self.hang_up()
+        process, reader = self._process, self._reader
+        if process is not None and reader is not None:
+            reader.join(timeout=grace_s)  # the reader reaps the process
+            if reader.is_alive():
+                _signal_group(process, signal.SIGKILL)
+                reader.join(timeout=grace_s)
+        self._forget()
+
+    def hang_up(self) -> None:
+        """Ask the process to end, without waiting for it."""
+        self.state = "closed"
+        if self._process is None:
+            return
+        self._close_stdin()
+        _signal_group(self._process, signal.SIGTERM)
+
+    def _lost(self, how: str) -> Lost:
+        request, overdue = self.request, self._overdue
+        what = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s" if overdue else how
+        self.failures += 1
+        self.state, self.request, self.progress, self.ready = "waiting", None, None, None
+        self._forget()
+        self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
+        last = _last_line(self.log_file, self._log_from)
+        said = f" (its last words: {last})" if last else ""
+        return Lost(request, "deadline" if overdue else "ended", f"the judge of {self.device} {what}{said}")
+
+    def _forget(self) -> None:
+        """The process is over: join its reader and close its stdin."""
+        if self._reader is not None:
+            self._reader.join(timeout=5)
+        self._close_stdin()
+        self._process = self._reader = None
+
+    def _close_stdin(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # unsent bytes for a process that has ended
+                self._process.stdin.close()
+
+
+def _listen(process: subprocess.Popen[bytes], device: str, life: int, post: Callable[[News], None]) -> None:
+    """Read lines until the process is over, then end its group, reap it and say so."""
+    broken: str | None = None
+    assert process.stdout is not None  # noqa: S101 - opened as a pipe
+    with process.stdout as lines:
+        for line in lines:
+            try:
+                post(Said(device, life, _EVENTS.validate_json(line)))
+            except ValidationError:
+                broken = f"wrote a line that is not the protocol: {line[:120]!r}"
+                break
+    # Not reaped yet, so that its number still names its group and nothing else.
+    if not broken and not _ends(process, within_s=5.0):
+        broken = "closed its output and went on running"
+    _signal_group(process, signal.SIGKILL)
+    code = process.wait()
+    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    post(Ended(device, life, broken or ended))
+
+
+def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    if process.returncode is None:  # reaped processes have no group to name
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+def _rotate(log_file: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if log_file.stat().st_size > _LOG_BYTES:
+            log_file.replace(log_file.with_suffix(".log.1"))
+
+
+def _last_line(log_file: Path, start: int) -> str:
+    """The last line written at or after byte `start`, or nothing."""
+    with contextlib.suppress(OSError), log_file.open("rb") as log:
+        log.seek(max(log.seek(0, os.SEEK_END) - 2000, start))
+        lines = log.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""

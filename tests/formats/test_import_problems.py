@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import ConfigurationError, FormatError
+from harness.formats.import_problems import import_problems, problem_named
+from harness.formats.import_solutions import solution_from_json
+from harness.formats.problems import list_problems, load_problem
+from harness.formats.solutions import load_solution
+from harness.workspace.starter_problems import SUITE, shipped_files
+from tests.formats.problem_files import (
+    DEFINITION,
+    WORKLOAD,
+    definition,
+    workload,
+    write_problem,
+    write_safetensors,
+    write_solution,
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def left_behind(problems: Path) -> list[str]:
+    return [str(path) for path in problems.rglob(".import-*")]
+
+
+def test_a_problem_drops_in_unchanged(here: Path) -> None:
+    source = write_problem(here / "bench/L1/scaled_rows")
+    (source / "reference.py").write_text("x")
+    (source / "solution_triton.json").write_text("{}")
+    found = import_problems(source, here / "problems")
+    assert [(one.key, one.usable, one.workloads) for one in found] == [("L1/scaled_rows", True, 1)]
+    problem = load_problem(here / "problems/L1/scaled_rows")
+    assert problem.key == "L1/scaled_rows"
+    target = here / "problems/L1/scaled_rows"
+    assert (target / "definition.json").read_bytes() == (source / "definition.json").read_bytes()
+    assert sorted(path.name for path in target.iterdir()) == ["definition.json", "reference.py", "workload.jsonl"]
+    assert left_behind(here) == []
+
+
+def test_of_a_directory_of_problems_the_good_come_in_and_the_bad_are_named(here: Path) -> None:
+    write_problem(here / "bench/L1/good")
+    write_problem(here / "bench/L2/bad", definition(name=3))
+    write_problem(here / "bench/L2/climbs", DEFINITION, workload(axes={"rows": 1}))
+    found = {one.key: one for one in import_problems(here / "bench", here / "problems")}
+    assert [key for key, one in found.items() if one.usable] == ["L1/good"]
+    assert str(found["L2/bad"].errors[0]) == "bench/L2/bad/definition.json:2: `name` is 3; expected a string"
+    assert "break the definition's constraint" in found["L2/climbs"].errors[0].what
+    assert list_problems(here / "problems") == ["L1/good"]
+    assert sorted(path.name for path in (here / "problems").iterdir()) == ["L1"]
+
+
+def test_the_suite_can_be_chosen_and_names_are_made_plain(here: Path) -> None:
+    source = write_problem(here / "odd suite" / "01 scaled rows")
+    assert [one.key for one in import_problems(source, here / "problems")] == ["odd_suite/01_scaled_rows"]
+    assert [one.key for one in import_problems(source, here / "problems", suite="L9")] == ["L9/01_scaled_rows"]
+
+
+def test_what_is_there_is_kept_unless_asked(here: Path) -> None:
+    source = write_problem(here / "L1/p")
+    import_problems(source, here / "problems")
+    write_solution(here / "problems/L1/p/solutions/cpu")
+    write_problem(source, definition(description="newer"))
+    (again,) = import_problems(source, here / "problems")
+    assert [str(error) for error in again.errors] == [
+        "problems/L1/p: `L1/p` is there already\n  overwrite it with --replace"
+    ]
+    (replaced,) = import_problems(source, here / "problems", replace=True)
+    assert replaced.usable
+    problem = load_problem(here / "problems/L1/p")
+    assert problem.definition.description == "newer"
+    assert load_solution(here / "problems/L1/p/solutions/cpu").sources == ("kernel.cpp",)
+
+
+def test_a_link_is_refused_and_not_followed(here: Path) -> None:
+    source = write_problem(here / "L1/p")
+    (here / "secret").write_text("secret")
+    (source / "data").symlink_to(here / "secret")
+    (found,) = import_problems(source, here / "problems")
+    assert [str(error) for error in found.errors] == ["L1/p/data: a symbolic link; expected plain files in a problem"]
+    assert not (here / "problems/L1").exists()
+
+
+@pytest.mark.parametrize("name", ["missing", "empty"])
+def test_nothing_to_import_is_an_error(name: str, here: Path) -> None:
+    (here / "empty").mkdir()
+    with pytest.raises(FormatError, match="expected problems"):
+        import_problems(here / name, here / "problems")
+
+
+def trace_set(root: Path, operation: str, value: dict[str, Any], *lines: Any) -> Path:
+    path = root / "definitions" / operation / f"{value['name']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+    workloads = root / "workloads" / operation / f"{value['name']}.jsonl"
+    workloads.parent.mkdir(parents=True, exist_ok=True)
+    workloads.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return root
+
+
+def flat() -> dict[str, Any]:
+    """A definition as FlashInfer-Bench writes it: no expressions, a parent beside var axes, an older dtype."""
+    value = definition(tags=["status:verified"], constraints=None)
+    value["axes"] = {"rows": {"type": "var", "parent": None}, "width": {"type": "const", "value": 64}}
+    value["inputs"]["index"] = {"shape": ["rows"], "dtype": "float8_e4m3"}
+    return value
+
+
+def test_a_trace_set_comes_in_with_workloads_taken_from_their_records(here: Path) -> None:
+    record = {"definition": "scaled_rows", "solution": None, "evaluation": None, "workload": WORKLOAD}
+    root = trace_set(here / "flashinfer-trace", "elementwise", flat(), record, workload(uuid="w1"))
+    (found,) = import_problems(root, here / "problems")
+    assert (found.key, found.usable, found.workloads) == ("flashinfer-trace/scaled_rows", True, 2)
+    problem = load_problem(here / "problems" / found.key)
+    assert [w.uuid for w in problem.workloads] == ["w0", "w1"]
+    assert problem.definition.inputs["index"].dtype == "float8_e4m3fn"
+    assert problem.workloads[0].tolerance.max_atol == 0.01
+
+
+def test_a_trace_sets_tensors_are_found_from_its_root(here: Path) -> None:
+    inputs = {**WORKLOAD["inputs"], "x": {"type": "safetensors", "path": "./blob/w.safetensors", "tensor_key": "x"}}
+    root = trace_set(here / "traces", "elementwise", flat(), workload(inputs=inputs))
+    write_safetensors(root / "blob/w.safetensors", {"x": ("F32", [8, 64])})
+    (found,) = import_problems(root, here / "problems")
+    assert found.usable
+    assert found.warnings[-1] == (
+        "its workloads read data from traces: set `data_root` in harness.yaml to keep it in reach"
+    )
+
+
+def test_a_trace_set_without_workloads_says_which_file_is_missing(here: Path) -> None:
+    root = trace_set(here / "traces", "elementwise", flat(), WORKLOAD)
+    (root / "workloads/elementwise/scaled_rows.jsonl").unlink()
+    (found,) = import_problems(root, here / "problems")
+    assert [str(error) for error in found.errors] == ["traces/workloads/elementwise/scaled_rows.jsonl: no such file"]
+
+
+def test_a_definition_is_found_by_its_name(here: Path) -> None:
+    write_problem(here / "L1/a", definition(name="one"))
+    write_problem(here / "L1/b", definition(name="two"))
+    write_problem(here / "L2/b", definition(name="two"))
+    write_problem(here / "L2/broken", "{")
+    keys = list_problems(here)
+    assert problem_named("one", here, keys) == "L1/a"
+    with pytest.raises(ConfigurationError, match="2 problems have the definition name `two`"):
+        problem_named("two", here, keys)
+    with pytest.raises(ConfigurationError, match="no problem has the definition name `three`"):
+        problem_named("three", here, keys)
+
+
+def their_solution(**changes: Any) -> dict[str, Any]:
+    spec = {
+        "languages": ["triton"],
+        "target_hardware": ["B200"],
+        "entry_point": "main.py::run",
+        "dependencies": [],
+        **changes.pop("spec", {}),
+    }
+    sources = [{"path": "main.py", "content": "def run(x, index, scale, y):\n    pass\n"}]
+    return {
+        "name": "s",
+        "definition": "scaled_rows",
+        "author": "a",
+        "spec": {key: value for key, value in spec.items() if value is not None},
+        "sources": sources,
+        **changes,
+    }
+
+
+def write_json(path: Path, value: Any) -> Path:
+    path.write_text(json.dumps(value, indent=1))
+    return path
+
+
+def test_a_solution_json_becomes_a_directory(here: Path) -> None:
+    path = write_json(here / "solution.json", their_solution(spec={"destination_passing_style": False}))
+    solution = load_solution(solution_from_json(path, here / "out/b200"))
+    assert solution.spec.language == "triton"
+    assert solution.spec.entry == "main.py::run"
+    assert not solution.spec.destination_passing
+    assert solution.spec.notes == "s by a"
+    assert solution.sources == ("main.py",)
+    assert left_behind(here) == []
+
+
+def test_a_compiled_solution_keeps_each_compilers_flags(here: Path) -> None:
+    value = their_solution(
+        spec={
+            "languages": ["cuda_cpp", "cublas"],
+            "entry_point": "k.cu::run",
+            "binding": "torch",
+            "compile_options": {"cflags": ["-O2"], "cuda_cflags": ["--use_fast_math"], "ld_flags": ["-lcublas"]},
+        },
+        sources=[{"path": "k.cu", "content": "void run() {}"}],
+    )
+    spec = load_solution(solution_from_json(write_json(here / "solution.json", value), here / "out")).spec
+    assert spec.language == "cuda_cpp"
+    assert (spec.compile.flags, spec.compile.cuda_flags) == (("-O2",), ("--use_fast_math",))
+    assert spec.compile.link_flags == ("-lcublas",)
+    assert spec.binding == "torch"
+
+
+@pytest.mark.parametrize(
+    ("said", "binding"),
+    [
+        ({"languages": ["cuda_cpp"]}, "torch"),  # SOL-ExecBench's default
+        ({"languages": ["cutlass"], "binding": "tvm_ffi"}, "tvm_ffi"),
+        ({"languages": None, "language": "cuda"}, "tvm_ffi"),  # FlashInfer-Bench's
+        ({"languages": None, "language": "cuda", "binding": "tvm-ffi"}, "tvm_ffi"),
+        ({"languages": None, "language": "cpp", "binding": "torch"}, "torch"),
+    ],
+)
+def test_a_compiled_solution_has_the_binding_its_bench_gives_it(here: Path, said: Any, binding: str) -> None:
+    source = [{"path": "k.cu", "content": "void run() {}"}]
+    value = their_solution(spec={"entry_point": "k.cu::run", **said}, sources=source)
+    solution = load_solution(solution_from_json(write_json(here / "solution.json", value), here / "out"))
+    assert (solution.spec.language, solution.spec.binding) == ("cuda_cpp", binding)
+    assert f"binding: {binding}" in (here / "out/solution.yaml").read_text()
+
+
+def test_flags_that_are_left_out_have_the_benchs_values(here: Path) -> None:
+    spec = {"languages": ["cuda_cpp"], "entry_point": "k.cu::run", "compile_options": {"cflags": ["-O2"]}}
+    value = their_solution(spec=spec, sources=[{"path": "k.cu", "content": "void run() {}"}])
+    made = load_solution(solution_from_json(write_json(here / "solution.json", value), here / "out")).spec.compile
+    assert (made.flags, made.cuda_flags, made.link_flags) == (("-O2",), ("-O3", "--use_fast_math"), ("-lcuda",))
+
+
+def test_a_binding_means_nothing_to_python(here: Path) -> None:
+    value = their_solution(spec={"binding": "torch"})
+    assert load_solution(solution_from_json(write_json(here / "s.json", value), here / "out")).spec.binding is None
+
+
+def test_the_other_benchs_one_language_is_understood(here: Path) -> None:
+    value = their_solution(spec={"languages": None, "language": "python"})
+    path = write_json(here / "solution.json", value)
+    assert load_solution(solution_from_json(path, here / "out")).spec.language == "pytorch"
+
+
+MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
+    "no name": (
+        {key: value for key, value in their_solution().items() if key != "name"},
+        "solution.json:1: `name` is missing; expected a non-empty string",
+    ),
+    "no language": (
+        their_solution(spec={"languages": None}),
+        "solution.json:5: `spec.languages` is missing; expected a list of languages",
+    ),
+    "a language of neither": (
+        their_solution(spec={"languages": ["fortran"]}),
+        'solution.json:7: `spec.languages[0]` is "fortran"; expected one of "pytorch", "triton"',
+    ),
+    "families mixed": (
+        their_solution(spec={"languages": ["triton", "cuda_cpp"]}),
+        (
+            'solution.json:6: `spec.languages` mixes ["triton", "cuda_cpp"]; '
+            "expected Python languages or C++ languages, not both"
+        ),
+    ),
+    "a language that is not run": (
+        their_solution(spec={"languages": ["cutile"]}),
+        "solution.json: language `cutile` is not run here; expected one of cute_dsl, triton, pytorch",
+    ),
+    "another binding": (
+        their_solution(spec={"binding": "nanobind"}),
+        'solution.json:14: `spec.binding` is "nanobind"; expected one of "tvm_ffi", "tvm-ffi", "torch"',
+    ),
+    "a binding that is a list": (
+        their_solution(spec={"binding": ["torch"]}),
+        'solution.json:14: `spec.binding` is ["torch"]; expected one of "tvm_ffi", "tvm-ffi", "torch"',
+    ),
+    "flags that are a string": (
+        their_solution(spec={"compile_options": {"cuda_cflags": "-O3"}}),
+        'solution.json:15: `spec.compile_options.cuda_cflags` is "-O3"; expected a list',
+    ),
+    "an entry without file": (
+        their_solution(spec={"entry_point": "run"}),
+        'solution.json:12: `spec.entry_point` is "run"; expected `file::function` with one of the sources as its file',
+    ),
+    "no hardware": (
+        their_solution(spec={"target_hardware": None}),
+        "solution.json:5: `spec.target_hardware` is missing; expected a list of names",
+    ),
+    "no sources": (their_solution(sources=[]), "solution.json:15: `sources` is []; expected at least 1 of them"),
+    "a source without content": (
+        their_solution(sources=[{"path": "main.py", "content": ""}]),
+        'solution.json:18: `sources[0].content` is ""; expected a non-empty string',
+    ),
+    "a source that climbs": (
+        their_solution(sources=[{"path": "../main.py", "content": "x"}]),
+        "solution.json:17: `sources[0].path`: the source path `../main.py` is not plain; ",
+    ),
+    "an absolute source": (
+        their_solution(sources=[{"path": "/tmp/main.py", "content": "x"}]),
+        "solution.json:17: `sources[0].path`: the source path `/tmp/main.py` is not plain; ",
+    ),
+    "a source that shadows": (
+        their_solution(sources=[{"path": "torch.py", "content": "x"}]),
+        "solution.json:17: `sources[0].path`: `torch.py` would shadow the module `torch`",
+    ),
+    "a source twice": (
+        their_solution(sources=[{"path": "main.py", "content": "x"}, {"path": "main.py", "content": "y"}]),
+        "solution.json:20: `sources[1].path` `main.py` comes twice; expected each once",
+    ),
+    "a source below a source": (
+        their_solution(sources=[{"path": "main.py", "content": "x"}, {"path": "main.py/y.py", "content": "y"}]),
+        "solution.json: its sources cannot be written: ",
+    ),
+    "an entry that is not there": (
+        their_solution(spec={"entry_point": "main.py::go"}),
+        "solution.json: `entry` names `go`; expected a top-level function of `main.py`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_solution_json_is_named_and_nothing_written(name: str, here: Path) -> None:
+    value, message = MALFORMED[name]
+    path = write_json(here / "solution.json", value)
+    with pytest.raises(FormatError) as caught:
+        solution_from_json(path, here / "out/b200")
+    assert message in str(caught.value)
+    assert not (here / "out/b200").exists()
+    assert left_behind(here) == []
+
+
+def test_a_solution_that_is_there_is_kept_unless_asked(here: Path) -> None:
+    path = write_json(here / "solution.json", their_solution())
+    write_solution(here / "out")
+    with pytest.raises(ConfigurationError, match="a solution is there already"):
+        solution_from_json(path, here / "out")
+    assert load_solution(here / "out").spec.language == "cpp"
+    solution_from_json(path, here / "out", replace=True)
+    assert load_solution(here / "out").spec.language == "triton"
+    assert not (here / "out/kernel.cpp").exists()
+
+
+def test_the_starter_problems_ship_and_are_right(here: Path) -> None:
+    for name, content in shipped_files().items():
+        path = here / "problems" / SUITE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    keys = list_problems(here / "problems")
+    assert len(keys) == 6
+    for key in keys:
+        problem = load_problem(here / "problems" / key, key=key)
+        assert problem.warnings == ()
+        assert len(problem.workloads) == 6
+        load_solution(here / "problems" / key / "solutions/cpu")

@@ -1,0 +1,340 @@
+"""The audit names every break: file, document, what was expected and what was found."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.formats.ledger_documents import HEADER, hash_of, parse, render, render_entry, split
+from harness.formats.ledger_heads import HEADS, Head, read_heads, render_heads
+from harness.formats.problems import problem_digest
+from harness.git.repo import Repo
+from harness.ledger.audit.audit import Break, audit
+from harness.ledger.ledger import Ledger, ledger_file
+from harness.model.entry import Entry, EntryDraft
+from harness.model.verdict import Verdict
+from harness.workspace.directories import Workspace
+from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace, ticking, workload
+
+FILE = ledger_file(PROBLEM)
+Json = dict[str, Any]
+
+
+class Place:
+    """A workspace with a real problem and a real candidate, and a ledger about them."""
+
+    def __init__(self, root: Path) -> None:
+        problem = f"problems/{PROBLEM}"
+        self.workspace: Workspace = make_workspace(
+            root,
+            {f"{problem}/definition.json": "{}", f"{problem}/README.md": "words", f"{problem}/baseline/run.py": ""},
+        )
+        self.repo = Repo(self.workspace)
+        self.digest = problem_digest(root / problem)
+        git(root, "switch", "-q", "-c", f"agents/main/w01/{PROBLEM}")
+        solution = root / problem / "solutions" / "cpu" / "solution.yaml"
+        solution.parent.mkdir(parents=True)
+        self.trees: list[str] = []
+        self.commits: list[str] = []
+        for number in range(3):
+            solution.write_text(f"notes: {number}\n")
+            git(root, "add", "-A")
+            git(root, "commit", "-q", "-m", f"try {number}")
+            self.commits.append(git(root, "rev-parse", "HEAD"))
+            self.trees.append(git(root, "rev-parse", f"HEAD:{problem}/solutions/cpu"))
+        git(root, "switch", "-q", "main")
+
+    def draft(self, kind: str = "evaluation", number: int = 0, **fields: Any) -> EntryDraft:
+        given = {"digest": self.digest, "tree": self.trees[number], "commit": self.commits[number], **fields}
+        return draft(kind, **given)
+
+    def healthy(self) -> list[EntryDraft]:
+        return [
+            self.draft("baseline"),
+            self.draft(number=0, speedup=1.2, cites=1),
+            self.draft("confirmation", number=0, speedup=1.2, cites=2),
+            self.draft("champion", number=0, cites=3),
+            self.draft(number=1, verdict=Verdict.INCORRECT_NUMERICAL, cites=1),
+            self.draft(number=2, speedup=1.5, cites=1),
+            self.draft("confirmation", number=2, speedup=1.45, cites=6),
+            self.draft("champion", number=2, cites=7),
+            self.draft("note"),
+        ]
+
+    def enter(self, drafts: list[EntryDraft]) -> None:
+        with Ledger(self.workspace, self.repo, branch="main", clock=ticking()) as ledger:
+            for one in drafts:
+                ledger.append(one)
+
+    def breaks(self) -> list[Break]:
+        return audit(self.workspace, self.repo, branch="main").breaks
+
+    def content(self) -> bytes:
+        return (self.workspace.root / FILE).read_bytes()
+
+    def commit(self, files: dict[str, bytes], message: str = "by hand") -> None:
+        for name, data in files.items():
+            (self.workspace.root / name).write_bytes(data)
+        git(self.workspace.root, "add", "-A")
+        git(self.workspace.root, "commit", "-q", "--allow-empty", "-m", message)
+
+    def forge(self, change: Callable[[list[Json]], object]) -> None:
+        """Rewrite the whole file with a good chain and heads to match, as somebody who knows the format would."""
+        documents = [parse(document.raw, FILE) for document in split(self.content(), FILE)]
+        change(documents)
+        raws: list[bytes] = []
+        for document in documents:
+            document["prev"] = hash_of(raws[-1]) if raws else None
+            raws.append(render(document))
+        last = documents[-1]
+        head = Head(seq=last["seq"], hash=hash_of(raws[-1]), at=last["at"])
+        # An amended root leaves no former heads to compare with: what remains are the numbers themselves.
+        self.commit({FILE: HEADER + b"".join(raws), HEADS: render_heads({FILE: head})})
+        self.forget_history()
+
+    def forget_history(self) -> None:
+        tree = git(self.workspace.root, "rev-parse", "main^{tree}")
+        git(
+            self.workspace.root,
+            "update-ref",
+            "refs/heads/main",
+            git(self.workspace.root, "commit-tree", tree, "-m", "x"),
+        )
+        written = git(self.workspace.root, "for-each-ref", "--format=%(refname)", "refs/harness/written")
+        for name in written.split():
+            git(self.workspace.root, "update-ref", "-d", name)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "a workspace")
+    with place.repo:
+        yield place
+
+
+def test_a_healthy_ledger_is_whole(place: Place) -> None:
+    place.enter(place.healthy())
+    with Ledger(place.workspace, place.repo, branch="main", writer="planner") as planner:
+        planner.append_record("ledger/decisions.yaml", {"policy": "p"})
+    ledger = Ledger(place.workspace, place.repo, branch="main", clock=ticking())
+    ledger.append(place.draft("note"))
+    seen: list[tuple[int, int]] = []
+    found = audit(place.workspace, place.repo, branch="main", progress=lambda done, of: seen.append((done, of)))
+    ledger.close()
+    assert found.breaks == []
+    assert (found.files, found.entries, found.records, found.spooled) == (2, 10, 1, 1)
+    assert seen[-1] == (11, 11)
+
+
+def test_an_empty_ledger_is_whole(place: Place) -> None:
+    assert place.breaks() == []
+
+
+def test_a_changed_byte_breaks_the_chain(place: Place) -> None:
+    place.enter(place.healthy())
+    before = split(place.content(), FILE)[1].hash
+    place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
+    found = place.breaks()
+    assert [(one.file, one.seq, one.what.partition(" ")[0]) for one in found] == [(FILE, 3, "chain")]
+    assert found[0].what == "chain broken: prev is not the hash of the document before"
+    assert found[0].found == before
+    assert found[0].expected == split(place.content(), FILE)[1].hash
+
+
+def test_a_changed_last_document_is_seen_in_the_heads(place: Place) -> None:
+    place.enter(place.healthy())
+    place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
+    whats = [one.what for one in place.breaks()]
+    assert f"{HEADS} says the file ends elsewhere" in whats
+    assert any(what.startswith("rewritten since commit ") for what in whats)
+
+
+def test_a_cut_tail_is_seen_even_with_heads_to_match(place: Place) -> None:
+    place.enter(place.healthy())
+    documents = split(place.content(), FILE)
+    place.commit({FILE: place.content()[: documents[-1].start]})
+    found = place.breaks()
+    assert (found[0].seq, found[0].what) == (8, f"{HEADS} says the file ends elsewhere")
+    heads = read_heads((place.workspace.root / HEADS).read_bytes())
+    end = documents[-2]
+    heads[FILE] = Head(seq=end.seq, hash=end.hash, at=parse(end.raw, "")["at"])
+    place.commit({HEADS: render_heads(heads)})
+    found = place.breaks()
+    assert [(one.seq, one.found) for one in found] == [(9, None)]
+    assert found[0].what.startswith("rewritten since commit ")
+
+
+def test_a_removed_file_and_a_removed_document(place: Place) -> None:
+    place.enter(place.healthy())
+    content = place.content()
+    third = split(content, FILE)[2]
+    place.commit({FILE: content.replace(third.raw, b"")})
+    found = place.breaks()
+    assert ("seq does not count on", 3, 4) in [(one.what, one.expected, one.found) for one in found]
+    git(place.workspace.root, "rm", "-q", FILE)
+    git(place.workspace.root, "commit", "-q", "-m", "rm")
+    assert any(
+        one.what == f"{HEADS} says the file ends elsewhere" and one.found == "no such file" for one in place.breaks()
+    )
+
+
+def test_a_branch_that_was_reset_is_named(place: Place) -> None:
+    place.enter(place.healthy())
+    git(place.workspace.root, "reset", "-q", "--hard", "HEAD~1")
+    found = place.breaks()
+    assert [one.file for one in found] == [FILE]
+    assert "entries committed before are missing on main (it was reset)" in found[0].what
+
+
+def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
+    place.enter(place.healthy())
+    ledger = Ledger(place.workspace, place.repo, branch="main", clock=ticking())
+    ledger.append(place.draft("note"))
+    ledger.close()
+    place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
+    assert (FILE, 10, "in the spool: chain broken: prev is not the hash of the document before") in [
+        (one.file, one.seq, one.what) for one in place.breaks()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (HEADER.replace(b"1", b"9"), "ledger format 9, and this harness reads format 1 only"),
+        (b"seq: 1\n", "not a ledger file: its first line must be `# kernel-harness ledger, format 1`"),
+        (HEADER + b"stray\n---\nseq: 1\nprev: null\n", "bytes before the first document"),
+        (HEADER + b"---\nseq: 1\nprev: null\n  bad: [\n", "format: not YAML: "),
+        (HEADER + b"---\nseq: 1\nprev: null\n", "format: kind: Field required"),
+        (HEADER + b"---\nseq: 1\nprev: null\n", "at goes backward"),
+    ],
+)
+def test_what_is_no_ledger_file_is_named(place: Place, content: bytes, what: str) -> None:
+    (place.workspace.root / FILE).parent.mkdir(parents=True)
+    place.commit({FILE: content})
+    assert any(one.what.startswith(what) and one.file == FILE for one in place.breaks()), place.breaks()
+
+
+def test_broken_heads_are_named(place: Place) -> None:
+    place.enter(place.healthy())
+    place.commit({HEADS: b"nonsense"})
+    assert [(one.file, one.what) for one in place.breaks()] == [
+        (HEADS, "its first line must be `# kernel-harness heads, format 1`")
+    ]
+
+
+def forged(place: Place, change: Callable[[list[Json]], object]) -> list[tuple[int | None, str]]:
+    place.enter(place.healthy())
+    place.forge(change)
+    return [(one.seq, one.what) for one in place.breaks()]
+
+
+def test_the_forger_in_these_tests_leaves_no_other_trace(place: Place) -> None:
+    assert forged(place, list) == []
+
+
+FIRST = "00000000-0000-0000-0000-000000000001"
+
+
+@pytest.mark.parametrize(
+    ("seq", "path", "value", "what"),
+    [
+        (2, ("workloads", 0, "speedup"), 9.0, f"workload {FIRST}: speedup is not exp(mean of log_ratios)"),
+        (2, ("workloads", 0, "speedup_ci95", 0), 0.1, f"workload {FIRST}: speedup_ci95 does not follow from"),
+        (2, ("workloads", 0, "latency_us"), 1.0, f"workload {FIRST}: speedup is not baseline_us / latency_us"),
+        (2, ("workloads", 0, "score"), 0.99, f"workload {FIRST}: score does not follow from latency_us"),
+        (2, ("workloads", 0, "score"), None, f"workload {FIRST}: score does not follow from latency_us"),
+        (2, ("workloads", 0, "sol_us"), 2.9, f"workload {FIRST}: score does not follow from latency_us"),
+        (2, ("workloads", 0, "blocks"), 20, f"workload {FIRST}: blocks is not the number of log_ratios"),
+        (2, ("workloads", 0, "log_ratios"), [0.18, 0.19], f"workload {FIRST}: blocks is not the number of"),
+        (2, ("workloads", 0, "log_ratios"), [], f"workload {FIRST}: a speedup without the log_ratios that it"),
+        (2, ("workloads", 0, "checked"), 999, f"workload {FIRST}: more calls checked than made"),
+        (2, ("workloads", 1, "uuid"), FIRST, f"workload {FIRST} stands twice"),
+        (2, ("summary", "speedup"), 2.0, "summary.speedup is not the geometric mean of the workloads'"),
+        (2, ("summary", "speedup_ci95", 1), 2.0, "summary.speedup_ci95 does not follow from log_ratios"),
+        (2, ("summary", "score"), 0.9, "summary.score is not the mean of the workloads'"),
+        (2, ("summary", "of"), 3, "summary counts"),
+        (5, ("summary", "passed"), 2, "summary counts"),
+        (5, ("verdict",), "PASSED", "PASSED, but not every workload passed"),
+        (
+            5,
+            ("reason",),
+            None,
+            "format: entry: Value error, the verdict INCORRECT_NUMERICAL needs a reason, in one line",
+        ),
+        (5, ("workloads", 1, "reason"), None, "workload 00000000-0000-0000-0000-000000000002: the verdict"),
+        (2, ("cites",), 7, "cites an entry that does not stand before it"),
+        (3, ("cites",), 1, "cites seq 1, which is of another kind"),
+        (7, ("cites",), 5, "cites seq 5, which did not pass"),
+        (7, ("cites",), 2, "cites seq 2 of another candidate"),
+        (7, ("target",), "h200", "cites seq 6 of another target"),
+        (8, ("cites",), 3, "measured twice: the same key has an entry already"),
+        (8, ("cites",), 3, "a champion that its confirmation does not make"),
+        (4, ("kind",), "judgement", "format: kind: Input should be"),
+        (6, ("problem",), "starter/swiglu", "an entry of another problem"),
+        (6, ("problem_digest",), "sha256:0", "no version of problems/starter/rmsnorm_h4096 in the history"),
+        (6, ("candidate", "commit"), "0" * 40, "the candidate's commit is not in the repository"),
+        (6, ("candidate", "tree"), "0" * 40, "commit "),
+        (6, ("at",), "2026-11-20T00:00:00.000Z", "at goes backward"),
+        (6, ("seq",), 9, "seq does not count on"),
+        (9, ("surprise",), 1, "format: surprise: Extra inputs are not permitted"),
+    ],
+)
+def test_what_a_forger_changes_is_named(
+    place: Place, seq: int, path: tuple[str | int, ...], value: object, what: str
+) -> None:
+    def change(documents: list[Json]) -> None:
+        inner: Any = documents[seq - 1]
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = value
+
+    found = forged(place, change)
+    shown = value if path == ("seq",) else seq
+    assert any(one[0] == shown and one[1].startswith(what) for one in found), found
+
+
+def test_a_measurement_entered_twice_is_named(place: Place) -> None:
+    place.enter([place.draft("baseline"), place.draft(cites=1), place.draft(cites=1, worker="w02")])
+    assert [(one.seq, one.what, one.found) for one in place.breaks()] == [
+        (3, "measured twice: the same key has an entry already", "seq 2")
+    ]
+    place.enter([place.draft(cites=1, judge="sha256:another")])  # by another judge version: a measurement of its own
+    assert len(place.breaks()) == 1
+
+
+def test_earlier_forms_of_a_problem_count(place: Place) -> None:
+    place.enter(place.healthy())
+    problem = f"problems/{PROBLEM}"
+    place.commit({f"{problem}/definition.json": b'{"name": "new"}'})
+    place.commit({f"{problem}/README.md": b"other words"})
+    assert place.breaks() == []
+    place.enter([place.draft("note", digest=problem_digest(place.workspace.root / problem))])
+    assert place.breaks() == []
+
+
+def test_a_suspect_workload_keeps_its_numbers_and_the_summary_does_not(place: Place) -> None:
+    suspect = workload(8.0).model_copy(update={"verdict": Verdict.SUSPECT, "reason": "below the floor"})
+    place.enter([place.draft("baseline"), place.draft(verdict=Verdict.SUSPECT, workloads=[suspect], cites=1)])
+    latency, baseline, sol = suspect.latency_us, suspect.baseline_us, suspect.sol_us
+    assert latency is not None
+    assert baseline is not None
+    assert sol is not None
+    assert math.isclose(suspect.score or 0, 1 / (1 + (latency - sol) / (baseline - sol)))
+    assert place.breaks() == []
+
+
+def test_a_break_is_plain_data(place: Place) -> None:
+    place.enter(place.healthy())
+    place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
+    assert json.dumps([vars(one) for one in place.breaks()], default=str)
+
+
+def test_a_whole_entry_stands_as_it_was_rendered(place: Place) -> None:
+    place.enter(place.healthy())
+    for document in split(place.content(), FILE):
+        assert render_entry(Entry.model_validate(parse(document.raw, FILE))) == document.raw

@@ -1,0 +1,135 @@
+"""COORDINATION.md: round trip, people's bytes untouched, broken tables named by line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import FormatError
+from harness.ledger.coordination import NOBODY, default_text, parse, render
+from harness.model.assignment import Assignment
+
+ROW = "| w01 | starter/rmsnorm_h4096 | active | try wider vectors |"
+TABLE_LINE = next(n for n, line in enumerate(default_text().splitlines(), 1) if line == "| --- | --- | --- | --- |") + 1
+
+
+def with_rows(*rows: str) -> str:
+    marker = "<!-- harness:assignments end -->"
+    return default_text().replace(marker, "\n".join([*rows, marker]), 1)
+
+
+names = st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True)
+lines = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=60).map(
+    lambda t: " ".join(t.split())
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Assignment]:
+    rows = []
+    for number in range(draw(st.integers(0, 6))):
+        problem = f"{draw(names)}/{draw(names)}{number}"
+        state = draw(st.sampled_from(["active", "pinned", "paused"]))
+        worker = NOBODY if state == "paused" else f"w{number:02d}"
+        wanted = draw(lines.filter(lambda text: "<!--" not in text and "-->" not in text))
+        rows.append(Assignment(worker=worker, problem=problem, state=state, wanted=wanted))  # type: ignore[arg-type]
+    return rows
+
+
+def rendered(text: str, rows: list[Assignment]) -> str:
+    return render(text, assignments=rows, standings_markdown="| a |", notes={"s/p": "slow\nstill"}, updated_at="today")
+
+
+@given(tables())
+def test_what_is_rendered_parses_back(rows: list[Assignment]) -> None:
+    text = rendered(default_text(), rows)
+    assert parse(text).assignments == tuple(rows)
+    assert rendered(text, rows) == text
+
+
+@given(tables(), st.text(max_size=80), st.text(max_size=80))
+def test_every_byte_outside_the_markers_survives(rows: list[Assignment], before: str, after: str) -> None:
+    text = before.replace("<!--", "") + default_text() + after.replace("<!--", "")
+    inside = re.compile(r"(<!-- harness:(\w+) begin -->).*?(<!-- harness:\2 end -->)", re.DOTALL)
+    assert inside.sub(r"\1\3", rendered(text, rows)) == inside.sub(r"\1\3", text)
+
+
+def test_an_agents_note_cannot_break_the_file() -> None:
+    evil = "x <!-- harness:notes end --> | y\n| w09 | a/b | pinned | z |"
+    row = Assignment(worker="w01", problem="a/b", wanted=evil)
+    text = render(default_text(), assignments=[row], standings_markdown=evil, notes={"a/b": evil}, updated_at="now")
+    (back,) = parse(text).assignments
+    assert (back.worker, back.problem) == ("w01", "a/b")
+
+
+def test_pinned_and_paused_rows_are_told() -> None:
+    text = with_rows("| w02 | a/b | pinned | |", "| - | c/d | paused | broken reference |")
+    found = parse(text)
+    assert [row.problem for row in found.pinned] == ["a/b"]
+    assert found.paused == {"c/d"}
+
+
+def test_a_file_with_windows_line_ends_keeps_them() -> None:
+    text = rendered(default_text().replace("\n", "\r\n"), [Assignment(worker="w01", problem="a/b")])
+    assert "\n" not in text.replace("\r\n", "")
+    assert parse(text).assignments[0].problem == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        (
+            with_rows("| w01 | a/b | active |"),
+            TABLE_LINE,
+            "a row of 3 cells; expected 4: worker, problem, state, wanted",
+        ),
+        (with_rows(ROW, "w02 works on a/b"), TABLE_LINE + 1, "`w02 works on a/b` is no row of the table"),
+        (
+            with_rows("| w01 | a/b | busy | |"),
+            TABLE_LINE,
+            "the state is `busy`; expected one of active, pinned, paused",
+        ),
+        (with_rows("| w 1 | a/b | active | |"), TABLE_LINE, "`w 1` is no worker's name"),
+        (with_rows("| - | a/b | active | |"), TABLE_LINE, "`-` is no worker's name"),
+        (with_rows("| w01 | rmsnorm | active | |"), TABLE_LINE, "`rmsnorm` is no problem's key; expected suite/name"),
+        (with_rows("| w01 | ../x/y | active | |"), TABLE_LINE, "`../x/y` is no problem's key"),
+        (with_rows(ROW, ROW), TABLE_LINE + 1, f"stand in line {TABLE_LINE} already"),
+        (with_rows(ROW, "| w01 | a/b | active | |"), TABLE_LINE + 1, "w01 already works on starter/rmsnorm_h4096"),
+        (
+            default_text().replace("| worker | problem | state | wanted |", "| who | what |"),
+            TABLE_LINE - 2,
+            "the table's head is `who | what`; expected `worker | problem | state | wanted`",
+        ),
+        (
+            default_text().replace("| --- | --- | --- | --- |", ROW),
+            TABLE_LINE - 1,
+            "expected the line of dashes below the table's head",
+        ),
+        (
+            default_text().replace("<!-- harness:notes end -->", ""),
+            None,
+            "the marker <!-- harness:notes end --> is missing",
+        ),
+        (
+            default_text() + "<!-- harness:notes end -->\n",
+            default_text().count("\n") + 1,
+            "<!-- harness:notes end --> stands here a second time",
+        ),
+        (
+            default_text()
+            .replace("harness:standings begin", "X")
+            .replace("harness:standings end", "harness:standings begin")
+            .replace("X", "harness:standings end"),
+            next(n for n, each in enumerate(default_text().splitlines(), 1) if "standings begin" in each),
+            "section standings ends before it begins",
+        ),
+    ],
+)
+def test_a_broken_file_names_its_line(text: str, line: int | None, what: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        parse(text)
+    assert what in caught.value.what
+    assert caught.value.where == (f"COORDINATION.md:{line}" if line else "COORDINATION.md")

@@ -1,0 +1,172 @@
+"""Kinds of tampering with a ledger, each found by the audit; an untouched ledger has nothing to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.formats.ledger_documents import HEADER, hash_of, parse, render, split
+from harness.formats.ledger_heads import HEADS, Head, read_heads, render_heads
+from tests.ledger.ledgers import PROBLEM, git
+from tests.ledger.test_audit import FILE, Place
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "a workspace")
+    with place.repo:
+        place.enter(place.healthy()[:4])
+        place.enter(place.healthy()[4:])  # two commits: the history holds a head in the middle
+        yield place
+
+
+def documents(place: Place) -> list[bytes]:
+    return [document.raw for document in split(place.content(), FILE)]
+
+
+def put(place: Place, raws: list[bytes], *, heads: bool = False) -> None:
+    files = {FILE: HEADER + b"".join(raws)}
+    if heads:
+        end = parse(raws[-1], FILE)
+        known = read_heads((place.workspace.root / HEADS).read_bytes())
+        files[HEADS] = render_heads({**known, FILE: Head(seq=end["seq"], hash=hash_of(raws[-1]), at=end["at"])})
+    place.commit(files)
+
+
+def linked(found: list[Json]) -> list[bytes]:
+    """Documents as a forger writes them: numbered and chained anew."""
+    raws: list[bytes] = []
+    for number, document in enumerate(found, 1):
+        prev = hash_of(raws[-1]) if raws else None
+        raws.append(render({**document, "seq": number, "prev": prev}))
+    return raws
+
+
+def parsed(place: Place) -> list[Json]:
+    return [parse(raw, FILE) for raw in documents(place)]
+
+
+def an_edit(place: Place) -> None:
+    raws = documents(place)
+    put(place, [*raws[:1], raws[1].replace(b'worker: "w01"', b'worker: "w09"'), *raws[2:]])
+
+
+def a_deletion(place: Place) -> None:
+    raws = documents(place)
+    put(place, [*raws[:4], *raws[5:]])
+
+
+def a_removed_file(place: Place) -> None:
+    git(place.workspace.root, "rm", "-q", FILE)
+    place.commit({})
+
+
+def a_reordering(place: Place) -> None:
+    raws = documents(place)
+    put(place, [*raws[:4], raws[5], raws[4], *raws[6:]])
+
+
+def a_truncation(place: Place) -> None:
+    put(place, documents(place)[:-2])
+
+
+def a_truncation_with_heads_to_match(place: Place) -> None:
+    put(place, documents(place)[:-2], heads=True)
+
+
+def an_insertion(place: Place) -> None:
+    raws = documents(place)
+    put(place, [*raws[:4], raws[1], *raws[4:]])
+
+
+def a_chain_made_anew(place: Place) -> None:
+    found = parsed(place)
+    del found[4]
+    for document in found[4:]:
+        document["cites"] = document.get("cites", 1) - (document.get("cites", 1) > 4)
+    put(place, linked([{key: value for key, value in one.items() if value != 0} for one in found]), heads=True)
+
+
+def a_history_made_anew(place: Place) -> None:
+    """Branch, chain, heads and the harness' own notes, everything but the copy that was pushed."""
+    root = place.workspace.root
+    git(root, "update-ref", "refs/remotes/origin/main", "main")
+    place.forge(lambda found: found[-1].update(note="nothing happened"))
+
+
+def a_commit_that_is_gone(place: Place) -> None:
+    place.forge(lambda found: found[5]["candidate"].update(commit="1" * 40))
+
+
+def another_tree(place: Place) -> None:
+    place.forge(lambda found: found[5]["candidate"].update(tree=place.trees[0]))
+
+
+def below_the_floor(place: Place) -> None:
+    def faster(found: list[Json]) -> None:
+        for number in (5, 6):
+            for workload in found[number]["workloads"]:
+                workload["floor_us"] = workload["latency_us"] * 1.1
+
+    place.forge(faster)
+
+
+def arithmetic_that_does_not_follow(place: Place) -> None:
+    place.forge(lambda found: found[6]["summary"].update(speedup=2.5))
+
+
+def a_measurement_entered_twice(place: Place) -> None:
+    place.forge(lambda found: found.append({**found[5], "seq": 10, "at": found[-1]["at"]}))
+
+
+def a_clock_that_goes_back(place: Place) -> None:
+    place.forge(lambda found: found[6].update(at="2026-11-20T00:00:00.000Z"))
+
+
+def heads_that_lie(place: Place) -> None:
+    heads = read_heads((place.workspace.root / HEADS).read_bytes())
+    place.commit({HEADS: render_heads({FILE: heads[FILE].model_copy(update={"hash": "sha256:" + "0" * 64})})})
+
+
+def another_form_of_the_problem(place: Place) -> None:
+    place.forge(lambda found: [one.update(problem_digest="sha256:" + "f" * 64) for one in found])
+
+
+@pytest.mark.parametrize(
+    ("tamper", "sentence"),
+    [
+        (an_edit, "chain broken: prev is not the hash of the document before"),
+        (a_deletion, "seq does not count on"),
+        (a_removed_file, f"{HEADS} says the file ends elsewhere"),
+        (a_reordering, "seq does not count on"),
+        (a_truncation, f"{HEADS} says the file ends elsewhere"),
+        (a_truncation_with_heads_to_match, "rewritten since commit "),
+        (an_insertion, "chain broken: prev is not the hash of the document before"),
+        (a_chain_made_anew, "rewritten since commit "),
+        (a_history_made_anew, "rewritten since the copy at origin/main, commit "),
+        (a_commit_that_is_gone, "the candidate's commit is not in the repository"),
+        (another_tree, f"has another tree at problems/{PROBLEM}/solutions/cpu"),
+        (below_the_floor, "PASSED below the floor that the hardware allows"),
+        (arithmetic_that_does_not_follow, "summary.speedup is not the geometric mean of the workloads'"),
+        (a_measurement_entered_twice, "measured twice: the same key has an entry already"),
+        (a_clock_that_goes_back, "at goes backward"),
+        (heads_that_lie, f"{HEADS} says the file ends elsewhere"),
+        (another_form_of_the_problem, f"no version of problems/{PROBLEM} in the history"),
+    ],
+)
+def test_tampering_is_found(place: Place, tamper: Callable[[Place], None], sentence: str) -> None:
+    assert place.breaks() == []
+    tamper(place)
+    found = [one.what for one in place.breaks()]
+    assert any(sentence in what for what in found), found
+
+
+def test_a_pushed_copy_that_lags_behind_is_no_break(place: Place) -> None:
+    git(place.workspace.root, "update-ref", "refs/remotes/origin/main", "main~1")
+    place.enter([place.draft("note")])
+    assert place.breaks() == []

@@ -1,0 +1,113 @@
+"""Files written whole, locks that name their holder, waits with a deadline."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigurationError
+from harness.workspace.files import atomic_write, file_lock, wait_for
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from harness.workspace.files import file_lock
+with file_lock(Path(sys.argv[1]), owner="the other one"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+KILLED = """
+import os, sys
+from pathlib import Path
+from harness.workspace import files
+os.fsync = lambda descriptor: os.kill(os.getpid(), 9)
+files.atomic_write(Path(sys.argv[1]), "new" * 100000)
+"""
+
+
+def test_a_file_is_written_with_its_directories_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "a" / "b ü.txt"
+    atomic_write(file, "grüß")
+    atomic_write(file, b"two")
+    assert file.read_bytes() == b"two"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text("old")
+    file.chmod(0o640)
+    atomic_write(file, "new")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_a_kill_while_writing_leaves_the_old_content(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text("old")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(file)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert file.read_text() == "old"
+
+
+def test_a_file_that_cannot_be_written_is_named_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(ConfigurationError, match="cannot be written: File exists") as caught:
+        atomic_write(tmp_path / "file" / "inside", "x")
+    assert caught.value.where == str(tmp_path / "file" / "inside")
+
+
+def test_a_full_disk_is_named_and_the_old_content_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "f"
+    file.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigurationError, match="No space left on device") as caught:
+        atomic_write(file, "new")
+    assert caught.value.remedy == "free some space on that disk"
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+    lock = tmp_path / "deep" / "lock"
+    with (
+        file_lock(lock, owner="a daemon"),
+        pytest.raises(ConfigurationError, match=rf"held by pid {os.getpid()} \(a daemon\)"),
+        file_lock(lock),
+    ):
+        pass
+    with file_lock(lock):
+        pass
+
+
+def test_a_dead_holder_lets_go(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLDER, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(ConfigurationError, match=rf"held by pid {other.pid} \(the other one\)"),
+            file_lock(lock, wait_s=0.05),
+        ):
+            pass
+        other.kill()
+        with file_lock(lock, wait_s=None):
+            pass
+
+
+def test_waiting_returns_the_first_answer_or_names_what_it_waited_for() -> None:
+    numbers = count()
+    assert wait_for(lambda: next(numbers) > 2 and "there", deadline_s=5, poll_s=0, what="three") == "there"
+    with pytest.raises(TimeoutError, match=r"waited 0\.01 s in vain for godot"):
+        wait_for(lambda: None, deadline_s=0.01, poll_s=0.001, what="godot")

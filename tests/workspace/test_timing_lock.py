@@ -1,0 +1,72 @@
+"""Work and timing keep out of each other's way, across processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from harness.workspace.timing_lock import lock_directory, timing, working
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("own_locks")
+
+
+@contextmanager
+def _in_background(name: str, hold: object) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """A thread that holds a lock from the first event until the second is set."""
+    held, release = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with hold():  # type: ignore[operator]
+            held.set()
+            release.wait(20)
+
+    thread = threading.Thread(target=run, name=name)
+    thread.start()
+    try:
+        yield held, release
+    finally:
+        release.set()
+        thread.join(20)
+
+
+def _free(name: str) -> bool:
+    descriptor = os.open(lock_directory() / name, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def test_several_may_work_at_once() -> None:
+    with working(), _in_background("second", working) as (held, _):
+        assert held.wait(20)
+
+
+def test_a_clock_waits_for_work_and_later_work_waits_for_the_clock() -> None:
+    with _in_background("first", working) as (working_held, finish):
+        assert working_held.wait(20)
+        with _in_background("clock", timing) as (timed, stop):
+            wait_until(lambda: not _free("quiet-gate"), what="the clock at the gate")
+            with _in_background("later", working) as (later, _):
+                assert not timed.is_set()
+                finish.set()
+                assert timed.wait(20)
+                assert not later.is_set(), "work that came after the clock does not overtake it"
+                stop.set()
+                assert later.wait(20)
+
+
+def test_locks_are_released_when_the_block_fails() -> None:
+    with pytest.raises(ZeroDivisionError), timing():
+        raise ZeroDivisionError
+    assert _free("quiet")
+    assert _free("quiet-gate")
