@@ -5,6 +5,10 @@ The proof here is two looks in a row that agree: the same threads, each in state
 processor in between (its count of time slices is unchanged). Then at the moment between the looks all were stopped
 at once, and nothing in the sandbox can wake anything; only the judge, outside, can.
 
+A proved stop can still end: the kernel itself sends SIGCONT for a process that has asked for it (a timer, an
+asynchronous descriptor). The system-call filter refuses the known ways to ask, and `check_still_stopped` detects every
+way: a thread that has run since the proof has been given another time slice.
+
 Fast path: the sandbox's own /proc, opened once before any untrusted code ran, lists its processes, and each is read
 through descriptors kept open. Measured on a two-core VM: see docs/performance.md.
 """
@@ -17,10 +21,13 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from harness.judge.native import Process
 
+_UNACCOUNTED_NS = 20_000
+"""Processor time of a thread that the scheduler may book after the proof: what it used on its way to the stop."""
 MAX_PROCESSES = 64
 """More are a fork bomb."""
 
@@ -31,6 +38,10 @@ class FreezeError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class EndedWhileStopped(FreezeError):  # noqa: N818 - an outcome
+    """A process of the sandbox ended although it was stopped."""
 
 
 @dataclass
@@ -123,6 +134,17 @@ class _Process:
             os.close(descriptor)
 
 
+def _counters(looks: Iterable[tuple[bool, object]]) -> tuple[int, int]:
+    """(Processor time in ns, time slices) over all threads, from lines of schedstat."""
+    cpu_ns = slices = 0
+    for _, seen in looks:
+        lines = [seen] if isinstance(seen, bytes) else [line for _, line in seen] if isinstance(seen, tuple) else []
+        for line in lines:
+            on, _, count = line.split()
+            cpu_ns, slices = cpu_ns + int(on), slices + int(count)
+    return cpu_ns, slices
+
+
 def _stat_fields(line: bytes) -> list[bytes]:
     """/proc/PID/stat from its third field, the state: the name before it may hold anything."""
     return line[line.rindex(b")") + 2 :].split()
@@ -143,6 +165,8 @@ class Herd:
     _listed: frozenset[str] = frozenset()
     _processes: dict[int, _Process] = field(default_factory=dict)
     _first_in_line: bool = False
+    _proof: tuple[int, int] | None = None
+    """Counters of the last proved stop, over all threads: (processor time in ns, time slices); None while it runs."""
 
     @classmethod
     def of(cls, first: int, *, isolated: bool) -> Herd:
@@ -163,6 +187,9 @@ class Herd:
         return herd
 
     def _names(self) -> frozenset[str]:
+        os.lseek(
+            self._listing, 0, os.SEEK_SET
+        )  # the native exchange reads through this descriptor too, and leaves its end
         return frozenset(name for name in os.listdir(self._listing) if name.isdigit())
 
     def _members(self) -> list[int]:
@@ -225,11 +252,43 @@ class Herd:
             if not current or not all(stopped for stopped, _ in first):
                 continue
             if self._up_to_date() and first == [process.look() for process in self._processes.values()]:
+                self._proof = _counters(first)
                 return
         raise FreezeError("the sandbox could not be stopped")
 
+    def stop_was_proved(self, counters: tuple[int, int]) -> None:
+        """Note a stop that the native exchange proved, with the counters of its proof."""
+        self._proof = counters
+
+    def check_still_stopped(self) -> None:
+        """Check that nothing in the sandbox has run since its stop was proved.
+
+        The number of time slices is the evidence: the scheduler counts one whenever a thread is given a processor, and
+        nothing else changes it.
+
+        Raises:
+            EndedWhileStopped: a process is gone. SIGKILL alone ends a stopped one, for example where memory is out.
+            FreezeError: a thread was given a processor, or there is a process that was not there.
+        """
+        if self._proof is None:
+            return
+        current = self._up_to_date()
+        looks = [process.look() for process in self._processes.values()]
+        if (True, None) in looks:
+            raise EndedWhileStopped("a process ended while it was stopped: it was killed, perhaps for want of memory")
+        cpu_ns, slices = (now - then for now, then in zip(_counters(looks), self._proof, strict=True))
+        if not current:
+            raise FreezeError("started a process while it was stopped")
+        if slices or cpu_ns > _UNACCOUNTED_NS * max(1, len(looks)) or not all(stopped for stopped, _ in looks):
+            raise FreezeError(f"ran for {cpu_ns / 1e3:.0f} us while it was stopped ({slices} time slices)")
+
+    def goes(self) -> None:
+        """Forget the proof of the last stop: the caller lets the sandbox run."""
+        self._proof = None
+
     def go(self) -> None:
         """Let everything in the sandbox run."""
+        self.goes()
         for process in self._processes.values():
             process.send(signal.SIGCONT)
 

@@ -45,6 +45,8 @@ class Exchanged:
     end_ns: int
     proved: bool
     """Whether everything was stopped at `end_ns`."""
+    counters: tuple[int, int]
+    """Of the proof, over all threads: (processor time in ns, time slices)."""
 
 
 class _Found(ctypes.Structure):
@@ -103,12 +105,14 @@ class Native:
         """Continue, wait for a record of `record` bytes, stop, prove it."""
         buffer = ctypes.create_string_buffer(record)
         begin, end, proved = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int()
+        cpu_ns, slices = ctypes.c_uint64(), ctypes.c_uint64()
         within = ctypes.c_int64(int(within_s * 1e9))
         got = self._library.exchange(
             line, processes, len(processes), listing, int(spin), within, buffer, ctypes.c_uint64(record),
-            ctypes.byref(begin), ctypes.byref(end), ctypes.byref(proved),
+            ctypes.byref(begin), ctypes.byref(end), ctypes.byref(proved), ctypes.byref(cpu_ns), ctypes.byref(slices),
         )  # fmt: skip
-        return Exchanged(None if got < 0 else buffer.raw[:got], begin.value, end.value, bool(proved.value))
+        data = None if got < 0 else buffer.raw[:got]
+        return Exchanged(data, begin.value, end.value, bool(proved.value), (cpu_ns.value, slices.value))
 
 
 def load_native(cache: Path) -> Native | None:

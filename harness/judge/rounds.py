@@ -170,7 +170,9 @@ class Rounds:
             outputs = self.memory.outputs(self.candidate.runner, slot)
             return self.checker.check(inputs, self._expected(inputs), outputs, kinds[slot] if kinds else "")
 
-        for slot, outcome in zip(slots, self._each(look, slots), strict=True):
+        outcomes = self._each(look, slots)
+        self.candidate.runner.check_still_stopped()  # so the outputs are what they were when the clock stopped
+        for slot, outcome in zip(slots, outcomes, strict=True):
             self._take_in(outcome, kinds[slot] if kinds else "")
 
     def _each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
@@ -310,7 +312,9 @@ class Rounds:
             )
             return mine, yours
 
-        for mine, yours in self._each(look, sorted(own | audited)):
+        outcomes = self._each(look, sorted(own | audited))
+        self.candidate.runner.check_still_stopped()  # so the outputs are what they were when the clock stopped
+        for mine, yours in outcomes:
             if mine is not None:
                 self._take_in(mine)
                 self.timed_checks += 1

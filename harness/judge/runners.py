@@ -23,7 +23,7 @@ import harness
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord, Record
-from harness.judge.freeze import FreezeError, Herd
+from harness.judge.freeze import EndedWhileStopped, FreezeError, Herd
 from harness.judge.limits import Limits
 from harness.judge.sandbox import RUNNER_HOME, Binds, Sandboxed, launch
 from harness.model.config import SandboxKind
@@ -154,6 +154,7 @@ class Runner:
             RunnerFailed: it crashed, raised, or did not answer in time.
         """
         herd = self.herd
+        self.check_still_stopped()
         try:
             herd.go()
             self.channel.send(message, fds)
@@ -172,6 +173,19 @@ class Runner:
             self.herd.stop()
         except FreezeError as error:
             raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
+
+    def check_still_stopped(self) -> None:
+        """Check that nothing of the candidate has run since it was stopped.
+
+        Raises:
+            RunnerFailed: something has: it could have read inputs before the clock, or written outputs after it.
+        """
+        try:
+            self.herd.check_still_stopped()
+        except EndedWhileStopped as error:
+            raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
+        except FreezeError as error:
+            raise RunnerFailed(Verdict.REWARD_HACK, error.reason) from None
 
     def accept(self, record: Record) -> Record:
         """Turn a runner's report of failure into the verdict it is."""

@@ -3,8 +3,11 @@
 A deny-list on top of bubblewrap's namespaces and dropped capabilities. What it must keep away is what the clock and
 the stop rely on: a candidate that could change its processor, its priority or its scheduler could hide from a stop;
 one that could queue work in the kernel (io_uring, aio) could have its outputs written while it is stopped; one that
-could read or write another process's memory, or trace it, could reach pid 1 of its sandbox. The rest of the list is
-what no kernel under measurement has business with. Denied calls return EPERM.
+could read or write another process's memory, or trace it, could reach pid 1 of its sandbox; one that could have the
+kernel send it a signal of its choice later (a POSIX timer, a message queue, an asynchronous descriptor) could be
+continued while it is stopped; and one that could have the shared inputs and outputs moved to huge pages would be timed
+on other memory than its opponent. The rest of the list is what no kernel under measurement has business with. Denied
+calls return EPERM.
 
 Constants: linux/seccomp.h, linux/bpf_common.h, linux/audit.h; call numbers from arch/x86/entry/syscalls and
 include/uapi/asm-generic/unistd.h.
@@ -21,7 +24,7 @@ from harness.errors import ConfigurationError
 _LOAD, _JUMP_EQ, _JUMP_GE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
-_NR, _ARCH, _ARG0 = 0, 4, 16  # offsets in struct seccomp_data; the low half of the first argument
+_NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32  # offsets in struct seccomp_data; low halves of the arguments
 _NEW_NAMESPACE = 0x7E020080
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET,TIME}: clone with any of these is refused."""
 _X32 = 0x40000000
@@ -42,10 +45,12 @@ _DENIED = {
         "clock_settime": 227, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251,
         "migrate_pages": 256, "unshare": 272, "vmsplice": 278, "move_pages": 279, "perf_event_open": 298,
         "name_to_handle_at": 303, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308,
+        "timer_create": 222, "mq_notify": 244,
         "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "sched_setattr": 314,
         "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "io_pgetevents": 333,
     },
     "aarch64": {
+        "timer_create": 107, "mq_notify": 184,
         "io_setup": 0, "io_destroy": 1, "io_submit": 2, "io_cancel": 3, "io_getevents": 4, "ioprio_set": 30,
         "umount2": 39, "mount": 40, "pivot_root": 41, "chroot": 51, "quotactl": 60, "vmsplice": 75, "acct": 89,
         "personality": 92, "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106,
@@ -60,6 +65,12 @@ _DENIED = {
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CLONE = {"x86_64": 56, "aarch64": 220}
+_FCNTL = {"x86_64": 72, "aarch64": 25}
+_SIGNALS_BY_DESCRIPTOR = (8, 10, 15)
+"""fcntl's F_SETOWN, F_SETSIG and F_SETOWN_EX: which signal a descriptor sends when it becomes ready, and to whom."""
+_MADVISE = {"x86_64": 28, "aarch64": 233}
+_COLLAPSE = (25,)
+"""madvise's MADV_COLLAPSE."""
 
 
 def _instruction(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -95,6 +106,8 @@ def program(machine: str | None = None) -> bytes:
     ]
     for number in denied:
         code += [_instruction(_JUMP_EQ, number, 0, 1), deny]
+    code += _denied_by_argument(_FCNTL[machine], _ARG1, _SIGNALS_BY_DESCRIPTOR)
+    code += _denied_by_argument(_MADVISE[machine], _ARG2, _COLLAPSE)
     code += [
         _instruction(_JUMP_EQ, _CLONE[machine], 0, 2),
         _instruction(_LOAD, _ARG0),
@@ -103,6 +116,15 @@ def program(machine: str | None = None) -> bytes:
         deny,
     ]
     return b"".join(code)
+
+
+def _denied_by_argument(number: int, argument: int, values: tuple[int, ...]) -> list[bytes]:
+    """Instructions that refuse a call with one of these values as an argument, and allow it with any other."""
+    checks = []
+    for value in values:
+        checks += [_instruction(_JUMP_EQ, value, 0, 1), _instruction(_RETURN, _ERRNO | _EPERM)]
+    checks.append(_instruction(_RETURN, _ALLOW))
+    return [_instruction(_JUMP_EQ, number, 0, 1 + len(checks)), _instruction(_LOAD, argument), *checks]
 
 
 def program_file() -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import os
+import signal
 import struct
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.judge import seccomp
 from harness.judge.freeze import MAX_PROCESSES, FreezeError, Herd
 from harness.judge.memory import Region
 from tests.judge.confined import confined
@@ -70,6 +73,23 @@ while True:
     struct.pack_into("<q", memory, 0, value)
     for child in children:
         os.kill(child, signal.SIGCONT)
+"""
+
+
+_WOKEN_BY_A_TIMER = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+event = (ctypes.c_char * 64)()
+struct.pack_into("=qii", event, 0, 0, signal.SIGCONT, 0)  # sigevent: value, signal, SIGEV_SIGNAL
+timer = ctypes.c_int()
+assert libc.syscall(222, 1, event, ctypes.byref(timer)) == 0, ctypes.get_errno()
+once = struct.pack("=qqqq", 0, 0, 0, 3_000_000)
+value = 0
+while True:
+    value += 1
+    for place in range(4):
+        struct.pack_into("<q", memory, 8 * place, value)
+    assert libc.syscall(223, timer, 0, once, None) == 0, ctypes.get_errno()
 """
 
 
@@ -134,6 +154,62 @@ def test_the_time_that_others_took_is_told_from_its_own(tmp_path: Path) -> None:
         assert total >= on > 0
         assert waited >= 0
         assert herd.run_delay_ns() == (on, waited, total), "stopped, it uses nothing"
+
+
+def test_a_stopped_sandbox_passes_the_check(tmp_path: Path) -> None:
+    with _herd(_THREADS, tmp_path) as (herd, _):
+        herd.check_still_stopped()  # it was never stopped, so there is nothing to check
+        for _ in range(20):
+            herd.stop(5.0)
+            herd.check_still_stopped()
+            herd.check_still_stopped()
+            herd.go()
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are this architecture's")
+def test_a_timer_that_continues_a_stopped_sandbox_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the filter's rule against timers, so that the detection alone is tested."""
+    denied = {name: number for name, number in seccomp._DENIED["x86_64"].items() if name != "timer_create"}  # noqa: SLF001
+    monkeypatch.setitem(seccomp._DENIED, "x86_64", denied)  # noqa: SLF001
+    with _herd(_WOKEN_BY_A_TIMER, tmp_path) as (herd, region):
+        wait_until(lambda: _continued_by_its_timer(herd, region), what="the timer's signal")
+        with pytest.raises(FreezeError, match="while it was stopped"):
+            herd.check_still_stopped()
+
+
+def _continued_by_its_timer(herd: Herd, region: Region) -> bool:
+    """Stop the sandbox and see it go on. Not each time: a stop discards a signal that is on its way."""
+    try:
+        herd.stop(5.0)
+    except FreezeError:
+        return False
+    before = _counts(region)
+    try:
+        wait_until(lambda: _counts(region) != before, what="progress", deadline_s=0.2)
+    except TimeoutError:
+        herd.go()
+        return False
+    return True
+
+
+def test_a_sandbox_that_was_continued_and_stopped_again_is_detected(tmp_path: Path) -> None:
+    with _herd(_THREADS, tmp_path) as (herd, region):
+        herd.stop(5.0)
+        before = _counts(region)
+        os.kill(herd.runner, signal.SIGCONT)
+        wait_until(lambda: _counts(region) != before, what="progress")
+        os.kill(herd.runner, signal.SIGSTOP)
+        with pytest.raises(FreezeError, match="while it was stopped"):
+            herd.check_still_stopped()
+
+
+def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -> None:
+    with _herd(_THREADS, tmp_path) as (herd, _):
+        herd.stop(5.0)
+        os.kill(herd.runner, signal.SIGKILL)
+        wait_until(lambda: _gone(herd), what="its end")
+        with pytest.raises(FreezeError, match="while it was stopped"):
+            herd.check_still_stopped()
 
 
 def test_a_sandbox_that_ended_is_stopped(tmp_path: Path) -> None:

@@ -218,6 +218,7 @@ class CpuDevice:
         try:
             runner.channel.must_be_silent()
             runner.channel.send_call(call, slots)
+            runner.check_still_stopped()
             stolen = self._steal.taken_ns(self._cpu)
             with _first_in_line(herd):
                 before, mine = herd.run_delay_ns(), _waited_ns()
@@ -242,6 +243,7 @@ class CpuDevice:
         spin = self._spin and since_ns is None
         if self._native is not None:
             processes, listing = runner.herd.descriptors()
+            runner.herd.goes()
             seen = self._native.exchange(
                 runner.channel.line, processes, listing, spin=spin, within_s=within_s, record=wire.RECORD_BYTES + 1
             )
@@ -249,6 +251,7 @@ class CpuDevice:
                 return None, since_ns or seen.begin_ns, seen.end_ns
             record, begin = parse_record(seen.data), since_ns or seen.begin_ns
             if seen.proved and not runner.herd.has_grown():
+                runner.herd.stop_was_proved(seen.counters)
                 return record, begin, seen.end_ns
         else:
             begin = since_ns or now_ns()
