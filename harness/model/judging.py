@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from harness.model.verdict import Trust, Verdict
 
+JUDGE_PROTOCOL = 1
+"""Version of the messages below and of what a verdict and a speed-up in them mean."""
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -100,6 +103,7 @@ class JudgeRequest(_Frozen):
     """Judge one candidate, or measure a problem's baselines when `solution_dir` is null (kind `baseline`)."""
 
     op: Literal["judge"] = "judge"
+    protocol: int = JUDGE_PROTOCOL
     id: str
     kind: Literal["evaluation", "confirmation", "baseline"]
     problem: str
@@ -123,6 +127,7 @@ class JudgeAnswer(_Frozen):
     """The outcome of one request."""
 
     event: Literal["answer"] = "answer"
+    protocol: int = JUDGE_PROTOCOL
     id: str
     verdict: Verdict
     reason: str | None = None
@@ -142,6 +147,7 @@ class JudgeReady(_Frozen):
     """The first line a judge writes, and after it the device is held."""
 
     event: Literal["ready"] = "ready"
+    protocol: int = JUDGE_PROTOCOL
     target: str
     """cpu, h200, b200 ..."""
     device: DeviceRecord

@@ -58,7 +58,7 @@ class _Work:
 
 
 def make(root: Path) -> Workspace:
-    """Write a small ledger with this version's code: every kind of document, several commits, one entry in the spool."""
+    """Write a small ledger with this version's code: every kind of document, in several commits and in the spool."""
     work = _Work(root)
     softmax, rmsnorm, swiglu = (work.candidates[problem] for problem in PROBLEMS)
     with Repo(work.workspace) as repo:
