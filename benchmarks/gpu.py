@@ -28,11 +28,11 @@ from tabulate import tabulate
 from benchmarks.cupti import agreement
 from benchmarks.cycle import cycles, running
 from harness.cli.devices import gpu_target
-from harness.cli.judging import JudgeProcess, judge_process
 from harness.formats.problems import load_problem
 from harness.git.repo import Repo
 from harness.ledger.create_workspace import create_workspace
 from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 ROOT = Path(__file__).parents[1]
 PROBLEMS = ROOT / "problems"

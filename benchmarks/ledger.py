@@ -35,7 +35,7 @@ from harness.ledger.ledger import Ledger, ledger_file
 from harness.ledger.standings import standings
 from harness.model.entry import Candidate, Entry, EntryDraft, stamp
 from harness.model.interval import summarise, workload_interval
-from harness.model.judging import Cost, DeviceRecord, EnvironmentRecord, WorkloadResult
+from harness.model.judging import JUDGE_PROTOCOL, Cost, DeviceRecord, EnvironmentRecord, WorkloadResult
 from harness.model.verdict import EntryKind, Trust, Verdict
 from harness.workspace.directories import Workspace
 
@@ -169,6 +169,7 @@ def draft(rng: random.Random, problem: str) -> EntryDraft:
         environment=EnvironmentRecord(
             harness="0.1.0", judge="sha256:" + "e" * 64, python="3.11.7", torch="2.13.0", sandbox="bubblewrap"
         ),
+        judge_protocol=JUDGE_PROTOCOL,
         verdict=Verdict.PASSED,
         trust=Trust.BOUNDED,
         workloads=tuple(workloads),

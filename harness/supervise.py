@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.agents.governor import Purse
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, RepositoryError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
+from harness.ledger.upgrade import upgrade_ledger
 from harness.model.config import Config
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
@@ -120,17 +121,30 @@ def run_start(
         ConfigurationError: another harness runs here (its process is named), or a part cannot work.
     """
     with ExitStack() as stack:
-        stack.enter_context(file_lock(workspace.state / "start.lock", owner="harness start"))
+        stack.enter_context(file_lock(workspace.start_lock, owner="harness start"))
         clear_live(workspace)
         failpoint("supervisor.before_start")
         with Repo(workspace) as repo:
+            notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
             purse = Purse(workspace, repo, config)
-        supervisor = _Supervisor(workspace, _parts(config, target, limits), limits, purse, stop, show)
+        supervisor = _Supervisor(workspace, _parts(config, target, limits), limits, purse, stop, show, notices)
         stack.callback(clear_live, workspace)
         try:
             return supervisor.run()
         finally:
             supervisor.end()
+
+
+def _upgrade_ledger(workspace: Workspace, repo: Repo, branch: str) -> list[str]:
+    """Upgrade a ledger of an earlier format, before a part opens it; a line about it, if there is something to say."""
+    try:
+        upgrade = upgrade_ledger(workspace, repo, branch)
+    except RepositoryError as error:  # a person's rebase, for instance: entries are written in the earlier format
+        return [f"the ledger keeps its earlier format for now, since it cannot be upgraded: {error.what}"]
+    if not upgrade.needed:
+        return []
+    formats = f"from format {upgrade.before} to format {upgrade.after} in commit {(upgrade.commit or '')[:12]}"
+    return [f"the ledger was upgraded {formats}; harnesses of earlier versions refuse it from now on"]
 
 
 def worker_names(count: int) -> tuple[str, ...]:
@@ -165,12 +179,13 @@ class _Supervisor:
         purse: Purse,
         stop: threading.Event,
         show: Callable[[Snapshot], None],
+        notices: Sequence[str] = (),
     ) -> None:
         self._purse, self._usd_before = purse, purse.spent().usd
         self._workspace, self._parts, self._limits, self._stop, self._show = workspace, parts, limits, stop, show
         self._since = time.monotonic()
         self._idle_since: float | None = None
-        self._messages: list[str] = []
+        self._messages: list[str] = list(notices)
 
     def run(self) -> Outcome:
         write_live(self._workspace, "start", {"parts": [part.name for part in self._parts]})
@@ -326,7 +341,7 @@ def stop_running(workspace: Workspace, within_s: float) -> bool:
 
 def _lock_is_held(workspace: Workspace) -> bool:
     try:
-        with file_lock(workspace.state / "start.lock", owner="harness stop"):
+        with file_lock(workspace.start_lock, owner="harness stop"):
             return False
     except ConfigurationError:
         return True

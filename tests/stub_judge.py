@@ -14,7 +14,7 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
 Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
 sealed clock too, and eager is the fastest by that. Every request is noted, one JSON object a line, in
 `$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed, and
-`$STUB_JUDGE_ANSWERS_AS` another one for its answers alone.
+`$STUB_JUDGE_ANSWERS_AS` another one for its answers alone. `$STUB_JUDGE_PROTOCOL` is the protocol version it names.
 """
 
 from __future__ import annotations
@@ -151,14 +151,20 @@ class Stub:
             "torch": "none",
             "sandbox": sandbox,
         }
+        self.protocol = int(os.environ.get("STUB_JUDGE_PROTOCOL", "1"))
         self.answers_as = version_of(os.environ.get("STUB_JUDGE_ANSWERS_AS", version))
 
     def ready(self) -> Json:
-        return {"event": "ready", "target": self.target, "device": self.device, "environment": self.environment}
+        said = {"event": "ready", "protocol": self.protocol, "target": self.target}
+        return {**said, "device": self.device, "environment": self.environment}
 
     def serve(self, request: Json) -> None:
         """Pass the places where the real judge and its runner can be killed, in their order, and answer."""
         failpoint("judge.request")
+        if (protocol := request.get("protocol", 1)) != self.protocol:
+            sys.stderr.write(f"harness judge: the client speaks protocol {protocol}, not {self.protocol}\n  the fix\n")
+            sys.stderr.flush()
+            os._exit(2)
         note(request)
         judged = Path(request["solution_dir"] or request["problem_dir"])
         asked = directives(judged)

@@ -158,6 +158,7 @@ def _entry(problem: Problem, tree: str, answer: JudgeAnswer) -> Entry:
         target="baseline",
         candidate=Candidate(commit=tree, tree=tree, branch=WORKER, worker=WORKER, language="pytorch"),
         environment=answer.environment,
+        judge_protocol=answer.protocol,
         verdict=answer.verdict,
         reason=answer.reason or (None if answer.verdict is Verdict.PASSED else str(answer.verdict)),
         trust=answer.trust,

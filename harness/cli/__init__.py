@@ -27,6 +27,7 @@ _VERBS = {
     "pr": ("harness.cli.merging", "Make a champion's branch and pull request, with its proof."),
     "proof": ("harness.cli.merging", "Check that the ledger proves what a range of commits would merge."),
     "audit": ("harness.cli.audit", "Check that the ledger is whole and true."),
+    "ledger": ("harness.cli.ledger", "Look after the ledger's files: upgrade their format."),
     "report": ("harness.cli.report", "Write one self-contained HTML page about a run."),
     "export": ("harness.cli.export", "Write a champion as a solution.json for SOL-ExecBench."),
     "completion": ("harness.cli.completion", "Print the completion script of a shell."),

@@ -15,7 +15,6 @@ from harness.cli.output import emit, json_option
 from harness.model.truncate import shortened
 
 if TYPE_CHECKING:
-    from harness.cli.judging import JudgeProcess
     from harness.git.repo import Repo
     from harness.ledger.audit.audit import Audit
     from harness.ledger.audit.rerun import Rerun
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from harness.model.entry import Entry
     from harness.model.judging import JudgeProgress
     from harness.model.sessions import Spread
+    from harness.workspace.blocking_judge import JudgeProcess
     from harness.workspace.directories import Workspace
 
 _LONGEST_CELL = 60
@@ -130,10 +130,10 @@ def _measure_again(
 ) -> tuple[list[Rerun], Spread]:
     """Judge entries once more, outside the ledger."""
     from harness.cli.devices import choose as choose_device
-    from harness.cli.judging import judge_process
     from harness.git.problem_digests import digest_at
     from harness.ledger.audit.rerun import choose, compare, sessions_of
     from harness.ledger.index import Index
+    from harness.workspace.blocking_judge import judge_process
     from harness.workspace.configuration import load_config
 
     config = load_config(workspace)

@@ -12,10 +12,10 @@ from harness.cli.output import emit, json_option
 
 if TYPE_CHECKING:
     from harness.cli.devices import Chosen
-    from harness.cli.judging import JudgeProcess
     from harness.model.config import Config
     from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
     from harness.model.problem import Problem
+    from harness.workspace.blocking_judge import JudgeProcess
     from harness.workspace.directories import Workspace
 
 _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; by default as `harness start`.")
@@ -61,10 +61,10 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
-    from harness.cli.judging import judge_process
     from harness.cli.results import print_judgement
     from harness.cli.targets import candidate
     from harness.errors import AnswerIsNo
+    from harness.workspace.blocking_judge import judge_process
 
     workspace = _workspace(Path(what))
     cache = _cache(workspace)
@@ -120,8 +120,8 @@ def baseline(
     as_json: bool,
 ) -> None:
     """Measure what a candidate has to beat: the reference eagerly, compiled, and the problem's baseline/."""
-    from harness.cli.judging import judge_process
     from harness.cli.targets import find_problem
+    from harness.workspace.blocking_judge import judge_process
 
     if not make and (max_usd, max_minutes, max_evaluations) != (None, None, None):
         raise click.UsageError("--max-usd, --max-minutes and --max-evaluations limit what --make starts; add --make")

@@ -34,7 +34,14 @@ from harness.model.judging import JudgeAnswer, JudgeReady
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
-from harness.workspace.judge_client import Answered, JudgeClient, Lost, News, expand_devices, judge_command
+from harness.workspace.judge_client import (
+    JudgeClient,
+    JudgeLost,
+    JudgeNotice,
+    RequestAnswered,
+    expand_devices,
+    judge_command,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +55,7 @@ _STARTS = 6
 """A first judge that has failed so often to become ready will not."""
 _REFS_MOVED = "refs"
 
-_Inbox = queue.SimpleQueue[News | str]
+_Inbox = queue.SimpleQueue[JudgeNotice | str]
 
 
 def run_daemon(
@@ -137,7 +144,7 @@ class Daemon:
         self._judges = {
             device: JudgeClient(
                 device,
-                judge_command(device, workspace, config),
+                judge_command(device, workspace.cache, config.judge.sandbox),
                 workspace.logs / f"judge-{device.replace(':', '-')}.log",
                 self._inbox.put,
                 target=config.target,
@@ -212,7 +219,7 @@ class Daemon:
     def _hear(self) -> None:
         """Wait for news, not longer than until something is due, and act on all there is."""
         try:
-            news: News | str | None = self._inbox.get(timeout=max(self._next_due() - time.monotonic(), 0.0))
+            news: JudgeNotice | str | None = self._inbox.get(timeout=max(self._next_due() - time.monotonic(), 0.0))
         except queue.Empty:
             return
         while news is not None:
@@ -307,19 +314,19 @@ class Daemon:
 
         return allowed
 
-    def _hear_judge(self, news: News) -> None:
+    def _hear_judge(self, news: JudgeNotice) -> None:
         judge = self._judges[news.device]
-        heard = judge.hear(news)
+        heard = judge.handle(news)
         if isinstance(heard, JudgeReady):
             self._known[heard.target] = heard
             self._display.over(f"the judge of {judge.device}")
             self._scan_at = 0.0
-        elif isinstance(heard, Answered):
+        elif isinstance(heard, RequestAnswered):
             self._answered(self._work.pop(judge.device), heard)
-        elif isinstance(heard, Lost):
+        elif isinstance(heard, JudgeLost):
             self._lost(judge, self._work.pop(judge.device, None), heard)
 
-    def _answered(self, work: Work, answered: Answered) -> None:
+    def _answered(self, work: Work, answered: RequestAnswered) -> None:
         failpoint("daemon.after_answer")
         answer, job, run = answered.answer, work.job, self._config.run
         if answer.environment.judge != job.key.judge:
@@ -333,9 +340,11 @@ class Daemon:
             draft = judged_draft(run, job, work.ask.language, answer, work.ask.baseline_seq)
             self._recorder.enter(draft, lambda entry: self._entered(job, entry))
 
-    def _lost(self, judge: JudgeClient, work: Work | None, lost: Lost) -> None:
+    def _lost(self, judge: JudgeClient, work: Work | None, lost: JudgeLost) -> None:
         """Count it against what was being judged; the job waits for the judge's next life, or for its verdict."""
         self._display.say(f"{lost.reason}; see {judge.log_file}")
+        if lost.how == "protocol":
+            raise ConfigurationError(lost.reason, where=str(judge.log_file), remedy=lost.fix)
         if not self._known and judge.failures >= _STARTS:
             raise ConfigurationError(
                 f"{lost.reason}: it failed {judge.failures} times and never became ready",

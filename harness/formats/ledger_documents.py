@@ -1,5 +1,6 @@
-"""Ledger files as bytes: a head line with the format version, then YAML documents that are only ever appended.
+"""Ledger files as bytes: a head line with a format version, then YAML documents that are only ever appended.
 
+Each document has a format version of its own (`ledger_versions`), since an upgrade never rewrites what is written.
 The writer is ours because the bytes are hashed and because YAML 1.1 (PyYAML) and YAML 1.2 readers must see the same
 values: every string is double-quoted, every float has a dot and a signed exponent. The reader is PyYAML's C loader.
 """
@@ -16,13 +17,13 @@ import yaml
 from pydantic import ValidationError
 
 from harness.errors import LedgerError
-from harness.model.entry import Entry, EntryDraft
+from harness.formats.ledger_versions import check_format, in_newest_format, written_format
+from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft
 
-FORMAT = 1
-HEADER = b"# kernel-harness ledger, format 1\n"
-_HEAD = re.compile(rb"# kernel-harness ledger, format (\d+)\n")
+_HEAD = re.compile(rb"# kernel-harness ledger, format (\d{1,9})\n")
 _DOCUMENT = re.compile(rb"^---\n", re.MULTILINE)
 _FIELDS = {
+    "format": re.compile(rb"^format: (\d{1,9})$", re.MULTILINE),
     "seq": re.compile(rb"^seq: (\d{1,12})$", re.MULTILINE),
     "prev": re.compile(rb'^prev: (?:null|"([^"\n]*)")$', re.MULTILINE),
     "at": re.compile(rb'^at: "([^"\n]*)"$', re.MULTILINE),
@@ -56,9 +57,23 @@ class Document:
         """Its place in its file; 0 where it does not say."""
         return int(field_of(self.raw, "seq") or 0)
 
+    @property
+    def format(self) -> int:
+        """The format that it was written in: documents of format 1 do not name theirs."""
+        return int(field_of(self.raw, "format") or 1)
 
-def field_of(raw: bytes, name: Literal["seq", "prev", "at"]) -> str | None:
-    """`seq`, `prev` or `at` of a document, without parsing it: each stands on a line of its own."""
+
+def header(version: int) -> bytes:
+    """Return the head line of a file that is begun in a ledger of this format. Upgrades leave it as it is."""
+    return b"# kernel-harness ledger, format %d\n" % version
+
+
+HEADER = header(LEDGER_FORMAT)
+"""The head line of a file that is begun in a new ledger."""
+
+
+def field_of(raw: bytes, name: Literal["format", "seq", "prev", "at"]) -> str | None:
+    """`format`, `seq`, `prev` or `at` of a document, without parsing it: each is on a line of its own."""
     match = _FIELDS[name].search(raw)
     return None if match is None or match[1] is None else match[1].decode(errors="replace")
 
@@ -86,12 +101,19 @@ def render(document: Mapping[str, Any]) -> bytes:
 
 
 def render_entry(entry: Entry) -> bytes:
-    """An entry's bytes. What does not apply is left out; `reason` stands wherever a verdict does."""
+    """Return an entry's bytes in the entry's own format.
+
+    What does not apply is left out; `reason` stands wherever a verdict does.
+
+    Raises:
+        LedgerError: the format cannot record the entry.
+    """
     fields = entry.model_dump(mode="json", exclude_none=True)
     if entry.verdict is not None:
         fields["reason"] = entry.reason
     middle = [name for name in EntryDraft.model_fields if name in fields and fields[name] not in ([], {})]
-    return render({"seq": entry.seq, "prev": entry.prev, **{name: fields[name] for name in middle}, "at": entry.at})
+    document = {"seq": entry.seq, "prev": entry.prev, **{name: fields[name] for name in middle}, "at": entry.at}
+    return render(written_format(document, entry.format))
 
 
 def split(content: bytes, where: str, *, start: int = 0) -> list[Document]:
@@ -113,8 +135,12 @@ def split(content: bytes, where: str, *, start: int = 0) -> list[Document]:
     return [Document(start, content[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
-def check_header(content: bytes, where: str) -> None:
-    """Refuse a file that is not a ledger file of the version this harness reads and writes."""
+def check_header(content: bytes, where: str) -> int:
+    """Return the format in a ledger file's head line: that of the ledger when the file was begun.
+
+    Raises:
+        LedgerError: the file is not a ledger file, or is of a newer format.
+    """
     head = _HEAD.match(content)
     if head is None:
         raise LedgerError(
@@ -122,19 +148,14 @@ def check_header(content: bytes, where: str) -> None:
             where=f"{where}:1",
             remedy=f"see who changed it with `git log -p -- {where}`, and restore it from there",
         )
-    if int(head[1]) != FORMAT:
-        raise LedgerError(
-            f"ledger format {int(head[1])}, and this harness reads format {FORMAT} only",
-            where=f"{where}:1",
-            remedy="upgrade the harness: `python -m pip install --upgrade kernel-harness`",
-        )
+    return check_format(int(head[1]), "the ledger file", f"{where}:1")
 
 
 def parse(raw: bytes, where: str) -> dict[str, Any]:
-    """A document as a mapping.
+    """Return a document as a mapping with the fields of the format that it was written in.
 
     Raises:
-        LedgerError: it is not YAML, or not a mapping with a whole-number `seq`.
+        LedgerError: it is not YAML, not a mapping with a whole-number `seq`, or of a newer format.
     """
     try:
         document = yaml.load(raw, Loader=yaml.CSafeLoader)
@@ -142,17 +163,18 @@ def parse(raw: bytes, where: str) -> dict[str, Any]:
         raise LedgerError(f"not YAML: {' '.join(str(error).split())}", where=where) from error
     if not isinstance(document, dict) or type(document.get("seq")) is not int:
         raise LedgerError("not a ledger document: it must be a mapping with a whole number `seq`", where=where)
+    check_format(document.get("format", 1), "the document", where)
     return document
 
 
 def parse_entry(raw: bytes, where: str) -> Entry:
-    """A document as an entry.
+    """Return a document of any readable format as an entry, which has the newest format's fields.
 
     Raises:
         LedgerError: it is not one; the message names each field.
     """
     try:
-        return Entry.model_validate(parse(raw, where))
+        return Entry.model_validate(in_newest_format(parse(raw, where), where))
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'entry'}: {fault['msg']}" for fault in error.errors())
         raise LedgerError(f"not a ledger entry: {faults}", where=where) from error

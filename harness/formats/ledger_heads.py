@@ -1,8 +1,13 @@
-"""ledger/heads.yaml: where each ledger file ends, so that cutting a tail shows."""
+"""ledger/heads.yaml: where each ledger file ends, so that cutting a tail shows.
+
+Its head line holds the format of the ledger: the one in which new documents are written. A harness that does not read
+that format refuses the ledger here.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 import yaml
@@ -10,10 +15,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import check_header, field_of, hash_of
+from harness.formats.ledger_versions import check_format
+from harness.model.entry import LEDGER_FORMAT
 
 LEDGER = "ledger"
 HEADS = "ledger/heads.yaml"
-HEADER = b"# kernel-harness heads, format 1\n"
+HEADER = b"# kernel-harness heads, format %d\n" % LEDGER_FORMAT
+_HEAD = re.compile(rb"# kernel-harness heads, format (\d{1,9})\n")
+_REMEDY = f"restore it: `git log -p -- {HEADS}` shows who changed it; `harness audit` checks it against the files"
 _LAST = b"\n---\n"
 
 
@@ -31,24 +40,34 @@ def read_heads(content: bytes | None) -> dict[str, Head]:
     """heads.yaml's bytes as file -> head; nothing where there is no such file yet.
 
     Raises:
-        LedgerError: the bytes are no heads file of format 1.
+        LedgerError: the bytes are no heads file, or one of a newer format.
     """
     if content is None:
         return {}
-    remedy = f"restore it: `git log -p -- {HEADS}` shows who changed it; `harness audit` checks it against the files"
-    if not content.startswith(HEADER):
-        raise LedgerError(f"its first line must be `{HEADER.decode().strip()}`", where=f"{HEADS}:1", remedy=remedy)
+    heads_format(content)
     try:
         parsed = yaml.load(content, Loader=yaml.CSafeLoader) or {}
         return {str(file): Head.model_validate(head) for file, head in parsed.items()}
     except (yaml.YAMLError, ValidationError, AttributeError) as error:
-        raise LedgerError(f"not a heads file: {' '.join(str(error).split())}", where=HEADS, remedy=remedy) from error
+        raise LedgerError(f"not a heads file: {' '.join(str(error).split())}", where=HEADS, remedy=_REMEDY) from error
 
 
-def render_heads(heads: Mapping[str, Head]) -> bytes:
+def heads_format(content: bytes) -> int:
+    """Return the ledger's format, from the bytes of heads.yaml.
+
+    Raises:
+        LedgerError: the bytes are no heads file, or one of a newer format.
+    """
+    head = _HEAD.match(content)
+    if head is None:
+        raise LedgerError(f"its first line must be `{HEADER.decode().strip()}`", where=f"{HEADS}:1", remedy=_REMEDY)
+    return check_format(int(head[1]), "the ledger", f"{HEADS}:1")
+
+
+def render_heads(heads: Mapping[str, Head], version: int = LEDGER_FORMAT) -> bytes:
     """heads.yaml's bytes, one line a file, sorted, so that two writers' changes stay apart in a diff."""
     lines = [f"{json.dumps(file)}: {json.dumps(heads[file].model_dump())}\n" for file in sorted(heads)]
-    return HEADER + "".join(lines).encode()
+    return b"# kernel-harness heads, format %d\n" % version + "".join(lines).encode()
 
 
 def head_of(raw: bytes, where: str) -> Head:
@@ -75,6 +94,7 @@ def heads_of(files: Iterable[tuple[str, bytes]]) -> dict[str, Head]:
 
 
 def with_heads_of(heads: bytes | None, files: Mapping[str, bytes | None]) -> bytes:
-    """heads.yaml's bytes with the heads of some ledger files taken from the files themselves."""
+    """heads.yaml's bytes, in the format they have, with the heads of some ledger files taken from the files."""
     ends = heads_of((file, content or b"") for file, content in files.items() if file != HEADS)
-    return render_heads({**read_heads(heads), **ends})
+    version = LEDGER_FORMAT if heads is None else heads_format(heads)
+    return render_heads({**read_heads(heads), **ends}, version)

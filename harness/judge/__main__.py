@@ -25,7 +25,7 @@ from harness.failpoints import failpoint
 from harness.judge import sandbox
 from harness.judge.devices.opening import open_device
 from harness.judge.judge import Judge
-from harness.model.judging import JudgeReady, JudgeRequest
+from harness.model.judging import PROTOCOL_FIX, JudgeReady, JudgeRequest, protocol_mismatch
 
 _PR_SET_PDEATHSIG = 1
 
@@ -58,6 +58,9 @@ def _serve(arguments: argparse.Namespace) -> None:
         for line in sys.stdin:
             if not line.strip():
                 continue
+            mismatch = protocol_mismatch(line, "request")
+            if mismatch is not None:
+                raise HarnessError(f"the client {mismatch}", where="a request on stdin", remedy=PROTOCOL_FIX)
             try:
                 request = JudgeRequest.model_validate_json(line)
             except ValidationError as error:

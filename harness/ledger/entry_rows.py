@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import parse
+from harness.formats.ledger_versions import in_newest_format
 from harness.model.entry import Entry
 
 # Our writer puts each top-level key at the start of a line and never breaks a string, so a block ends at the next key.
@@ -39,6 +40,8 @@ class Row:
     language: str | None = None
     judge: str | None = None
     """The judge version."""
+    judge_protocol: int | None = None
+    """The judge's protocol version; 1 for entries that were written before there was another."""
     verdict: str | None = None
     reason: str | None = None
     trust: str | None = None
@@ -74,7 +77,7 @@ def row_of(raw: bytes, where: str) -> Row:
     block = _WORKLOADS.search(raw)
     numbers = _STRING.sub(b'""', block[0]) if block else b""
     head = raw if block is None else raw[: block.start()] + raw[block.end() :]
-    document = parse(head, where)
+    document = in_newest_format(parse(head, where), where)
     if "workloads" in document:  # not as our writer lays it out: read it whole
         return _row_of_entry(document, where)
     times = {name: _mean([float(text) for text in pattern.findall(numbers)]) for name, pattern in _TIME.items()}
@@ -103,7 +106,7 @@ def _row(document: Mapping[str, Any], where: str, *, latency_us: float | None, b
             baseline_us = _mean([min(times) for times in fastest if times])
         values: dict[str, Any] = {
             **{name: document[name] for name in ("problem", "seq", "kind", "run", "target", "problem_digest", "at")},
-            **{name: document.get(name) for name in ("cites", "verdict", "reason", "trust", "note")},
+            **{name: document.get(name) for name in ("cites", "judge_protocol", "verdict", "reason", "trust", "note")},
             **{name: candidate.get(name) for name in ("commit", "tree", "branch", "worker", "language")},
             **{name: summary.get(name) for name in ("speedup", "score", "passed", "of")},
             "judge": (document.get("environment") or {}).get("judge"),

@@ -16,13 +16,13 @@ from harness.ledger.ledger import problem_of
 from harness.ledger.spool import read_all, signature
 from harness.workspace.directories import Workspace
 
-SCHEMA = "kernel-harness index 1"
+SCHEMA = "kernel-harness index 2"
 Progress = Callable[[int, int], None]
 """Called with the bytes of ledger read so far, and the bytes to read in all."""
 
 _BATCH = 500
 _NOTHING = hashlib.sha256().hexdigest()
-_TYPES = dict.fromkeys(("seq", "cites", "passed", "of"), "INTEGER") | dict.fromkeys(
+_TYPES = dict.fromkeys(("seq", "cites", "judge_protocol", "passed", "of"), "INTEGER") | dict.fromkeys(
     ("speedup", "low", "high", "score", "baseline_us", "latency_us", "cost_s"), "REAL"
 )
 _COLUMNS = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in ROW_FIELDS)

@@ -20,20 +20,22 @@ from typing import Any, Literal, Self
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import HEADER, Document, parse, render_entry, split
+from harness.formats.ledger_documents import Document, header, parse, render_entry, split
 from harness.formats.ledger_heads import (
     HEADS,
     LEDGER,
     Head,
     head_of,
+    heads_format,
     heads_of,
     read_heads,
     render_heads,
 )
+from harness.formats.ledger_versions import written_format
 from harness.git.branch_commits import Change, Read
 from harness.git.repo import Repo
 from harness.ledger.spool import Record, Spool, read_all, read_segment, record_of, still_to_commit
-from harness.model.entry import Entry, EntryDraft, stamp
+from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft, stamp
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 
@@ -41,7 +43,7 @@ Writer = Literal["daemon", "planner"]
 _FLUSH_EVERY_S = 60.0
 _PLANNERS = re.compile(r"ledger/(decisions|accounts|lessons/[A-Za-z0-9][A-Za-z0-9._/-]*)\.yaml")
 _PROBLEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-_LEDGERS_OWN = ("seq", "prev", "at")
+_LEDGERS_OWN = ("format", "seq", "prev", "at")
 
 
 def ledger_file(problem: str) -> str:
@@ -138,7 +140,8 @@ class Ledger:
         file = ledger_file(draft.problem)
         with self._appending:
             seq, prev, at = self._place(file)
-            entry = Entry.model_validate({**dict(draft), "seq": seq, "prev": prev, "at": at})
+            place = {"format": self._format, "seq": seq, "prev": prev, "at": at}
+            entry = Entry.model_validate({**dict(draft), **place})
             self._spool_record(Record(file, render_entry(entry)))
         return entry
 
@@ -147,7 +150,7 @@ class Ledger:
 
         Args:
             file: `ledger/decisions.yaml`, `ledger/accounts.yaml` or below `ledger/lessons/`.
-            record: plain values; without `seq`, `prev` and `at`, which the ledger gives.
+            record: plain values; without `format`, `seq`, `prev` and `at`, which the ledger gives.
 
         Raises:
             LedgerError: not one of those files, or as for `append`.
@@ -159,7 +162,7 @@ class Ledger:
             raise LedgerError(f"a record's {', '.join(taken)} is given by the ledger", where=file)
         with self._appending:
             seq, prev, at = self._place(file)
-            document = {"seq": seq, "prev": prev, **record, "at": at}
+            document = written_format({"seq": seq, "prev": prev, **record, "at": at}, self._format)
             self._spool_record(record_of(file, document))
         return document
 
@@ -208,6 +211,7 @@ class Ledger:
             self.recovered.append(f"{self._branch} had been reset past ledger entries: put back in {', '.join(cut)}")
         tip = self._repo.tip(self._branch)
         self._heads = branch_heads(self._repo, tip)
+        self._format = ledger_format(self._repo, tip)
         self._recover(tip)
         failpoint("ledger.after_open")
 
@@ -253,19 +257,9 @@ class Ledger:
         failpoint("ledger.after_append")
 
     def _commit(self, records: list[Record]) -> str:
-        groups = _by_file(records)
-
         def build(read: Read) -> Change:
-            """Appends and writes against the branch as it stands at this attempt."""
-            heads = read_heads(read(HEADS))
-            appends: dict[str, bytes] = {}
-            for file, group in groups.items():
-                content = read(file)
-                fresh = still_to_commit(file, group, content)
-                if fresh:
-                    appends[file] = b"".join([b"" if content else HEADER, *(record.raw for record in fresh)])
-                    heads[file] = head_of(fresh[-1].raw, file)
-            return Change({HEADS: render_heads(heads)} if appends else {}, appends)
+            change = documents_change(read, records, self._format)
+            return change if change.appends else Change()
 
         failpoint("ledger.before_commit")
         try:
@@ -288,13 +282,47 @@ def coordination_branch(workspace: Workspace) -> str:
     return load_config(workspace).coordination_branch
 
 
+def documents_change(read: Read, records: list[Record], version: int) -> Change:
+    """Return the change that commits spooled documents to the branch as it is now.
+
+    Args:
+        read: path -> content on the branch.
+        records: spooled documents; those that the branch holds already are left out.
+        version: the ledger's format, for heads.yaml and for the head line of files that are begun.
+    """
+    heads = read_heads(read(HEADS))
+    appends: dict[str, bytes] = {}
+    for file, group in _by_file(records).items():
+        content = read(file)
+        fresh = still_to_commit(file, group, content)
+        if fresh:
+            appends[file] = b"".join([b"" if content else header(version), *(record.raw for record in fresh)])
+            heads[file] = head_of(fresh[-1].raw, file)
+    return Change({HEADS: render_heads(heads, version)}, appends)
+
+
 def branch_heads(repo: Repo, tip: str) -> dict[str, Head]:
     """Where each ledger file ends on a commit: heads.yaml's word, or the files' own where there is none."""
     content = repo.read(tip, HEADS)
+    return read_heads(content) if content is not None else heads_of(_files(repo, tip))
+
+
+def ledger_format(repo: Repo, tip: str) -> int:
+    """Return the format in which a commit's ledger is written: that of heads.yaml, or of the files where it is missing.
+
+    Raises:
+        LedgerError: it is newer than this harness reads.
+    """
+    content = repo.read(tip, HEADS)
     if content is not None:
-        return read_heads(content)
+        return heads_format(content)
+    ends = [documents[-1].format for file, raw in _files(repo, tip) if (documents := split(raw, file))]
+    return max(ends, default=LEDGER_FORMAT)
+
+
+def _files(repo: Repo, tip: str) -> list[tuple[str, bytes]]:
     files = [file for file in repo.files(tip, LEDGER) if file.endswith(".yaml")]
-    return heads_of((file, repo.read(tip, file) or b"") for file in files)
+    return [(file, repo.read(tip, file) or b"") for file in files]
 
 
 def read_documents(workspace: Workspace, repo: Repo, file: str, *, branch: str | None = None) -> list[Document]:

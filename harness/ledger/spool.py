@@ -24,9 +24,12 @@ from harness.errors import LedgerError
 from harness.failpoints import failpoint
 from harness.formats.ledger_documents import field_of, hash_of, render, split
 from harness.formats.ledger_heads import end_of
+from harness.formats.ledger_versions import check_format
 from harness.workspace.files import atomic_write, sync_directory
 
-HEADER = b"# kernel-harness spool, format 1\n"
+FORMAT = 1
+HEADER = b"# kernel-harness spool, format %d\n" % FORMAT
+_HEAD = re.compile(rb"# kernel-harness spool, format (\d{1,9})\n")
 _FRAME = re.compile(rb"record (\d{1,12}) ([0-9a-f]{64}) ([^\n]+)\n")
 _SEGMENT = re.compile(r"\d{8}\.spool")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -157,7 +160,7 @@ class Spool:
         """Cut a segment's torn tail, set it aside, and report it."""
         content = path.read_bytes()
         whole = len(HEADER) if content.startswith(HEADER) else 0
-        whole += sum(len(_frame(record)) for record in _records(content))
+        whole += sum(len(_frame(record)) for record in _records(content, path))
         if whole == len(content):
             return
         torn = content[whole:]
@@ -200,9 +203,12 @@ def read_segment(path: Path) -> list[Record]:
     """The whole records of a segment. A tail that is torn, or being written right now, is left out.
 
     A segment that has gone has been committed: its records are on the branch.
+
+    Raises:
+        LedgerError: the segment is of a newer format.
     """
     try:
-        return _records(path.read_bytes())
+        return _records(path.read_bytes(), path)
     except FileNotFoundError:
         return []
 
@@ -229,9 +235,11 @@ def signature(spools: Path) -> str:
     return " ".join(parts)
 
 
-def _records(content: bytes) -> list[Record]:
-    if not content.startswith(HEADER):
+def _records(content: bytes, path: Path) -> list[Record]:
+    head = _HEAD.match(content)
+    if head is None:
         return []
+    check_format(int(head[1]), "the spool", f"{path}:1", newest=FORMAT)
     records, position = [], len(HEADER)
     while (match := _FRAME.match(content, position)) and _whole(content, match):
         end = match.end() + int(match[1])

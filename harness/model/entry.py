@@ -17,6 +17,11 @@ from harness.model.judging import (
 )
 from harness.model.verdict import EntryKind, Trust, Verdict
 
+LEDGER_FORMAT = 2
+"""The newest format of ledger documents: the one that this harness writes. It reads every earlier one."""
+MEASURED = (EntryKind.EVALUATION, EntryKind.CONFIRMATION, EntryKind.BASELINE)
+"""Kinds of entries that a judge measured."""
+
 
 def stamp(at: datetime) -> str:
     """A moment as entries write it: UTC, milliseconds, `2026-11-21T02:00:00.000Z`."""
@@ -51,6 +56,8 @@ class EntryDraft(BaseModel):
     candidate: Candidate | None = None
     device: DeviceRecord | None = None
     environment: EnvironmentRecord | None = None
+    judge_protocol: int | None = Field(default=None, ge=1)
+    """The protocol version of the judge that measured; null for kinds that no judge measures."""
     verdict: Verdict | None = None
     reason: str | None = None
     trust: Trust | None = None
@@ -84,6 +91,8 @@ class Entry(EntryDraft):
     first.
     """
 
+    format: int = Field(default=LEDGER_FORMAT, ge=1, le=LEDGER_FORMAT)
+    """The format that the document was written in; the fields are those of the newest format."""
     seq: int = Field(ge=1)
     prev: str | None
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
@@ -91,9 +100,9 @@ class Entry(EntryDraft):
 
 
 _PARTS: dict[EntryKind, tuple[str, ...]] = {
-    EntryKind.EVALUATION: ("candidate", "environment", "verdict", "summary"),
-    EntryKind.CONFIRMATION: ("candidate", "environment", "verdict", "summary", "cites"),
-    EntryKind.BASELINE: ("environment", "verdict"),
+    EntryKind.EVALUATION: ("candidate", "environment", "judge_protocol", "verdict", "summary"),
+    EntryKind.CONFIRMATION: ("candidate", "environment", "judge_protocol", "verdict", "summary", "cites"),
+    EntryKind.BASELINE: ("environment", "judge_protocol", "verdict"),
     EntryKind.CHAMPION: ("candidate", "cites"),
     EntryKind.NOTE: ("note",),
 }

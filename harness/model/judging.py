@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.model.verdict import Trust, Verdict
+
+JUDGE_PROTOCOL = 1
+"""Version of the messages below and of what a verdict and a speed-up in them mean."""
+PROTOCOL_FIX = (
+    "install the same version of kernel-harness for both (HARNESS_JUDGE_COMMAND, if set, names the judge), "
+    "then start the harness again"
+)
 
 
 class _Frozen(BaseModel):
@@ -100,6 +107,7 @@ class JudgeRequest(_Frozen):
     """Judge one candidate, or measure a problem's baselines when `solution_dir` is null (kind `baseline`)."""
 
     op: Literal["judge"] = "judge"
+    protocol: int = JUDGE_PROTOCOL
     id: str
     kind: Literal["evaluation", "confirmation", "baseline"]
     problem: str
@@ -123,6 +131,7 @@ class JudgeAnswer(_Frozen):
     """The outcome of one request."""
 
     event: Literal["answer"] = "answer"
+    protocol: int = JUDGE_PROTOCOL
     id: str
     verdict: Verdict
     reason: str | None = None
@@ -142,6 +151,7 @@ class JudgeReady(_Frozen):
     """The first line a judge writes, and after it the device is held."""
 
     event: Literal["ready"] = "ready"
+    protocol: int = JUDGE_PROTOCOL
     target: str
     """cpu, h200, b200 ..."""
     device: DeviceRecord
@@ -156,6 +166,30 @@ class JudgeProgress(_Frozen):
     stage: str
     done: int = 0
     of: int = 0
+
+
+class _Handshake(BaseModel):
+    """What a message of any protocol version has."""
+
+    event: str = "request"
+    protocol: int = 1
+    """Messages of the first version do not name it."""
+
+
+def protocol_mismatch(line: bytes | str, event: Literal["ready", "request"]) -> str | None:
+    """Return how the protocol of a message differs from ours, as the rest of a sentence about its sender.
+
+    Args:
+        line: a message of any protocol version, or anything else.
+        event: the kind of message that names the sender's protocol version; no other kind is looked at.
+    """
+    try:
+        found = _Handshake.model_validate_json(line)
+    except ValidationError:
+        return None  # not a message at all: the reader of messages reports it
+    if found.event != event or found.protocol == JUDGE_PROTOCOL:
+        return None
+    return f"speaks judge protocol {found.protocol}, and this process speaks judge protocol {JUDGE_PROTOCOL}"
 
 
 JudgeEvent = Annotated[JudgeReady | JudgeProgress | JudgeAnswer, Field(discriminator="event")]

@@ -78,6 +78,11 @@ class Workspace:
         return self.state / "spool"
 
     @property
+    def start_lock(self) -> Path:
+        """Held by a running `harness start`."""
+        return self.state / "start.lock"
+
+    @property
     def derived(self) -> Path:
         """.harness/: caches, index, logs, live status. Can be deleted at any time."""
         return self.root / ".harness"

@@ -1,7 +1,7 @@
-"""A client of judge processes: started, asked, watched over and started again.
+"""The client of judge processes: it starts one, sends requests, and starts another when one ends.
 
-Everything that knows that a judge is a process on this host stands in this file. To the rest of the daemon a
-judge is something that gets requests and, some time later, answers or is lost.
+Only this file starts a judge and reads and writes its lines. Its callers send requests and get answers or losses: the
+daemon as notices in its queue, a command through `blocking_judge`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,16 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from harness.failpoints import failpoint
-from harness.model.config import Config
-from harness.model.judging import JudgeAnswer, JudgeEvent, JudgeProgress, JudgeReady, JudgeRequest
-from harness.workspace.directories import Workspace
+from harness.model.config import SandboxKind
+from harness.model.judging import (
+    PROTOCOL_FIX,
+    JudgeAnswer,
+    JudgeEvent,
+    JudgeProgress,
+    JudgeReady,
+    JudgeRequest,
+    protocol_mismatch,
+)
 
 START_S = 180.0
 """A judge imports torch and calibrates its clock before it is ready; on a slow, cold disk that takes minutes."""
@@ -38,6 +45,8 @@ BASELINE_FACTOR = 15.0
 """A baseline request times every variant on every workload by each of the device's clocks, and compiles one first."""
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
+ERROR_PREFIX = "harness judge: "
+"""What a judge writes before the message of an error that ends it."""
 _LOG_BYTES = 5_000_000
 
 _EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer] = TypeAdapter(JudgeEvent)
@@ -46,29 +55,30 @@ State = Literal["waiting", "starting", "idle", "busy", "closed"]
 
 
 @dataclass(frozen=True)
-class Said:
+class JudgeMessage:
     """A judge wrote a line."""
 
     device: str
-    life: int
-    """Which process of this client: news of an earlier one come too late."""
+    process_number: int
+    """Which process of this client: notices of an earlier one are ignored."""
     event: JudgeReady | JudgeProgress | JudgeAnswer
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A judge's process is over."""
+class JudgeEnded:
+    """A judge's process has ended."""
 
     device: str
-    life: int
-    how: str
+    process_number: int
+    reason: str
+    wrong_protocol: bool = False
 
 
-News = Said | Ended
+JudgeNotice = JudgeMessage | JudgeEnded
 
 
 @dataclass(frozen=True)
-class Answered:
+class RequestAnswered:
     """A request has its answer."""
 
     request: JudgeRequest
@@ -76,12 +86,16 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """The judge is gone, and with it the request that it was at work on, if any."""
+class JudgeLost:
+    """The judge's process has ended, and with it the request that it was working on, if any."""
 
     request: JudgeRequest | None
-    how: Literal["ended", "deadline"]
+    how: Literal["ended", "deadline", "protocol"]
+    """`protocol`: it has another protocol version, so that starting it again does not help."""
     reason: str
+    error: str = ""
+    """The judge's own error message, if it wrote one: what went wrong, and on further lines the fix."""
+    fix: str | None = None
 
 
 def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
@@ -93,11 +107,11 @@ def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def judge_command(device: str, workspace: Workspace, config: Config) -> list[str]:
+def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
     """The command line of the judge of one device."""
     replaced = os.environ.get("HARNESS_JUDGE_COMMAND")
     program = shlex.split(replaced) if replaced else [sys.executable, "-m", "harness.judge"]
-    return [*program, "--device", device, "--cache", str(workspace.cache), "--sandbox", config.judge.sandbox]
+    return [*program, "--device", device, "--cache", str(cache), "--sandbox", sandbox]
 
 
 def deadline_s(request: JudgeRequest) -> float:
@@ -113,7 +127,7 @@ class JudgeClient:
         device: `cpu`, `cuda:0` ...
         command: the judge's command line.
         log_file: where its stderr goes.
-        post: gets the news; the caller hands each back to `hear` in its own thread.
+        post: gets the notices; the caller passes each to `handle` in its own thread.
         target: what its candidates are tuned for, where that is not the device's own.
         start_within_s: a judge that is not ready by then is ended.
     """
@@ -123,7 +137,7 @@ class JudgeClient:
         device: str,
         command: Sequence[str],
         log_file: Path,
-        post: Callable[[News], None],
+        post: Callable[[JudgeNotice], None],
         *,
         target: str | None = None,
         start_within_s: float = START_S,
@@ -140,7 +154,7 @@ class JudgeClient:
         self._command = list(command)
         self._post = post
         self._start_within_s = start_within_s
-        self._life = 0
+        self._process_number = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._until = 0.0
@@ -156,7 +170,7 @@ class JudgeClient:
 
     def start(self) -> None:
         """Start the process; it says when it is ready."""
-        self._life += 1
+        self._process_number += 1
         self.state, self.ready, self.progress = "starting", None, None
         self._overdue = False
         self._allowed_s = self._start_within_s
@@ -165,11 +179,13 @@ class JudgeClient:
         try:
             self._process = self._open()
         except OSError as error:
-            self._post(Ended(self.device, self._life, f"cannot be started: {error}"))
+            self._post(JudgeEnded(self.device, self._process_number, f"cannot be started: {error}"))
             return
         failpoint("daemon.after_judge_start")
         self._reader = threading.Thread(
-            target=_listen, args=(self._process, self.device, self._life, self._post), name=f"judge-{self.device}"
+            target=_listen,
+            args=(self._process, self.device, self._process_number, self._post),
+            name=f"judge-{self.device}",
         )
         self._reader.start()
 
@@ -194,17 +210,17 @@ class JudgeClient:
         self._allowed_s = within_s if within_s is not None else deadline_s(request)
         self._until = time.monotonic() + self._allowed_s
         line = json.dumps(request.model_dump(mode="json")).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # it has ended: that news is on its way
+        with contextlib.suppress(BrokenPipeError):  # it has ended: that notice is on its way
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
-    def hear(self, news: News) -> JudgeReady | JudgeProgress | Answered | Lost | None:
-        """What a piece of news means now; None when it is about a process before this one."""
-        if news.life != self._life or self.state == "closed":
+    def handle(self, notice: JudgeNotice) -> JudgeReady | JudgeProgress | RequestAnswered | JudgeLost | None:
+        """Take in a notice and return what it means; None when it is about an earlier process."""
+        if notice.process_number != self._process_number or self.state == "closed":
             return None
-        if isinstance(news, Ended):
-            return self._lost(news.how)
-        event = news.event
+        if isinstance(notice, JudgeEnded):
+            return self._lost(notice)
+        event = notice.event
         if isinstance(event, JudgeReady):
             self.ready, self.state = event.model_copy(update={"target": self._target or event.target}), "idle"
             return self.ready
@@ -213,12 +229,12 @@ class JudgeClient:
         if isinstance(event, JudgeProgress):
             self.progress = event
             return event
-        answered = Answered(self.request, event)
+        answered = RequestAnswered(self.request, event)
         self.state, self.request, self.progress, self.failures = "idle", None, None, 0
         return answered
 
     def tick(self) -> None:
-        """Start again when the pause is over; end a judge that is overdue (its loss comes as news)."""
+        """Start again when the pause is over; end a judge that is overdue (its loss comes as a notice)."""
         now = time.monotonic()
         if now < self._until:
             return
@@ -251,16 +267,20 @@ class JudgeClient:
         self._close_stdin()
         _signal_group(self._process, signal.SIGTERM)
 
-    def _lost(self, how: str) -> Lost:
+    def _lost(self, ended: JudgeEnded) -> JudgeLost:
         request, overdue = self.request, self._overdue
-        what = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s" if overdue else how
+        late = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s"
+        what = late if overdue else ended.reason
         self.failures += 1
         self.state, self.request, self.progress, self.ready = "waiting", None, None, None
         self._forget()
         self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
-        last = _last_line(self.log_file, self._log_from)
-        said = f" (its last words: {last})" if last else ""
-        return Lost(request, "deadline" if overdue else "ended", f"the judge of {self.device} {what}{said}")
+        error, last = _error_written(self.log_file, self._log_from)
+        quoted = f" (it wrote: {' '.join((error or last).split())})" if last else ""
+        reason = f"the judge of {self.device} {what}{quoted}"
+        if ended.wrong_protocol:
+            return JudgeLost(request, "protocol", f"the judge of {self.device} {ended.reason}", fix=PROTOCOL_FIX)
+        return JudgeLost(request, "deadline" if overdue else "ended", reason, error)
 
     def _forget(self) -> None:
         """The process is over: join its reader and close its stdin."""
@@ -275,24 +295,28 @@ class JudgeClient:
                 self._process.stdin.close()
 
 
-def _listen(process: subprocess.Popen[bytes], device: str, life: int, post: Callable[[News], None]) -> None:
-    """Read lines until the process is over, then end its group, reap it and say so."""
+def _listen(process: subprocess.Popen[bytes], device: str, number: int, post: Callable[[JudgeNotice], None]) -> None:
+    """Read lines until the process ends, then end its group, reap it and post its end."""
     broken: str | None = None
+    mismatch: str | None = None
     assert process.stdout is not None  # noqa: S101 - opened as a pipe
     with process.stdout as lines:
         for line in lines:
+            mismatch = protocol_mismatch(line, "ready")
+            if mismatch is not None:
+                break
             try:
-                post(Said(device, life, _EVENTS.validate_json(line)))
+                post(JudgeMessage(device, number, _EVENTS.validate_json(line)))
             except ValidationError:
                 broken = f"wrote a line that is not the protocol: {line[:120]!r}"
                 break
     # Not reaped yet, so that its number still names its group and nothing else.
-    if not broken and not _ends(process, within_s=5.0):
+    if not broken and not mismatch and not _ends(process, within_s=5.0):
         broken = "closed its output and went on running"
     _signal_group(process, signal.SIGKILL)
     code = process.wait()
     ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    post(Ended(device, life, broken or ended))
+    post(JudgeEnded(device, number, mismatch or broken or ended, wrong_protocol=mismatch is not None))
 
 
 def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
@@ -316,10 +340,11 @@ def _rotate(log_file: Path) -> None:
             log_file.replace(log_file.with_suffix(".log.1"))
 
 
-def _last_line(log_file: Path, start: int) -> str:
-    """The last line written at or after byte `start`, or nothing."""
+def _error_written(log_file: Path, start: int) -> tuple[str, str]:
+    """Return the judge's own error message and the last line, written at or after byte `start`; "" for none."""
     with contextlib.suppress(OSError), log_file.open("rb") as log:
-        log.seek(max(log.seek(0, os.SEEK_END) - 2000, start))
-        lines = log.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return ""
+        log.seek(max(log.seek(0, os.SEEK_END) - 4000, start))
+        text = log.read().decode(errors="replace").strip()
+        _, marker, error = text.rpartition(ERROR_PREFIX)
+        return error if marker else "", text.rpartition("\n")[2].strip()
+    return "", ""

@@ -14,7 +14,7 @@ from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.candidates import TriedCandidate
 from harness.model.config import SessionBudget
 from harness.model.entry import Candidate, Entry
-from harness.model.judging import EnvironmentRecord, Summary
+from harness.model.judging import JUDGE_PROTOCOL, EnvironmentRecord, Summary
 from harness.model.solution import ParamValue
 from harness.model.verdict import EntryKind, Verdict
 from tests.site import Site, site_in
@@ -92,6 +92,7 @@ def entry(verdict: Verdict, speedup: float | None) -> Entry:
             commit="0" * 40, tree="0" * 40, branch="agents/main/w01/t/one", worker="w01", language="cpp"
         ),
         environment=EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch="2", sandbox="none"),
+        judge_protocol=JUDGE_PROTOCOL,
         verdict=verdict,
         reason=None if verdict is Verdict.PASSED else "element 3 differs",
         summary=Summary(speedup=speedup, passed=1 if speedup else 0, of=1),

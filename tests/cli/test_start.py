@@ -78,10 +78,17 @@ def test_it_ends_by_itself_when_nothing_is_left_to_try(site: Site) -> None:
 
 
 def test_minutes_end_it_and_what_is_not_beaten_is_said(site: Site) -> None:
+    heads = site.root / "ledger" / "heads.yaml"
+    heads.parent.mkdir(exist_ok=True)
+    heads.write_text("# kernel-harness heads, format 1\n")
+    git(site.root, "add", "ledger")
+    git(site.root, "commit", "-q", "-m", "a ledger of an earlier harness")
     done = site.run(*START, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sleep 600"})
     assert done.returncode == 0, done.stdout
     assert "ended: 0.05 minutes are over" in done.stdout
     assert "not beaten: t/one: not evaluated yet" in done.stdout
+    assert "the ledger was upgraded from format 1 to format 2 in commit " in done.stdout
+    assert heads.read_text().startswith("# kernel-harness heads, format 2\n")
     site.no_strays()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from harness.daemon.daemon import run_daemon
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
-from tests.site import STUB, Commit, Site, site_in
+from tests.site import Commit, Site, site_in
 from tests.waiting import wait_until
 
 Once = Callable[..., None]
@@ -38,15 +36,6 @@ def of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUAT
 def kinds(site: Site) -> Counter[EntryKind]:
     """How many entries of each kind there are."""
     return Counter(entry.kind for entry in site.entries())
-
-
-@pytest.fixture
-def stub_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The stub in place of the judge; the file that notes its requests."""
-    requests = tmp_path / "requests.jsonl"
-    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, str(STUB)]))
-    monkeypatch.setenv("STUB_JUDGE_REQUESTS", str(requests))
-    return requests
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from harness.errors import ConfigurationError
 from harness.model.config import Config, JudgeConfig
+from harness.model.judging import PROTOCOL_FIX
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace import judge_client
 from tests.daemon.conftest import Daemon, Once, of
@@ -100,6 +101,16 @@ def test_a_judge_that_cannot_be_started_at_all_ends_the_daemon_too(
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", str(site.scratch / "no-such-judge"))
     with pytest.raises(ConfigurationError, match=r"cannot be started: .*No such file"):
         once()
+
+
+def test_a_judge_of_another_protocol_ends_the_daemon_at_once_with_the_fix(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_JUDGE_PROTOCOL", "2")
+    with pytest.raises(ConfigurationError, match="speaks judge protocol 2, and this process speaks judge") as raised:
+        once()
+    assert raised.value.remedy == PROTOCOL_FIX
+    assert (site.workspace.logs / "judge-cpu.log").exists()
 
 
 def test_an_answer_of_another_judge_version_is_no_answer(

@@ -109,10 +109,10 @@ def test_what_yaml_has_no_word_for_is_refused(value: object) -> None:
 
 def test_a_newer_format_names_the_command_that_reads_it() -> None:
     with pytest.raises(LedgerError) as caught:
-        split(HEADER.replace(b"1", b"2"), "ledger/a/b.yaml")
+        split(HEADER.replace(b"2", b"3"), "ledger/a/b.yaml")
     assert str(caught.value) == (
-        "ledger/a/b.yaml:1: ledger format 2, and this harness reads format 1 only\n"
-        "  upgrade the harness: `python -m pip install --upgrade kernel-harness`"
+        "ledger/a/b.yaml:1: the ledger file has format 3, and this harness reads formats 1 to 2\n"
+        "  install a newer kernel-harness: `python -m pip install --upgrade kernel-harness`"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.cli.judging import JudgeProcess, judge_process
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from harness.cli.judging import JudgeProcess
 from harness.formats.problems import load_problem
 from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.workspace.blocking_judge import JudgeProcess
 
 SCALE = "def run(x, factor):\n    return x * factor\n"
 KERNEL = """

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.judging import JudgeProcess, judge_process
 from harness.errors import ConfigurationError
+from harness.model.judging import JUDGE_PROTOCOL, PROTOCOL_FIX
 from harness.model.verdict import Trust, Verdict
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
 from tests.judge.courtroom import KERNEL, judge, write_cpp, write_problem, write_pytorch
 from tests.waiting import wait_until
 
@@ -326,3 +327,16 @@ def test_a_baseline_that_cannot_run_here_is_the_problems_fault(
     answer = judge(court, problem, write_cpp(tmp_path / "solution"), baseline={"n40000": "baseline"})
     assert answer.verdict is Verdict.INVALID_REFERENCE
     assert said in str(answer.reason)
+
+
+def test_a_request_of_another_protocol_ends_the_judge_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    process = JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
+    with contextlib.closing(process), pytest.raises(ConfigurationError) as refused:
+        judge(process, write_problem(tmp_path), None, protocol=JUDGE_PROTOCOL + 1)
+    other, ours = JUDGE_PROTOCOL + 1, JUDGE_PROTOCOL
+    expected = f"the client speaks judge protocol {other}, and this process speaks judge protocol {ours}"
+    assert refused.value.what == f"a request on stdin: {expected}"
+    assert refused.value.remedy == PROTOCOL_FIX

@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 
-from harness.cli.judging import JudgeProcess, judge_process
 from harness.judge import baselines
 from harness.judge.devices.cuda import CudaDevice
 from harness.judge.devices.cuda_sealed import SealedClock
@@ -21,6 +20,7 @@ from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
 from harness.model.verdict import Verdict
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
 from tests.judge.courtroom import judge, write_cpp, write_problem, write_pytorch
 from tests.judge.made import problem, tensor
 

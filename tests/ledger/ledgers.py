@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.model.entry import Candidate, EntryDraft
 from harness.model.interval import summarise, workload_interval
-from harness.model.judging import Cost, DeviceRecord, EnvironmentRecord, Summary, WorkloadResult
+from harness.model.judging import JUDGE_PROTOCOL, Cost, DeviceRecord, EnvironmentRecord, Summary, WorkloadResult
 from harness.model.verdict import EntryKind, Trust, Verdict
 from harness.workspace.directories import Workspace
 
@@ -119,6 +119,7 @@ def draft(
     cites: int | None = None,
     trust: Trust = Trust.BOUNDED,
     judge: str = JUDGE,
+    judge_protocol: int = JUDGE_PROTOCOL,
     workloads: Sequence[WorkloadResult] | None = None,
 ) -> EntryDraft:
     """An entry as the daemon makes it of a judge's answer."""
@@ -142,6 +143,7 @@ def draft(
                 "kind": kind,
                 "device": device,
                 "environment": environment,
+                "judge_protocol": judge_protocol,
                 "verdict": Verdict.PASSED,
                 "trust": trust,
                 "baselines": times,
@@ -163,6 +165,7 @@ def draft(
         candidate=candidate,
         device=device,
         environment=environment,
+        judge_protocol=judge_protocol,
         verdict=verdict,
         reason=None if passed else "3 of 4096 elements are off",
         trust=trust,

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from harness.formats.ledger_documents import HEADER, hash_of, parse, render, render_entry, split
+from harness.formats.ledger_documents import HEADER, hash_of, parse, parse_entry, render, render_entry, split
 from harness.formats.ledger_heads import HEADS, Head, read_heads, render_heads
 from harness.formats.problems import problem_digest
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import Break, audit
 from harness.ledger.ledger import Ledger, ledger_file
-from harness.model.entry import Entry, EntryDraft
+from harness.model.entry import EntryDraft
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace, ticking, workload
@@ -205,8 +205,8 @@ def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (HEADER.replace(b"1", b"9"), "ledger format 9, and this harness reads format 1 only"),
-        (b"seq: 1\n", "not a ledger file: its first line must be `# kernel-harness ledger, format 1`"),
+        (HEADER.replace(b"2", b"9"), "the ledger file has format 9, and this harness reads formats 1 to 2"),
+        (b"seq: 1\n", "not a ledger file: its first line must be `# kernel-harness ledger, format 2`"),
         (HEADER + b"stray\n---\nseq: 1\nprev: null\n", "bytes before the first document"),
         (HEADER + b"---\nseq: 1\nprev: null\n  bad: [\n", "format: not YAML: "),
         (HEADER + b"---\nseq: 1\nprev: null\n", "format: kind: Field required"),
@@ -223,7 +223,7 @@ def test_broken_heads_are_named(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({HEADS: b"nonsense"})
     assert [(one.file, one.what) for one in place.breaks()] == [
-        (HEADS, "its first line must be `# kernel-harness heads, format 1`")
+        (HEADS, "its first line must be `# kernel-harness heads, format 2`")
     ]
 
 
@@ -337,4 +337,4 @@ def test_a_break_is_plain_data(place: Place) -> None:
 def test_a_whole_entry_stands_as_it_was_rendered(place: Place) -> None:
     place.enter(place.healthy())
     for document in split(place.content(), FILE):
-        assert render_entry(Entry.model_validate(parse(document.raw, FILE))) == document.raw
+        assert render_entry(parse_entry(document.raw, FILE)) == document.raw

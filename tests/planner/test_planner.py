@@ -100,7 +100,7 @@ def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
     assert (record["run"], record["target"], record["policy"]) == ("main", "cpu", "coverage-then-gain/1")
     assert git(site.root, "status", "--porcelain") == ""
     assert "| t/one | - | - |" in (site.root / "COORDINATION.md").read_text(), "standings are written at the end"
-    assert git(site.root, "show", "main:ledger/decisions.yaml").startswith("# kernel-harness ledger, format 1")
+    assert git(site.root, "show", "main:ledger/decisions.yaml").startswith("# kernel-harness ledger, format 2")
 
 
 def test_a_worker_that_is_done_is_moved_and_then_rests(site: Site) -> None:

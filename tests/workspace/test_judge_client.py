@@ -14,41 +14,49 @@ from pathlib import Path
 
 import pytest
 
-from harness.model.config import Config
-from harness.model.judging import JudgeProgress, JudgeReady, JudgeRequest
+from harness.model.judging import PROTOCOL_FIX, JudgeProgress, JudgeReady, protocol_mismatch
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
-from harness.workspace.judge_client import Answered, JudgeClient, Lost, News, deadline_s, expand_devices, judge_command
+from harness.workspace.judge_client import (
+    JudgeClient,
+    JudgeLost,
+    JudgeNotice,
+    RequestAnswered,
+    deadline_s,
+    expand_devices,
+    judge_command,
+)
 from tests.waiting import wait_until
+from tests.workspace.conftest import group_of, request_for
 
-Told = JudgeReady | JudgeProgress | Answered | Lost
+Told = JudgeReady | JudgeProgress | RequestAnswered | JudgeLost
 
 
 class Client:
     """A client with its inbox, as the daemon has it."""
 
     def __init__(self, tmp_path: Path, *, start_within_s: float = 60.0, command: list[str] | None = None) -> None:
-        self.inbox: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
         workspace = Workspace(tmp_path)
         self.log = workspace.logs / "judge-cpu.log"
         self.judge = JudgeClient(
             "cpu",
-            command or judge_command("cpu", workspace, Config()),
+            command or judge_command("cpu", workspace.cache, "bubblewrap"),
             self.log,
             self.inbox.put,
             start_within_s=start_within_s,
         )
 
     def told(self, deadline: float = 30.0) -> Told:
-        """The next thing the client makes of its news."""
+        """The next thing the client makes of its notices."""
         until = time.monotonic() + deadline
         while time.monotonic() < until:
             self.judge.tick()
             try:
-                news = self.inbox.get(timeout=0.02)
+                notice = self.inbox.get(timeout=0.02)
             except queue.Empty:
                 continue
-            heard = self.judge.hear(news)
+            heard = self.judge.handle(notice)
             if heard is not None and not isinstance(heard, JudgeProgress):
                 return heard
         raise TimeoutError("the judge told nothing")
@@ -67,50 +75,13 @@ def client(tmp_path: Path, stub_command: Path) -> Iterator[Client]:
     assert set(threading.enumerate()) <= threads, "a thread outlived the client"
 
 
-@pytest.fixture
-def problem(tmp_path: Path) -> Path:
-    directory = tmp_path / "problem"
-    directory.mkdir()
-    (directory / "definition.json").write_text("{}")
-    (directory / "workload.jsonl").write_text('{"uuid": "u1"}\n{"uuid": "u2"}\n')
-    return directory
-
-
-def request(problem: Path, source: str = "", *, number: str = "1") -> JudgeRequest:
-    solution = problem.parent / f"solution{number}"
-    solution.mkdir()
-    (solution / "kernel.cpp").write_text(source)
-    return JudgeRequest(
-        id=number,
-        kind="evaluation",
-        problem="t/p",
-        problem_dir=str(problem),
-        problem_digest="sha256:0",
-        solution_dir=str(solution),
-        baseline={"u1": "eager", "u2": "compile"},
-    )
-
-
-def group_of(pid: int) -> list[int]:
-    """Processes (not zombies) of a process group."""
-    members = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == pid and fields[0] != "Z":
-            members.append(int(stat.parent.name))
-    return members
-
-
 def test_a_request_gets_its_answer(client: Client, problem: Path) -> None:
     client.ready()
     assert client.judge.ready is not None
     assert client.judge.ready.target == "cpu"
-    client.judge.ask(request(problem, "// stub: speedup=1.5"))
+    client.judge.ask(request_for(problem, "// stub: speedup=1.5"))
     told = client.told()
-    assert isinstance(told, Answered)
+    assert isinstance(told, RequestAnswered)
     assert told.answer.verdict is Verdict.PASSED
     assert [row.uuid for row in told.answer.workloads] == ["u1", "u2"]
     assert client.judge.state == "idle"
@@ -119,26 +90,26 @@ def test_a_request_gets_its_answer(client: Client, problem: Path) -> None:
 def test_a_judge_that_dies_is_started_again_after_a_growing_pause(client: Client, problem: Path) -> None:
     client.ready()
     for number in ("1", "2"):
-        asked = request(problem, "// stub: die", number=number)
+        asked = request_for(problem, "// stub: die", number=number)
         client.judge.ask(asked)
         told = client.told()
-        assert isinstance(told, Lost)
+        assert isinstance(told, JudgeLost)
         assert told.request == asked
         assert told.how == "ended"
         assert "SIGKILL" in told.reason
         assert client.judge.state == "waiting"
         assert client.judge.failures == int(number)
         client.ready()
-    client.judge.ask(request(problem, "// stub: speedup=1.1", number="3"))
-    assert isinstance(client.told(), Answered)
+    client.judge.ask(request_for(problem, "// stub: speedup=1.1", number="3"))
+    assert isinstance(client.told(), RequestAnswered)
     assert client.judge.failures == 0
 
 
 def test_what_a_judge_said_last_stands_in_the_reason_and_all_of_it_in_the_log(client: Client, problem: Path) -> None:
     client.ready()
-    client.judge.ask(request(problem, "// stub: exit=3"))
+    client.judge.ask(request_for(problem, "// stub: exit=3"))
     told = client.told()
-    assert isinstance(told, Lost)
+    assert isinstance(told, JudgeLost)
     assert "exit code 3" in told.reason
     assert "stub judge: asked to give up" in told.reason
     assert "asked to give up" in client.log.read_text()
@@ -148,19 +119,52 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(client: Client, problem: Pa
     client.ready()
     pid = client.judge.pid
     assert pid is not None
-    client.judge.ask(request(problem, "// stub: hang"), within_s=0.3)
+    client.judge.ask(request_for(problem, "// stub: hang"), within_s=0.3)
     told = client.told()
-    assert isinstance(told, Lost)
+    assert isinstance(told, JudgeLost)
     assert told.how == "deadline"
     assert "did not answer within 0 s" in told.reason
     wait_until(lambda: not group_of(pid), what="the end of the judge's process group")
 
 
+@pytest.mark.parametrize("protocol", ["0", "2"])
+def test_a_judge_of_another_protocol_is_refused_with_the_fix(
+    client: Client, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    monkeypatch.setenv("STUB_JUDGE_PROTOCOL", protocol)
+    told = client.told()
+    assert isinstance(told, JudgeLost)
+    assert told.how == "protocol"
+    assert told.reason == (
+        f"the judge of cpu speaks judge protocol {protocol}, and this process speaks judge protocol 1"
+    )
+    assert told.fix == PROTOCOL_FIX
+    assert client.judge.ready is None
+
+
+def test_a_judge_that_does_not_name_its_protocol_has_the_first(client: Client) -> None:
+    ready = {"event": "ready", "target": "cpu", "device": {"name": "d", "id": "d"}}
+    assert protocol_mismatch(json.dumps(ready), "ready") is None
+    assert protocol_mismatch(json.dumps({**ready, "protocol": 7, "new": 1}), "ready") is not None
+    assert protocol_mismatch(json.dumps({"event": "progress", "protocol": 7}), "ready") is None
+    assert protocol_mismatch("no message", "ready") is None
+    client.ready()
+
+
+def test_a_request_of_another_protocol_is_refused_by_the_judge(client: Client, problem: Path) -> None:
+    client.ready()
+    client.judge.ask(request_for(problem).model_copy(update={"protocol": 2}))
+    told = client.told()
+    assert isinstance(told, JudgeLost)
+    assert told.error == "the client speaks protocol 2, not 1\n  the fix"
+    assert "(it wrote: the client speaks protocol 2, not 1 the fix)" in told.reason
+
+
 def test_a_line_that_is_not_the_protocol_ends_the_judge(client: Client, problem: Path) -> None:
     client.ready()
-    client.judge.ask(request(problem, "// stub: garbage\n// stub: hang"))
+    client.judge.ask(request_for(problem, "// stub: garbage\n// stub: hang"))
     told = client.told()
-    assert isinstance(told, Lost)
+    assert isinstance(told, JudgeLost)
     assert "not the protocol" in told.reason
 
 
@@ -170,7 +174,7 @@ def test_the_children_of_a_judge_that_dies_are_ended_with_it(client: Client) -> 
     assert pid is not None
     assert len(group_of(pid)) == 2
     os.kill(pid, signal.SIGKILL)
-    assert isinstance(client.told(), Lost)
+    assert isinstance(client.told(), JudgeLost)
     wait_until(lambda: not group_of(pid), what="the end of the judge's children")
 
 
@@ -178,7 +182,7 @@ def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, probl
     client.ready()
     pid = client.judge.pid
     assert pid is not None
-    client.judge.ask(request(problem, "// stub: hang"))
+    client.judge.ask(request_for(problem, "// stub: hang"))
     client.judge.close()
     assert client.judge.pid is None
     wait_until(lambda: not group_of(pid), what="the end of the judge's group")
@@ -188,7 +192,7 @@ def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
     client = Client(tmp_path, start_within_s=0.3, command=[sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         told = client.told()
-        assert isinstance(told, Lost)
+        assert isinstance(told, JudgeLost)
         assert told.request is None
         assert "was not ready within" in told.reason
     finally:
@@ -199,7 +203,7 @@ def test_a_judge_that_cannot_start_says_why(tmp_path: Path) -> None:
     client = Client(tmp_path, command=[sys.executable, "-c", "raise SystemExit('bubblewrap is missing')"])
     try:
         told = client.told()
-        assert isinstance(told, Lost)
+        assert isinstance(told, JudgeLost)
         assert "exit code 1" in told.reason
         assert "bubblewrap is missing" in told.reason
     finally:
@@ -223,8 +227,8 @@ def test_one_client_serves_many_requests_in_one_process(client: Client, problem:
     client.ready()
     pid = client.judge.pid
     for number in range(5):
-        client.judge.ask(request(problem, f"// {number}", number=str(number)))
-        assert isinstance(client.told(), Answered)
+        client.judge.ask(request_for(problem, f"// {number}", number=str(number)))
+        assert isinstance(client.told(), RequestAnswered)
     assert client.judge.pid == pid
     assert len([json.loads(line) for line in stub_command.read_text().splitlines()]) == 5
 
@@ -243,11 +247,11 @@ def test_devices_are_one_name_per_judge() -> None:
 
 
 def test_a_baseline_may_take_longer_than_an_evaluation(problem: Path) -> None:
-    asked = request(problem)
+    asked = request_for(problem)
     assert deadline_s(asked.model_copy(update={"kind": "baseline"})) > deadline_s(asked) > asked.max_judge_s
 
 
 def test_the_judge_of_a_device_is_the_packages_own(tmp_path: Path) -> None:
-    command = judge_command("cuda:1", Workspace(tmp_path), Config())
+    command = judge_command("cuda:1", Workspace(tmp_path).cache, "bubblewrap")
     assert command[:5] == [sys.executable, "-m", "harness.judge", "--device", "cuda:1"]
     assert command[5:] == ["--cache", str(tmp_path / ".harness/cache"), "--sandbox", "bubblewrap"]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from harness.errors import HarnessError, LedgerError
-from harness.formats.ledger_documents import HEADER, Document, field_of, parse, split
+from harness.formats.ledger_documents import HEADER, Document, check_header, field_of, parse, split
 from harness.formats.ledger_heads import HEADER as HEADS_HEADER
-from harness.formats.ledger_heads import HEADS, LEDGER, Head, end_of, read_heads
+from harness.formats.ledger_heads import HEADS, LEDGER, Head, end_of, heads_format, read_heads
+from harness.formats.ledger_versions import in_newest_format
 from harness.git.environment import EMAIL
 from harness.git.repo import Repo
 from harness.ledger.audit.entries import entry_faults
@@ -18,7 +19,7 @@ from harness.ledger.audit.history import authors, pushed_copy
 from harness.ledger.audit.origins import Origins
 from harness.ledger.ledger import coordination_branch, problem_of
 from harness.ledger.spool import Record, read_all
-from harness.model.entry import Entry
+from harness.model.entry import LEDGER_FORMAT, Entry
 from harness.workspace.directories import Workspace
 
 Progress = Callable[[int, int], None]
@@ -125,6 +126,7 @@ def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chai
         result.documents[file], breaks, fresh = _chain(file, contents.get(file, b""), waiting.get(file, []))
         result.breaks += breaks
         result.spooled += fresh
+    result.breaks += _format_breaks(contents, heads_file, result.documents)
     held = {file: {one.seq: one.hash for one in documents} for file, documents in result.documents.items()}
     former = former_heads(repo, commit)
     result.heads = len(former)
@@ -166,13 +168,14 @@ class _Contents:
         entries: list[Entry] = []
         for document in documents:
             try:
-                found = parse(document.raw, f"{file} seq {document.seq}")
+                where = f"{file} seq {document.seq}"
+                found = in_newest_format(parse(document.raw, where), where)
                 if is_entry:
                     entries.append(Entry.model_validate(found))
             except ValidationError as error:
                 for fault in error.errors():
-                    where = ".".join(map(str, fault["loc"])) or "entry"
-                    self._result.breaks.append(Break(file, document.seq, f"format: {where}: {fault['msg']}"))
+                    key = ".".join(map(str, fault["loc"])) or "entry"
+                    self._result.breaks.append(Break(file, document.seq, f"format: {key}: {fault['msg']}"))
             except LedgerError as error:
                 self._result.breaks.append(Break(file, document.seq, f"format: {error.what}"))
         return entries
@@ -220,8 +223,9 @@ def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Docum
     try:
         committed = split(content, file)
         start = committed[0].start if committed else len(content)
-        if content and start != len(HEADER):
-            breaks.append(Break(file, None, "bytes before the first document", "none", f"{start - len(HEADER)} bytes"))
+        begins = content.find(b"\n") + 1  # after the head line
+        if start != begins:
+            breaks.append(Break(file, None, "bytes before the first document", "none", f"{start - begins} bytes"))
     except LedgerError as error:
         breaks.append(Break(file, None, error.what, HEADER.decode().strip(), content[:60].decode(errors="replace")))
     held = {document.hash for document in committed}
@@ -231,6 +235,24 @@ def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Docum
         breaks += [Break(file, document.seq or number, *fault) for fault in _link_faults(number, document, previous)]
         previous = document
     return [*committed, *fresh], breaks, len(fresh)
+
+
+def _format_breaks(
+    contents: Mapping[str, bytes], heads_file: bytes | None, documents: Mapping[str, Sequence[Document]]
+) -> Iterator[Break]:
+    """Formats only ever rise: in each file from its head line on, and no higher than heads.yaml allows."""
+    try:
+        ledger = LEDGER_FORMAT if heads_file is None else heads_format(heads_file)
+        begun = {file: check_header(content, file) for file, content in contents.items() if content}
+    except LedgerError:
+        return  # named already, where the file itself is checked
+    for file, chain in documents.items():
+        least = begun.get(file, 1)
+        for document in chain:
+            if not least <= document.format <= ledger:
+                what = f"the document's format is not from that of the file so far to that of {HEADS}"
+                yield Break(file, document.seq, what, f"{least} to {ledger}", document.format)
+            least = max(least, document.format)
 
 
 def _link_faults(number: int, document: Document, previous: Document | None) -> Iterator[tuple[str, object, object]]:

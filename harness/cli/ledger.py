@@ -1,0 +1,70 @@
+"""`harness ledger`: look after the ledger's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.output import emit, json_option
+
+if TYPE_CHECKING:
+    from harness.workspace.directories import Workspace
+
+
+@click.group()
+def ledger() -> None:
+    """Look after the ledger's files."""
+
+
+@ledger.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@json_option
+def upgrade(*, dry_run: bool, as_json: bool) -> None:
+    """Upgrade the ledger to the newest format, in one commit. No document that is written changes.
+
+    `harness start` does the same when it starts. Harnesses of earlier versions refuse the ledger afterwards.
+    """
+    from harness.git.repo import Repo
+    from harness.ledger.ledger import coordination_branch
+    from harness.ledger.upgrade import upgrade_ledger
+    from harness.workspace.directories import Workspace
+
+    workspace = Workspace.find()
+    with nullcontext() if dry_run else _no_start(workspace), Repo(workspace) as repo:
+        result = upgrade_ledger(workspace, repo, coordination_branch(workspace), dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps({"needed": result.needed, "dry_run": dry_run, **asdict(result)}, indent=2))
+        return
+    if not result.needed:
+        click.echo(f"the ledger on {result.branch} has format {result.after} already: nothing to do")
+        return
+    emit([asdict(each) for each in result.files], as_json=False)
+    formats = f"the ledger on {result.branch} from format {result.before} to format {result.after}"
+    click.echo(f"would upgrade {formats}" if result.commit is None else f"upgraded {formats} in {result.commit[:12]}")
+
+
+@contextmanager
+def _no_start(workspace: Workspace) -> Iterator[None]:
+    """Keep `harness start` from beginning for the length of a block.
+
+    Raises:
+        ConfigurationError: one runs here.
+    """
+    from harness.errors import ConfigurationError
+    from harness.workspace.files import file_lock
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock(workspace.start_lock, owner="harness ledger upgrade"))
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"the ledger cannot be upgraded while `harness start` runs ({error.what})",
+                where=error.where,
+                remedy="end it with `harness stop`, then run `harness ledger upgrade` again",
+            ) from error
+        yield

@@ -1,0 +1,123 @@
+"""Upgrade a ledger to the newest format, without rewriting a document.
+
+The format of a ledger is in the head line of heads.yaml. Documents keep the format that they were written in, and their
+bytes, so every hash and every head that git's history holds stays true. An upgrade raises the format of heads.yaml and
+commits what an earlier harness left in the spool, both in one commit; new documents then have the new format.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import get_args
+
+from harness.failpoints import failpoint
+from harness.formats.ledger_documents import Document, split
+from harness.formats.ledger_heads import HEADS, LEDGER
+from harness.git.branch_commits import Change, Read
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.ledger.ledger import Writer, documents_change, ledger_format
+from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit
+from harness.model.entry import LEDGER_FORMAT
+from harness.workspace.directories import CONFIG_NAME, Workspace
+from harness.workspace.files import file_lock
+
+
+@dataclass(frozen=True)
+class UpgradedFile:
+    """One file, and what an upgrade does to it."""
+
+    file: str
+    change: str
+
+
+@dataclass(frozen=True)
+class LedgerUpgrade:
+    """What an upgrade did, or with `dry_run` would do."""
+
+    branch: str
+    before: int
+    after: int
+    commit: str | None
+    """The upgrade's commit; null where nothing was to do, and for a dry run."""
+    files: tuple[UpgradedFile, ...] = ()
+
+    @property
+    def needed(self) -> bool:
+        """Whether the ledger had an earlier format."""
+        return self.before < self.after
+
+
+def upgrade_ledger(workspace: Workspace, repo: Repo, branch: str, *, dry_run: bool = False) -> LedgerUpgrade:
+    """Upgrade the ledger on the coordination branch; nothing is done to one that has the newest format.
+
+    The caller sees to it that no `harness start` begins meanwhile. Killed at any point, it can be run again.
+
+    Args:
+        workspace: whose ledger.
+        repo: its repository.
+        branch: the coordination branch.
+        dry_run: only report.
+
+    Raises:
+        ConfigurationError: a daemon or planner has the ledger open.
+        LedgerError: the ledger is of a newer format, or the spool does not continue the branch's files.
+        RepositoryError: git could not commit.
+    """
+    before = ledger_format(repo, repo.tip(branch))
+    if before == LEDGER_FORMAT:
+        return LedgerUpgrade(branch, before, LEDGER_FORMAT, None)
+    if dry_run:
+        files = _report(workspace, repo, branch, before, read_all(workspace.spool))
+        return LedgerUpgrade(branch, before, LEDGER_FORMAT, None, files)
+    with ExitStack() as stack:
+        spools = [_open_spool(workspace, writer, stack) for writer in get_args(Writer)]
+        closed = [spool.close_segment() for spool in spools]
+        records = [record for paths in closed for path in paths for record in read_segment(path)]
+        files = _report(workspace, repo, branch, before, records)
+
+        def build(read: Read) -> Change:
+            return documents_change(read, records, LEDGER_FORMAT)
+
+        failpoint("upgrade.before_commit")
+        commit = repo.commit_built(branch, build, f"Upgrade the ledger from format {before} to format {LEDGER_FORMAT}")
+        failpoint("upgrade.after_commit")
+        for spool, paths in zip(spools, closed, strict=True):
+            spool.drop(paths)
+    with Index(workspace, branch=branch) as index:
+        index.refresh(repo)
+    return LedgerUpgrade(branch, before, LEDGER_FORMAT, commit, files)
+
+
+def _open_spool(workspace: Workspace, writer: Writer, stack: ExitStack) -> Spool:
+    """Take a writer's lock and open its spool, until `stack` is closed."""
+    directory = workspace.spool / writer
+    stack.enter_context(file_lock(directory / "lock", owner="harness ledger upgrade"))
+    spool = Spool.open(directory)
+    stack.callback(spool.close)
+    return spool
+
+
+def _report(
+    workspace: Workspace, repo: Repo, branch: str, before: int, spooled: list[Record]
+) -> tuple[UpgradedFile, ...]:
+    """Say of each file what the upgrade does to it."""
+    tip = repo.tip(branch)
+    found = [UpgradedFile(HEADS, f"format {before} becomes format {LEDGER_FORMAT}")]
+    names = {name for name in repo.files(tip, LEDGER) if name.endswith(".yaml") and name != HEADS}
+    for name in sorted({*names, *(record.file for record in spooled)}):
+        content = repo.read(tip, name)
+        documents = split(content or b"", name)
+        waiting = still_to_commit(name, [record for record in spooled if record.file == name], content)
+        found.append(UpgradedFile(name, _kept(documents, len(waiting))))
+    if workspace.index_file.exists():
+        found.append(UpgradedFile(str(workspace.index_file.relative_to(workspace.root)), "read again from the ledger"))
+    found.append(UpgradedFile(CONFIG_NAME, "is the same in both formats"))
+    return tuple(found)
+
+
+def _kept(documents: list[Document], waiting: int) -> str:
+    count = len(documents)
+    kept = f"{count} {'document keeps its' if count == 1 else 'documents keep their'} bytes"
+    return f"{kept}; {waiting} from the spool committed" if waiting else kept

@@ -1,0 +1,91 @@
+"""A judge for the length of one command: the caller waits for each answer."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from harness.errors import ConfigurationError
+from harness.model.config import SandboxKind
+from harness.model.judging import JudgeAnswer, JudgeProgress, JudgeReady, JudgeRequest
+from harness.workspace.judge_client import JudgeClient, JudgeLost, JudgeNotice, RequestAnswered, judge_command
+
+_END_S = 20.0
+"""A judge that was told to end and has not by then is killed."""
+
+
+class JudgeProcess:
+    """One judge on one device. A judge that ends is not started again.
+
+    Raises:
+        ConfigurationError: it does not get ready; the message is its own where it wrote one.
+    """
+
+    def __init__(self, device: str, cache: Path, sandbox: SandboxKind) -> None:
+        self._notices: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
+        self._log = tempfile.TemporaryDirectory(prefix="kernel-harness-")
+        command = judge_command(device, cache, sandbox)
+        self._client = JudgeClient(device, command, Path(self._log.name) / "judge.log", self._notices.put)
+        try:
+            self._client.start()
+            event = self._next()
+        except BaseException:
+            self.close()
+            raise
+        pid = self._client.pid
+        assert isinstance(event, JudgeReady)  # noqa: S101 - nothing else comes before a request
+        assert pid is not None  # noqa: S101 - it has just written that it is ready
+        self.ready, self.pid = event, pid
+
+    def ask(self, request: JudgeRequest, progress: Callable[[JudgeProgress], None]) -> JudgeAnswer:
+        """Send a request and wait for its answer.
+
+        Raises:
+            ConfigurationError: the judge ended, or exceeded the request's deadline, instead of answering.
+        """
+        self._client.ask(request)
+        while True:
+            event = self._next()
+            if isinstance(event, RequestAnswered):
+                return event.answer
+            if isinstance(event, JudgeProgress):
+                progress(event)
+
+    def close(self) -> None:
+        """End the process and its group."""
+        self._client.close(grace_s=_END_S)
+        self._log.cleanup()
+
+    def _next(self) -> JudgeReady | JudgeProgress | RequestAnswered:
+        """Wait for the next event."""
+        while True:
+            self._client.tick()
+            due = self._client.next_tick()
+            wait_s = None if due is None else max(due - time.monotonic(), 0.01)
+            try:
+                event = self._client.handle(self._notices.get(timeout=wait_s))
+            except queue.Empty:
+                continue
+            if isinstance(event, JudgeLost):
+                what, _, fix = event.error.partition("\n")
+                raise ConfigurationError(what or event.reason, remedy=event.fix or fix.strip() or None)
+            if event is not None:
+                return event
+
+
+@contextlib.contextmanager
+def judge_process(device: str, cache: Path, sandbox: SandboxKind) -> Iterator[JudgeProcess]:
+    """A judge for the length of a block.
+
+    Raises:
+        ConfigurationError: it cannot start here; the message is its own.
+    """
+    judge = JudgeProcess(device, cache, sandbox)
+    try:
+        yield judge
+    finally:
+        judge.close()
