@@ -17,7 +17,7 @@ from harness.git.repo import Repo
 from harness.ledger.submission import read_outcome, solution_dir
 from harness.workspace.directories import Workspace
 from harness.workspace.files import wait_for
-from harness.workspace.status import read_live
+from harness.workspace.status import read_daemon_status
 
 HARNESS = (sys.executable, "-m", "harness")
 STANDBY_S = 4.5
@@ -88,5 +88,5 @@ def resident_mb(pid: int) -> float:
 
 
 def _busy(workspace: Workspace) -> bool | None:
-    state = read_live(workspace, "daemon")
-    return True if state.get("queued") or state.get("current") else None
+    status = read_daemon_status(workspace)
+    return True if status is not None and (status.queued or status.current) else None

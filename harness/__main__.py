@@ -1,42 +1,96 @@
-"""The `harness` command: one place where errors are printed and exit codes chosen."""
+"""The `harness` command: the one place where errors are printed and exit codes are chosen (`harness.errors`)."""
 
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
 import traceback
+from contextlib import suppress
 
 import click
 
-from harness.errors import HarnessError
-
-_INTERRUPTED = 130
+from harness.errors import EXIT_ERROR, EXIT_INTERNAL_ERROR, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, HarnessError
+from harness.failpoints import failpoint
 
 
 def main() -> None:
-    """Run the command line and exit with 0 done, 1 the answer is no, 2 usage or configuration, 130 interrupted."""
-    from harness.cli import cli  # noqa: PLC0415 - errors while importing a command are printed here too
-
-    debug = "--debug" in sys.argv
+    """Run the command line and exit with one of the codes of `harness.errors`, or with 0."""
+    code = _exit_code()
     try:
-        code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(_INTERRUPTED)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        code = code or EXIT_OUTPUT_CLOSED
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    """Run the command line; print what went wrong and return the exit code."""
+    try:
+        return _run()
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return EXIT_ERROR
     except HarnessError as error:
         logging.getLogger("harness").debug("the command failed", exc_info=True)
-        if debug:
+        _print_error(f"harness: {error}")
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the border of the process: a defect gets a crash report
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            _discard_output()
+            return EXIT_OUTPUT_CLOSED
+        return _crash(error)
+
+
+def _run() -> int:
+    from harness.cli import cli  # noqa: PLC0415 - an error while importing a command gets a crash report too
+
+    if "_HARNESS_COMPLETE" in os.environ:  # a shell asks for completions; this never returns
+        cli.main(prog_name="harness")
+    try:
+        # Not `cli.main`: that ends with 1 on a closed output, and takes any EOFError for Ctrl-C.
+        with cli.make_context("harness", sys.argv[1:]) as context:
+            failpoint("main.before_command")
+            code = cli.invoke(context)
+    except click.exceptions.Exit as done:
+        code = done.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _crash(error: Exception) -> int:
+    """Write a crash report, print one line about it, and return the exit code."""
+    try:
+        from harness.workspace.crash_report import report_crash  # noqa: PLC0415 - `harness --help` does not need it
+
+        line = report_crash(error)
+    except Exception:  # noqa: BLE001 - no memory is left, for example
+        line = f"internal error: {type(error).__name__}"
+    _print_error(f"harness: {line}")
+    return EXIT_INTERNAL_ERROR
+
+
+def _print_error(line: str) -> None:
+    """Print a line on stderr; with `--debug`, after the traceback of the exception that is being handled."""
+    with suppress(BrokenPipeError):
+        if "--debug" in sys.argv:
             traceback.print_exc()
-        click.echo(f"harness: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone: nothing to say, and nobody to say it to
-        sys.exit(1)
-    sys.exit(code if isinstance(code, int) else 0)
+        click.echo(line, err=True)
+
+
+def _output_is_closed() -> bool:
+    """Return whether the reader of stdout has ended. A BrokenPipeError from any other pipe is a defect."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _discard_output() -> None:
+    """Keep Python from flushing to the closed stdout again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,18 +1,29 @@
-"""The one root of every error that a person can mend."""
+"""The root of every error that a person can fix, and the exit codes of the program."""
 
 from __future__ import annotations
 
+EXIT_NO = 1
+"""The command worked and its answer is no. Nothing else ends with this code."""
+EXIT_ERROR = 2
+"""Usage, configuration, or anything else that a person can fix."""
+EXIT_INTERNAL_ERROR = 70
+"""An unexpected exception: a defect of the harness (EX_SOFTWARE of sysexits.h)."""
+EXIT_INTERRUPTED = 130
+"""Ctrl-C: 128 + SIGINT."""
+EXIT_OUTPUT_CLOSED = 141
+"""The reader of the output has ended, as in `harness log | head`: 128 + SIGPIPE, as for any Unix filter."""
+
 
 class HarnessError(Exception):
-    """Something is wrong that a person can mend.
+    """Something is wrong that a person can fix.
 
     Args:
-        what: what is wrong, naming the thing.
-        where: the file (with line), command or field it is about, if there is one.
-        remedy: what to do about it, as a command where there is one.
+        what: what went wrong.
+        where: the file (with line), command or key, if there is one.
+        remedy: the fix, as a command where there is one.
     """
 
-    exit_code = 2
+    exit_code = EXIT_ERROR
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
         super().__init__(what)
@@ -26,7 +37,7 @@ class HarnessError(Exception):
 
 
 class ConfigurationError(HarnessError):
-    """harness.yaml, the command line or the machine is not as it must be."""
+    """harness.yaml, the command line or the machine cannot be used as it is."""
 
 
 class FormatError(HarnessError):
@@ -34,7 +45,7 @@ class FormatError(HarnessError):
 
 
 class RepositoryError(HarnessError):
-    """Git said no, or the repository is not in the state the harness needs."""
+    """A git command failed, or the repository is not in the state that the harness needs."""
 
 
 class LedgerError(HarnessError):
@@ -44,4 +55,4 @@ class LedgerError(HarnessError):
 class AnswerIsNo(HarnessError):  # noqa: N818 - not an error: the command worked and its answer is no
     """The command did its work and the answer is no: not passed, ledger broken, nothing found."""
 
-    exit_code = 1
+    exit_code = EXIT_NO

@@ -1,23 +1,26 @@
-"""Named places where a test can kill this process.
+"""Named places where a test can make this process die or raise an exception.
 
-`HARNESS_FAILPOINT=name` kills the process with SIGKILL the first time it passes `failpoint("name")`;
-`name:3` the third time. With `HARNESS_FAILPOINT_MARK=file` only one process dies there: it makes the file first, and
-where the file exists nobody dies (a judge that is started again goes on, and the test sees that the place was
-reached). Unset, a failpoint is one dictionary look-up.
+`HARNESS_FAILPOINT=name` acts the first time the process passes `failpoint("name")`; `name:3` the third time.
+`HARNESS_FAILPOINT_ACTION` is `kill` (SIGKILL, the default) or the name of a built-in exception, which is raised.
+With `HARNESS_FAILPOINT_MARK=file` only one process acts: it makes the file first, and where the file exists nothing
+happens (a judge that is started again goes on, and the test sees that the place was reached). Without
+`HARNESS_FAILPOINT` a failpoint is one dictionary look-up.
 """
 
 from __future__ import annotations
 
+import builtins
 import os
 import signal
 
 _VARIABLE = "HARNESS_FAILPOINT"
+_ACTION = "HARNESS_FAILPOINT_ACTION"
 _MARK = "HARNESS_FAILPOINT_MARK"
 _passed: dict[str, int] = {}
 
 
 def failpoint(name: str) -> None:
-    """Die here, by SIGKILL, when the environment asks for it."""
+    """Die by SIGKILL here, or raise an exception, when the environment asks for it."""
     wanted = os.environ.get(_VARIABLE)
     if wanted is None:
         return
@@ -26,11 +29,17 @@ def failpoint(name: str) -> None:
         return
     _passed[name] = _passed.get(name, 0) + 1
     if _passed[name] == int(count or 1) and _marked(os.environ.get(_MARK), name):
-        os.kill(os.getpid(), signal.SIGKILL)
+        _act(os.environ.get(_ACTION, "kill"), name)
+
+
+def _act(action: str, name: str) -> None:
+    if action != "kill":
+        raise getattr(builtins, action)(f"failpoint {name}")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _marked(file: str | None, name: str) -> bool:
-    """Make the mark; False when another process has died here already."""
+    """Make the mark; False when another process has acted here already."""
     if file is None:
         return True
     try:

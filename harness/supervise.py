@@ -1,7 +1,7 @@
-"""`harness start`: one daemon, one planner and N workers as processes of their own, looked after until done.
+"""`harness start`: one daemon, one planner and N workers as child processes, supervised until the run ends.
 
-All state is on disk, so the supervisor keeps none: it starts the parts, restarts one that dies, looks at what they
-say, and ends them. A part dies with its supervisor, also when that is killed.
+All state is on disk, so the supervisor keeps none: it starts the child processes, starts one again that dies, decides
+from their status records when the run ends, and ends them. A child dies with its supervisor, also when that is killed.
 """
 
 from __future__ import annotations
@@ -16,36 +16,48 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from harness.agents.governor import Purse
+from harness.child_process import ChildProcess, output_file
 from harness.errors import ConfigurationError, RepositoryError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
 from harness.ledger.upgrade import upgrade_ledger
 from harness.model.config import Config
+from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
-from harness.workspace.parent_process import PARENT_VARIABLE
-from harness.workspace.status import clear_live, read_live, write_live
+from harness.workspace.judge_client import judge_log_file
+from harness.workspace.status import (
+    clear_statuses,
+    is_alive,
+    read_daemon_status,
+    read_planner_status,
+    read_start_status,
+    read_worker_status,
+    write_status,
+)
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
 _ENDS_WITHIN_S = 60.0
-"""A part that was told to end and has not by then is killed: the daemon commits the ledger meanwhile."""
+"""A child process that has not ended so long after SIGTERM is killed: the daemon commits the ledger meanwhile."""
 _KILLED_WITHIN_S = 5.0
 _RESTARTS = 5
-"""A part that dies so often in a row, each time soon, will not work."""
-_SOON_S = 20.0
+"""A child process that died more often in a row, each time soon after its start, is not started again."""
 _BACK_OFF_S = 0.5
 _SETTLED_S = 3.0
-"""Nothing to do for so long, by everybody's word, is done."""
+"""The run ends when no process has had anything to do for so long."""
+_WORKER = "worker-"
+
+_Status = TypeVar("_Status", bound=ProcessStatus)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Ends of this invocation; null is none."""
+    """When this invocation ends; None is no limit."""
 
     max_evaluations: int | None = None
     max_minutes: float | None = None
@@ -54,11 +66,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the parts say, for the display."""
+    """The status records of the running child processes; None for one that has not written its record yet."""
 
-    daemon: dict[str, Any]
-    planner: dict[str, Any]
-    workers: dict[str, dict[str, Any]]
+    daemon: DaemonStatus | None
+    planner: PlannerStatus | None
+    workers: dict[str, WorkerStatus | None]
     elapsed_s: float
     messages: tuple[str, ...]
 
@@ -69,41 +81,24 @@ class Outcome:
 
     why: str
     interrupted: bool = False
+    failure: ConfigurationError | None = None
+    """Why no work was done at all: no judge became ready, or every session failed and nothing was evaluated."""
 
 
 @dataclass
-class _Part:
-    """One process, and how often it had to be started."""
+class _Progress:
+    """What this invocation has achieved, also by child processes that have died since."""
 
-    name: str
-    command: list[str]
-    process: subprocess.Popen[bytes] | None = None
-    started_at: float = 0.0
-    deaths: int = 0
-    not_before: float = 0.0
-    messages: list[str] = field(default_factory=list)
+    evaluations: int = 0
+    judge_was_ready: bool = False
+    workers: dict[tuple[str, int], WorkerStatus] = field(default_factory=dict)
+    """(worker, pid) -> the last record of that process."""
 
-    def start(self, workspace: Workspace) -> None:
-        workspace.logs.mkdir(parents=True, exist_ok=True)
-        with (workspace.logs / f"{self.name}.out").open("ab") as said:
-            self.process = subprocess.Popen(
-                self.command,
-                cwd=workspace.root,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
-                start_new_session=True,  # Ctrl-C is the supervisor's, which tells the parts
-            )
-        self.started_at = time.monotonic()
-
-    def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def tell(self, number: int) -> None:
-        if self.alive() and self.process is not None:
-            with suppress(ProcessLookupError):
-                self.process.send_signal(number)
+    def update(self, snapshot: Snapshot) -> None:
+        if snapshot.daemon is not None:
+            self.evaluations = max(self.evaluations, snapshot.daemon.evaluations_done)
+            self.judge_was_ready |= any(judge.became_ready for judge in snapshot.daemon.judges)
+        self.workers |= {(name, status.pid): status for name, status in snapshot.workers.items() if status is not None}
 
 
 def run_start(
@@ -118,17 +113,17 @@ def run_start(
     """Run everything until a limit is reached, nothing is left to do, or `stop` is set.
 
     Raises:
-        ConfigurationError: another harness runs here (its process is named), or a part cannot work.
+        ConfigurationError: another harness runs here (its process is named), or a child process cannot work.
     """
     with ExitStack() as stack:
         stack.enter_context(file_lock(workspace.start_lock, owner="harness start"))
-        clear_live(workspace)
+        clear_statuses(workspace)
         failpoint("supervisor.before_start")
         with Repo(workspace) as repo:
             notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
             purse = Purse(workspace, repo, config)
-        supervisor = _Supervisor(workspace, _parts(config, target, limits), limits, purse, stop, show, notices)
-        stack.callback(clear_live, workspace)
+        supervisor = _Supervisor(workspace, _children(config, target, limits), limits, purse, stop, show, notices)
+        stack.callback(clear_statuses, workspace)
         try:
             return supervisor.run()
         finally:
@@ -148,11 +143,11 @@ def _upgrade_ledger(workspace: Workspace, repo: Repo, branch: str) -> list[str]:
 
 
 def worker_names(count: int) -> tuple[str, ...]:
-    """w01, w02 ..."""
+    """Return the names of the workers: w01, w02 ..."""
     return tuple(f"w{number:02d}" for number in range(1, count + 1))
 
 
-def _parts(config: Config, target: str, limits: Limits) -> list[_Part]:
+def _children(config: Config, target: str, limits: Limits) -> list[ChildProcess]:
     python = [sys.executable, "-m", "harness"]
     run = ["--run", config.run]
     devices = [part for device in config.devices for part in ("--device", device)]
@@ -161,10 +156,10 @@ def _parts(config: Config, target: str, limits: Limits) -> list[_Part]:
     workers = [part for name in worker_names(config.workers) for part in ("--worker", name)]
     kind = ["--agent", config.agent.kind] if config.agent.kind else []
     return [
-        _Part("daemon", [*python, "daemon", *run, *devices, *evaluations]),
-        _Part("planner", [*python, "planner", *run, "--target", target, *problems, *workers]),
+        ChildProcess("daemon", [*python, "daemon", *run, *devices, *evaluations]),
+        ChildProcess("planner", [*python, "planner", *run, "--target", target, *problems, *workers]),
         *(
-            _Part(f"worker-{name}", [*python, "worker", name, *run, "--target", target, *kind])
+            ChildProcess(f"{_WORKER}{name}", [*python, "worker", name, *run, "--target", target, *kind])
             for name in worker_names(config.workers)
         ),
     ]
@@ -174,7 +169,7 @@ class _Supervisor:
     def __init__(
         self,
         workspace: Workspace,
-        parts: Sequence[_Part],
+        children: Sequence[ChildProcess],
         limits: Limits,
         purse: Purse,
         stop: threading.Event,
@@ -182,151 +177,179 @@ class _Supervisor:
         notices: Sequence[str] = (),
     ) -> None:
         self._purse, self._usd_before = purse, purse.spent().usd
-        self._workspace, self._parts, self._limits, self._stop, self._show = workspace, parts, limits, stop, show
+        self._workspace, self._limits, self._stop, self._show = workspace, limits, stop, show
+        self._children = {child.name: child for child in children}
+        self._workers = {name.removeprefix(_WORKER): child for name, child in self._children.items() if _WORKER in name}
         self._since = time.monotonic()
         self._idle_since: float | None = None
         self._messages: list[str] = list(notices)
+        self._progress = _Progress()
 
     def run(self) -> Outcome:
-        write_live(self._workspace, "start", {"parts": [part.name for part in self._parts]})
-        for part in self._parts:
-            part.start(self._workspace)
+        write_status(self._workspace, StartStatus(children=tuple(self._children)))
+        for child in self._children.values():
+            child.start(self._workspace)
             failpoint("supervisor.part_started")
         while True:
             snapshot = self._look()
             self._show(snapshot)
-            why = self._why_end(snapshot)
-            if why is not None:
+            outcome = self._why_end(snapshot)
+            if outcome is not None:
                 failpoint("supervisor.before_end")
-                return why
+                return outcome
             self._stop.wait(TICK_S)
 
     def _look(self) -> Snapshot:
-        for part in self._parts:
-            self._revive(part)
+        for child in self._children.values():
+            self._revive(child)
+        daemon = _written_by(self._children["daemon"], read_daemon_status(self._workspace))
+        planner = _written_by(self._children["planner"], read_planner_status(self._workspace))
         workers = {
-            part.name.removeprefix("worker-"): read_live(self._workspace, part.name)
-            for part in self._parts
-            if part.name.startswith("worker-")
+            name: _written_by(child, read_worker_status(self._workspace, name)) for name, child in self._workers.items()
         }
-        daemon, planner = read_live(self._workspace, "daemon"), read_live(self._workspace, "planner")
-        messages = (*self._messages, *_sentences(daemon), *_sentences(planner))
-        return Snapshot(daemon, planner, workers, time.monotonic() - self._since, messages)
+        messages = (*self._messages, *(daemon.messages if daemon else ()), *(planner.messages if planner else ()))
+        snapshot = Snapshot(daemon, planner, workers, time.monotonic() - self._since, messages)
+        self._progress.update(snapshot)
+        return snapshot
 
-    def _revive(self, part: _Part) -> None:
-        """Start a part again that has died.
+    def _revive(self, child: ChildProcess) -> None:
+        """Start a child process again that has died.
 
         Raises:
-            ConfigurationError: it dies again and again, or says itself that it cannot work.
+            ConfigurationError: it dies again and again, or its exit code tells that it cannot work.
         """
-        if part.alive() or part.process is None or self._stop.is_set():
+        if child.is_alive or child.process is None or self._stop.is_set():
             return
-        now, code = time.monotonic(), part.process.returncode
-        if not part.not_before:
-            part.deaths = part.deaths + 1 if now - part.started_at < _SOON_S else 1
-            said = self._last_words(part)
-            if code == ConfigurationError.exit_code or part.deaths > _RESTARTS:
+        now = time.monotonic()
+        if not child.restart_at:
+            child.count_death()
+            cause, output = child.cause_of_death(), child.last_output()
+            if child.process.returncode == ConfigurationError.exit_code or child.deaths_in_a_row > _RESTARTS:
                 raise ConfigurationError(
-                    f"the {part.name} cannot work: {said}", where=str(self._workspace.logs / f"{part.name}.out")
+                    f"the {child.name} cannot work ({cause}): {output}",
+                    where=str(output_file(self._workspace, child.name)),
                 )
-            part.not_before = now + _BACK_OFF_S * 2 ** (part.deaths - 1)
-            self._messages.append(f"the {part.name} ended ({_how(code)}) and is started again")
-            logger.warning("%s; it said: %s", self._messages[-1], said)
+            child.restart_at = now + _BACK_OFF_S * 2 ** (child.deaths_in_a_row - 1)
+            self._messages.append(f"the {child.name} ended ({cause}) and is started again")
+            logger.warning("%s; its last output: %s", self._messages[-1], output)
             failpoint("supervisor.part_died")
-        if now >= part.not_before:
-            part.not_before = 0.0
-            part.start(self._workspace)
+        if now >= child.restart_at:
+            child.start(self._workspace)
             failpoint("supervisor.part_restarted")
-
-    def _last_words(self, part: _Part) -> str:
-        with suppress(OSError):
-            lines = (self._workspace.logs / f"{part.name}.out").read_text(errors="replace").strip().splitlines()
-            return "\n  ".join(lines[-3:]) or "it said nothing"
-        return "it said nothing"
 
     def _why_end(self, now: Snapshot) -> Outcome | None:
         if self._stop.is_set():
             return Outcome("stopped", interrupted=True)
-        minutes = self._limits.max_minutes
-        if minutes is not None and now.elapsed_s >= minutes * 60:
-            return Outcome(f"{minutes:g} minutes are over")
-        usd = self._limits.max_usd
-        if usd is not None and self._purse.spent().usd - self._usd_before >= usd:
-            return Outcome(f"{usd:g} USD are spent")
-        if now.daemon.get("limit_reached"):
-            return Outcome(f"{self._limits.max_evaluations} evaluations are made")
-        if not self._nothing_left(now):
-            self._idle_since = None
-            return None
-        if self._idle_since is None:
-            self._idle_since = time.monotonic()
-        # The parts have to have said so for a while: what a worker submitted last may just be on its way.
-        settled = time.monotonic() - self._idle_since >= _SETTLED_S
-        return Outcome("nothing is left to try") if settled else None
+        why = self._limit_reached(now)
+        if why is None:
+            if not _nothing_left(now):
+                self._idle_since = None
+                return None
+            self._idle_since = self._idle_since or time.monotonic()
+            # The records have to say so for a while: the daemon may not have seen the last submission yet.
+            if time.monotonic() - self._idle_since < _SETTLED_S:
+                return None
+            why = "nothing is left to try"
+        return Outcome(why, failure=self._failure(now))
 
-    def _nothing_left(self, now: Snapshot) -> bool:
-        """Whether every worker is idle without a row that it could work on, and the daemon has nothing to do."""
-        if not now.daemon.get("judges") or now.daemon.get("queued") or now.daemon.get("current"):
-            return False
-        if "assignments" not in now.planner:
-            return False
-        rows = {row["worker"]: row["problem"] for row in now.planner["assignments"] if row["state"] != "paused"}
-        return all(
-            said.get("state") == "spent"
-            or (said.get("state") == "idle" and rows.get(name) in {None, *said.get("finished", {})})
-            for name, said in now.workers.items()
+    def _limit_reached(self, now: Snapshot) -> str | None:
+        minutes, usd = self._limits.max_minutes, self._limits.max_usd
+        if minutes is not None and now.elapsed_s >= minutes * 60:
+            return f"{minutes:g} minutes are over"
+        if usd is not None and self._purse.spent().usd - self._usd_before >= usd:
+            return f"{usd:g} USD are spent"
+        if now.daemon is not None and now.daemon.limit_reached:
+            return f"{self._limits.max_evaluations} evaluations are made"
+        return None
+
+    def _failure(self, now: Snapshot) -> ConfigurationError | None:
+        """Return the failure that prevented all work; None when something was evaluated or a session completed."""
+        if self._progress.evaluations:
+            return None
+        if not self._progress.judge_was_ready:
+            judge = now.daemon.judges[0] if now.daemon is not None and now.daemon.judges else None
+            log = judge_log_file(self._workspace, judge.device) if judge else output_file(self._workspace, "daemon")
+            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else "no daemon runs"
+            return ConfigurationError(
+                f"no judge became ready within {now.elapsed_s:.0f} s, so nothing was evaluated: {reason}",
+                where=str(log),
+                remedy="see that file; `harness doctor` checks what a judge needs",
+            )
+        return self._sessions_failed()
+
+    def _sessions_failed(self) -> ConfigurationError | None:
+        """Return an error when sessions were started and each of them failed; a worker's death is a failed session."""
+        records = self._progress.workers.values()
+        failed = sum(record.sessions_failed for record in records)
+        deaths = sum(child.deaths for child in self._workers.values())
+        if any(record.sessions_completed for record in records) or not failed + deaths:
+            return None
+        last = next(((one.worker, one.last_failure) for one in records if one.last_failure), None)
+        if last is None:
+            worker, child = next((name, child) for name, child in self._workers.items() if child.deaths)
+            last = worker, f"its process ended ({child.cause_of_death()}): {child.last_output()}"
+        return ConfigurationError(
+            f"every session failed ({failed + deaths} of {failed + deaths}), so nothing was evaluated. "
+            f"{last[0]}: {last[1]}",
+            where=str(self._workspace.logs / f"{_WORKER}{last[0]}.log"),
+            remedy="fix `agent` in harness.yaml, or what the message names; `harness doctor` checks what agents need",
         )
 
     def end(self) -> None:
-        """End every part: workers first, so that nothing new comes; the daemon last, it commits the ledger."""
-        workers = [part for part in self._parts if part.name.startswith("worker-")]
-        others = [part for part in self._parts if part not in workers]
-        for group in (workers, [part for part in others if part.name == "planner"], others):
-            for part in group:
-                part.tell(signal.SIGTERM)
+        """End every child process: workers first, so that nothing new comes; the daemon last, it commits the ledger."""
+        for group in ([*self._workers.values()], [self._children["planner"]], [self._children["daemon"]]):
+            for child in group:
+                child.send_signal(signal.SIGTERM)
                 failpoint("supervisor.told_to_end")
             _wait(group)
         failpoint("supervisor.ended")
 
 
-def _wait(parts: Sequence[_Part]) -> None:
+def _written_by(child: ChildProcess, status: _Status | None) -> _Status | None:
+    """Return a record if the present process of a child wrote it, not one that has died."""
+    own = status is not None and child.process is not None and status.pid == child.process.pid
+    return status if own else None
+
+
+def _nothing_left(now: Snapshot) -> bool:
+    """Return whether every worker is idle without a row that it could work on, and the daemon has nothing to do."""
+    daemon, planner = now.daemon, now.planner
+    if daemon is None or planner is None or daemon.queued or daemon.current is not None:
+        return False
+    if not any(judge.became_ready for judge in daemon.judges):
+        return False  # the first judge is starting; the daemon ends with an error when it gives up
+    rows = {row.worker: row.problem for row in planner.assignments if row.state != "paused"}
+    return all(status is not None and _is_done(status, rows.get(name)) for name, status in now.workers.items())
+
+
+def _is_done(worker: WorkerStatus, assigned: str | None) -> bool:
+    return worker.state == "spent" or (worker.state == "idle" and (assigned is None or assigned in worker.finished))
+
+
+def _wait(children: Sequence[ChildProcess]) -> None:
     until = time.monotonic() + _ENDS_WITHIN_S
-    for part in parts:
-        if part.process is None:
+    for child in children:
+        if child.process is None:
             continue
         try:
-            part.process.wait(timeout=max(0.1, until - time.monotonic()))
+            child.process.wait(timeout=max(0.1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            logger.warning("the %s does not end and is killed", part.name)
-            part.tell(signal.SIGKILL)
-            part.process.wait(timeout=_KILLED_WITHIN_S)
-
-
-def _sentences(said: dict[str, Any]) -> list[str]:
-    messages = said.get("messages")
-    return [str(message) for message in messages] if isinstance(messages, list) else []
-
-
-def _how(code: int | None) -> str:
-    if code is None:
-        return "no exit code"
-    return (
-        signal.Signals(-code).name if code < 0 and -code in {s.value for s in signal.Signals} else f"exit code {code}"
-    )
+            logger.warning("the %s has not ended within %.0f s and is killed", child.name, _ENDS_WITHIN_S)
+            child.send_signal(signal.SIGKILL)
+            child.process.wait(timeout=_KILLED_WITHIN_S)
 
 
 def stop_running(workspace: Workspace, within_s: float) -> bool:
-    """End a running `harness start` cleanly and wait for it; False when none runs here.
+    """End a running `harness start` cleanly and wait for it; return False when none runs here.
 
     Raises:
         ConfigurationError: it has not ended within `within_s`.
     """
-    said = read_live(workspace, "start")
-    pid = said.get("pid")
-    if not isinstance(pid, int) or not _lock_is_held(workspace):
+    status = read_start_status(workspace)
+    if status is None or not is_alive(status) or not _lock_is_held(workspace):
         return False
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+        os.kill(status.pid, signal.SIGTERM)
     until = time.monotonic() + within_s
     waiter = threading.Event()
     while time.monotonic() < until:
@@ -334,8 +357,8 @@ def stop_running(workspace: Workspace, within_s: float) -> bool:
             return True
         waiter.wait(0.1)
     raise ConfigurationError(
-        f"harness start (process {pid}) has not ended within {within_s:.0f} s",
-        remedy=f"kill {pid}; nothing is lost by it",
+        f"harness start (process {status.pid}) has not ended within {within_s:.0f} s",
+        remedy=f"kill {status.pid}; nothing is lost by it",
     )
 
 

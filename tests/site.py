@@ -18,7 +18,9 @@ from harness.git.repo import Repo
 from harness.ledger.create_workspace import create_workspace
 from harness.ledger.index import Index
 from harness.model.entry import Entry
+from harness.model.process_status import DaemonStatus, JudgeStatus
 from harness.workspace.directories import Workspace
+from harness.workspace.status import read_daemon_status
 from tests.waiting import wait_until
 
 STUB = Path(__file__).parent / "stub_judge.py"
@@ -273,12 +275,13 @@ class Site:
         file = self.scratch / "requests.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
-    def live(self) -> dict[str, Any]:
-        """What the daemon says of itself."""
-        with contextlib.suppress(OSError, ValueError):
-            state = json.loads((self.workspace.live / "daemon.json").read_text())
-            return dict(state)
-        return {}
+    def daemon(self) -> DaemonStatus:
+        """The daemon's last status record; an empty one before the first."""
+        return read_daemon_status(self.workspace) or DaemonStatus()
+
+    def judging(self) -> JudgeStatus:
+        """The judge at work, from the daemon's status record; one of no device when none is."""
+        return self.daemon().current or JudgeStatus(device="", state="idle")
 
 
 @contextlib.contextmanager

@@ -29,11 +29,12 @@ from harness.ledger.submission import solution_dir, submit, trailers, wait_for_o
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.entry import Entry, stamp
+from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import Changes
 from harness.workspace.files import file_lock
 from harness.workspace.notes import leave_note
-from harness.workspace.status import write_live
+from harness.workspace.status import write_status
 
 _IDLE_S = 5.0
 """A worker without work looks at the table again after so long, should it have missed a change."""
@@ -66,9 +67,13 @@ class _Worker:
     kind: AgentKind
     target: str
     stop: threading.Event
-    finished: dict[str, str] = field(default_factory=dict)
-    """Problems with nothing left for this worker, and why (the policy's words)."""
-    said: str = ""
+    finished: dict[str, FinishReason] = field(default_factory=dict)
+    """Problems with nothing left for this worker, and why."""
+    last_message: str = ""
+    """The last sentence of the agent, or why the last session ended."""
+    sessions_completed: int = 0
+    sessions_failed: int = 0
+    last_failure: str | None = None
     _row: Assignment | None = None
     _tip: str = ""
     _resting: str | None = None
@@ -94,7 +99,7 @@ class _Worker:
         )
 
     def run(self, changes: Changes) -> None:
-        self.live("idle")
+        self.write_status("idle")
         with self.sessions:
             while not self.stop.is_set():
                 spent_out = self.sessions.spent_out()
@@ -103,10 +108,10 @@ class _Worker:
                     self.finished.pop(row.problem, None)
                     self.work(row)
                     continue
-                self.said = spent_out or self.said
-                self.live("spent" if spent_out else "idle")
+                self.last_message = spent_out or self.last_message
+                self.write_status("spent" if spent_out else "idle")
                 changes.wait(_IDLE_S, stop=self.stop)
-        self.live("stopped")
+        self.write_status("stopped")
 
     def moved(self) -> bool:
         """Whether the row in force is another than the one being worked on."""
@@ -141,8 +146,8 @@ class _Worker:
 
     def work(self, row: Assignment) -> None:
         """One session on one problem."""
-        self.said = ""
-        self.live("starting", row.problem)
+        self.last_message = ""
+        self.write_status("starting", row.problem)
         logger.info("%s starts on %s: %s", self.name, row.problem, row.wanted)
         gained = False
         try:
@@ -156,12 +161,21 @@ class _Worker:
             end = End("failed", str(error).splitlines()[0])
             self.note(row.problem, "", f"could not go on: {end.text}")
         logger.info("%s leaves %s: %s %s", self.name, row.problem, end.reason, end.text)
-        self.said = end.text
+        self.last_message = end.text
+        self.count(row.problem, end)
         if end.reason == "interrupted" or (end.reason == "budget" and gained):
             return  # a session that used its budget up and gained is worth another
         self.finished[row.problem] = "exhausted" if end.reason in ("exhausted", "failed") else "stale"
         self._resting = row.problem
         self._finished_at[row.problem] = self.committed(row.problem)
+
+    def count(self, problem: str, end: End) -> None:
+        """Count a session that ended: `harness start` fails when every session of every worker failed."""
+        if end.reason == "failed":
+            self.sessions_failed += 1
+            self.last_failure = f"{problem}: {end.text}"
+        else:
+            self.sessions_completed += 1
 
     def best(self, problem: str) -> float:
         """The best speed-up of this worker's own candidates on the problem it is on; 0 before the first."""
@@ -209,19 +223,19 @@ class _Worker:
 
     def heed(self, event: Event) -> None:
         """Log an event and show it."""
-        state = "working"
+        state: WorkerState = "working"
         if isinstance(event, Text):
-            self.said = event.text
+            self.last_message = event.text
         elif isinstance(event, ToolUse):
-            self.said = f"{event.name} {event.summary}"
+            self.last_message = f"{event.name} {event.summary}"
         elif isinstance(event, Retry):
-            self.said = f"waits {event.after_s:.0f} s: {event.reason}"
+            self.last_message = f"waits {event.after_s:.0f} s: {event.reason}"
         elif isinstance(event, End):
-            self.said, state = event.text, "waiting for the model"
+            self.last_message, state = event.text, "waiting for the model"
         else:
             return
-        logger.info("%s on %s: %s", self.name, self._at, self.said)
-        self.live(state, self._at)
+        logger.info("%s on %s: %s", self.name, self._at, self.last_message)
+        self.write_status(state, self._at)
 
     def commit(self, problem: str, worktree: Path, message: str) -> Submission:
         """Commit the solution as it stands."""
@@ -250,7 +264,7 @@ class _Worker:
             return Submitted(commit=done.commit, tree=done.tree, branch=done.branch)
 
         def outcome(submitted: Submitted) -> Entry | None:
-            self.live("waiting", problem)
+            self.write_status("waiting", problem)
             return wait_for_outcome(
                 self.workspace,
                 problem,
@@ -282,18 +296,19 @@ class _Worker:
         at = stamp(datetime.now(UTC))
         leave_note(self.workspace, problem=problem, worker=self.name, session=session, text=text, at=at)
 
-    def live(self, state: str, problem: str | None = None) -> None:
-        write_live(
-            self.workspace,
-            f"worker-{self.name}",
-            {
-                "worker": self.name,
-                "agent": self.kind,
-                "state": state,
-                "problem": problem,
-                "said": self.said,
-                "evaluations": self.sessions.evaluations,
-                "usd": self.sessions.usd,
-                "finished": self.finished,
-            },
+    def write_status(self, state: WorkerState, problem: str | None = None) -> None:
+        """Replace this worker's status record, which the planner and `harness start` decide from."""
+        status = WorkerStatus(
+            worker=self.name,
+            agent=self.kind,
+            state=state,
+            problem=problem,
+            last_message=self.last_message,
+            evaluations=self.sessions.evaluations,
+            usd=self.sessions.usd,
+            finished=dict(self.finished),
+            sessions_completed=self.sessions_completed,
+            sessions_failed=self.sessions_failed,
+            last_failure=self.last_failure,
         )
+        write_status(self.workspace, status)

@@ -11,7 +11,7 @@ import harness
 # verb -> (module, one line of help). The line stands here so that `harness --help` imports no command.
 _VERBS = {
     "init": ("harness.cli.init", "Make a new workspace."),
-    "doctor": ("harness.cli.doctor", "Say what works here, what is missing, and the command that mends it."),
+    "doctor": ("harness.cli.doctor", "Say what works here, what is missing, and the command that fixes it."),
     "start": ("harness.cli.start", "Run planner, workers, daemon and judges until done or stopped."),
     "stop": ("harness.cli.parts", "End a running `harness start` cleanly."),
     "daemon": ("harness.cli.parts", "Run the benchmark daemon alone."),

@@ -14,4 +14,4 @@ class Check:
     state: Literal["ok", "missing", "note"]
     """`missing` is needed for what this version does; a `note` is not."""
     found: str
-    mend: str = ""
+    fix: str = ""

@@ -1,4 +1,4 @@
-"""`harness doctor`: what works here, what is missing, and the command that mends it."""
+"""`harness doctor`: what works here, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ASK_S = 20
 @click.command()
 @json_option
 def doctor(*, as_json: bool) -> None:
-    """Say what works here, what is missing, and the command that mends it. Exit code 1 when something is missing."""
+    """Say what works here, what is missing, and the command that fixes it. Exit code 1 when something is missing."""
     try:
         workspace: Workspace | None = Workspace.find()
     except ConfigurationError:
@@ -38,7 +38,7 @@ def doctor(*, as_json: bool) -> None:
         emit(
             [asdict(check) for check in checks],
             as_json=False,
-            columns={name: (lambda row, name=name: row[name]) for name in ("what", "state", "found", "mend")},  # type: ignore[misc]
+            columns={name: (lambda row, name=name: row[name]) for name in ("what", "state", "found", "fix")},  # type: ignore[misc]
         )
         if settings:
             click.echo("\nconfiguration")
@@ -46,7 +46,7 @@ def doctor(*, as_json: bool) -> None:
     missing = [check for check in checks if check.state == "missing"]
     if missing:
         count = f"{len(missing)} {'thing is' if len(missing) == 1 else 'things are'} missing"
-        commands = dict.fromkeys(check.mend for check in missing)
+        commands = dict.fromkeys(check.fix for check in missing)
         names = ", ".join(check.what for check in missing)
         raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
 
@@ -59,8 +59,8 @@ def _machine() -> Iterator[Check]:
     yield _torch()
     yield from _gpu()
     free = shutil.disk_usage(Path.cwd()).free / 1e9
-    mend = "" if free > _FREE_GB else "rm -r .harness/cache    # derived, made again when needed"
-    yield Check("disk", "ok" if free > _FREE_GB else "missing", f"{free:.0f} GB free", mend)
+    fix = "" if free > _FREE_GB else "rm -r .harness/cache    # derived, made again when needed"
+    yield Check("disk", "ok" if free > _FREE_GB else "missing", f"{free:.0f} GB free", fix)
 
 
 def _git() -> Check:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from harness.supervise import Limits, Outcome, Snapshot
     from harness.workspace.directories import Workspace
 
-_INTERRUPTED = 130
-
 
 @click.command()
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many workers.")
@@ -47,10 +45,15 @@ def start(
     *,
     as_json: bool,
 ) -> int:
-    """Run planner, workers, daemon and judges. Limits count this invocation; started again, it goes on."""
+    """Run planner, workers, daemon and judges. Limits count this invocation; started again, it goes on.
+
+    Exit code 2 when a failure prevented all work: no judge became ready, or every session failed and nothing was
+    evaluated.
+    """
     from harness.agents.kinds import kind_of
     from harness.cli.devices import choose
     from harness.cli.parts import log_to_file
+    from harness.errors import EXIT_INTERRUPTED
     from harness.supervise import Limits, run_start
     from harness.workspace.configuration import load_config
     from harness.workspace.directories import Workspace
@@ -76,7 +79,9 @@ def start(
     with _display(limits, as_json=as_json) as show:
         outcome = run_start(workspace, config, target=chosen.target, limits=limits, stop=stop, show=show)
     _finish(workspace, config, chosen.target, outcome, as_json=as_json)
-    return _INTERRUPTED if outcome.interrupted and how["signal"] == "SIGINT" else 0
+    if outcome.failure is not None:
+        raise outcome.failure
+    return EXIT_INTERRUPTED if outcome.interrupted and how["signal"] == "SIGINT" else 0
 
 
 def _stop_on_signals() -> tuple[threading.Event, dict[str, str]]:
@@ -117,35 +122,36 @@ def _display(limits: Limits, *, as_json: bool) -> Iterator[Callable[[Snapshot], 
 
 
 def _doing(snapshot: Snapshot) -> str:
-    current: dict[str, Any] = snapshot.daemon.get("current") or {}
-    if not current:
-        return "the judge is idle" if snapshot.daemon.get("judges") else "the judge is starting"
-    of_worker = f" of {current['worker']}" if current.get("worker") else ""
-    return f"judging {current['problem']} ({current['kind']}{of_worker})"
+    daemon = snapshot.daemon
+    if daemon is None or daemon.current is None:
+        ready = daemon is not None and any(judge.state == "idle" for judge in daemon.judges)
+        return "the judge is idle" if ready else "the judge is starting"
+    of_worker = f" of {daemon.current.worker}" if daemon.current.worker else ""
+    return f"judging {daemon.current.problem} ({daemon.current.kind}{of_worker})"
 
 
 def _stage(snapshot: Snapshot) -> str:
-    current: dict[str, Any] = snapshot.daemon.get("current") or {}
-    of = f" {current['done']}/{current['of']}" if current.get("of") else ""
-    return f": {current['stage']}{of}" if current.get("stage") else ""
+    current = snapshot.daemon.current if snapshot.daemon is not None else None
+    if current is None or current.stage is None:
+        return ""
+    return f": {current.stage}" + (f" {current.done}/{current.of}" if current.of else "")
 
 
 def _lines(snapshot: Snapshot) -> dict[str, str]:
     """What is worth a line in a log whenever it changes: what it is about -> the line."""
     lines = {"judge": _doing(snapshot)}
-    for name, said in sorted(snapshot.workers.items()):
-        if said.get("problem"):
-            lines[f"{name} at"] = f"{name} on {said['problem']}"
-        if said.get("said"):
-            lines[name] = f"{name}: {said['said']}"
+    for name, status in sorted(snapshot.workers.items()):
+        if status is not None and status.problem:
+            lines[f"{name} at"] = f"{name} on {status.problem}"
+        if status is not None and status.last_message:
+            lines[name] = f"{name}: {status.last_message}"
     for problem, speedup in _confirmed(snapshot).items():
         lines[f"{problem} confirmed"] = f"confirmed: {problem} {speedup}"
     return lines | {message: message for message in snapshot.messages}
 
 
 def _confirmed(snapshot: Snapshot) -> dict[str, str]:
-    confirmed = snapshot.planner.get("confirmed")
-    return confirmed if isinstance(confirmed, dict) else {}
+    return snapshot.planner.confirmed if snapshot.planner is not None else {}
 
 
 def _left(elapsed_s: float, done: int, limits: Limits) -> str:
@@ -167,9 +173,10 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("worker", "state", "problem", "last"):
         table.add_column(heading)
-    for name, said in sorted(snapshot.workers.items()):
-        table.add_row(name, *(Text(str(said.get(key) or "-")) for key in ("state", "problem", "said")))
-    done, queued = int(snapshot.daemon.get("evaluations_done", 0)), snapshot.daemon.get("queued", 0)
+    for name, status in sorted(snapshot.workers.items()):
+        cells = (status.state, status.problem, status.last_message) if status is not None else ("starting", "", "")
+        table.add_row(name, *(Text(cell or "-") for cell in cells))
+    done, queued = (snapshot.daemon.evaluations_done, snapshot.daemon.queued) if snapshot.daemon is not None else (0, 0)
     head = f"{snapshot.elapsed_s:.0f} s   {done} evaluations, {queued} queued   "
     return Group(
         Text(head + _left(snapshot.elapsed_s, done, limits)),
@@ -216,7 +223,13 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         table = standings(index, _problems(workspace, config), target, config.run)
         sentences = repo.checkout_state(config.coordination_branch)
     if as_json:
-        shown = {"ended": outcome.why, "target": target, "problems": [for_scripts(one) for one in table]}
+        failure = str(outcome.failure) if outcome.failure is not None else None
+        shown = {
+            "ended": outcome.why,
+            "failure": failure,
+            "target": target,
+            "problems": [for_scripts(one) for one in table],
+        }
         click.echo(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
         return
     click.echo(f"ended: {outcome.why}")

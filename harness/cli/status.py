@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.ledger.index import Index
     from harness.ledger.standings import Standing
     from harness.model.config import Config
+    from harness.model.process_status import ProcessStatus
     from harness.report.today import Today
     from harness.workspace.directories import Workspace
 
@@ -39,7 +40,7 @@ def status(*, run: str | None, every: bool, costs: bool, as_json: bool) -> None:
     from harness.ledger.standings_table import for_scripts
     from harness.report.merging import main_branch, pick_remote
     from harness.report.today import today
-    from harness.workspace.status import running_parts
+    from harness.workspace.status import running_processes
 
     with opened() as (workspace, config, repo, index):
         run = run or config.run
@@ -48,17 +49,18 @@ def status(*, run: str | None, every: bool, costs: bool, as_json: bool) -> None:
             (target, table, today(repo, index, config, table, run=run, target=target or "cpu", base=base))
             for target, table in _standings(workspace, config, index, run)
         ]
-        parts = running_parts(workspace)
+        processes = running_processes(workspace)
         sentences = repo.checkout_state(config.coordination_branch)
     if as_json:
         problems = [{"target": target, **for_scripts(one)} for target, table, _ in shown for one in table]
         days = [{"target": target, **day.for_scripts()} for target, _, day in shown]
-        told = {"run": run, "problems": problems, "today": days, "running": parts, "checkout": sentences}
+        running = {name: _for_scripts(status) for name, status in processes.items()}
+        told = {"run": run, "problems": problems, "today": days, "running": running, "checkout": sentences}
         click.echo(json.dumps(told, indent=2, default=str))
         return
     for target, table, day in shown:
         click.secho(f"run {run}" + (f", target {target}" if target else ""), bold=True)
-        lines = [*_running(parts), *_of_today(day), *sentences]
+        lines = [*_running(processes), *_of_today(day), *sentences]
         _print_table(table, room=None if every else _room(len(lines), len(shown)))
         for line in lines:
             click.echo(line)
@@ -184,18 +186,30 @@ def _line(row: Row, *, one_problem: bool) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key != "problem" or not one_problem}
 
 
-def _running(parts: dict[str, dict[str, Any]]) -> list[str]:
-    if not parts:
+def _for_scripts(status: ProcessStatus) -> dict[str, Any]:
+    from harness.model.process_status import DaemonStatus
+
+    fields = status.model_dump(mode="json", exclude={"format", "process_start_ticks"})
+    if isinstance(status, DaemonStatus):
+        fields["current"] = status.current.model_dump(mode="json") if status.current else None
+    return fields
+
+
+def _running(processes: dict[str, ProcessStatus]) -> list[str]:
+    if not processes:
         return ["nothing runs here now; `harness start` does"]
-    return [f"{name} (pid {state['pid']}): {_doing(state)}" for name, state in sorted(parts.items())]
+    return [f"{name} (pid {status.pid}): {_activity(status)}" for name, status in processes.items()]
 
 
-def _doing(state: dict[str, Any]) -> str:
-    """What a part says of itself, in a line: the daemon's current candidate, a worker's problem."""
-    current = state.get("current") or state
-    words = [str(current[key]) for key in ("state", "kind", "problem", "stage") if current.get(key)]
-    if state.get("worker") is None and current.get("worker"):
-        words.append(f"of {current['worker']}")
-    if state.get("queued"):
-        words.append(f"({state['queued']} queued)")
-    return " ".join(words) or "running"
+def _activity(status: ProcessStatus) -> str:
+    """Return what a process does, in a line: the daemon's current candidate, a worker's state and problem."""
+    from harness.model.process_status import DaemonStatus, WorkerStatus
+
+    words: list[str | None] = []
+    if isinstance(status, WorkerStatus):
+        words = [status.state, status.problem]
+    elif isinstance(status, DaemonStatus):
+        if judge := status.current:
+            words = [judge.kind, judge.problem, judge.stage, f"of {judge.worker}" if judge.worker else None]
+        words.append(f"({status.queued} queued)" if status.queued else None)
+    return " ".join(word for word in words if word) or "running"

@@ -21,7 +21,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     import threading
 
     from harness.cli.results import print_judgement
-    from harness.errors import AnswerIsNo
+    from harness.errors import EXIT_NO, AnswerIsNo
     from harness.git.repo import Repo
     from harness.ledger.candidates import Tried
     from harness.ledger.submission import locate, trailers, wait_for_outcome
@@ -66,9 +66,9 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
         except TimeoutError as error:
             raise AnswerIsNo(str(error), remedy="is `harness start` or `harness daemon` running?") from error
     if entry is None:
-        return 1
+        return EXIT_NO
     if as_json:
         click.echo(entry.model_dump_json(indent=2))
     else:
         print_judgement(entry)
-    return 0 if entry.verdict == "PASSED" else 1
+    return 0 if entry.verdict == "PASSED" else EXIT_NO

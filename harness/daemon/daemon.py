@@ -17,11 +17,11 @@ from harness.daemon.attempts import MOST, Attempts, Loss
 from harness.daemon.dispatch import Ask, Decided, Outdated, Planner, Work, baseline_identity, job_identity
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
 from harness.daemon.invocation import evaluations_before
-from harness.daemon.live import Display
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
 from harness.daemon.scan import Scanner
 from harness.daemon.snapshots import Snapshots
+from harness.daemon.status_writer import StatusWriter
 from harness.daemon.watch import RefWatcher
 from harness.errors import ConfigurationError, HarnessError, LedgerError
 from harness.failpoints import failpoint
@@ -41,6 +41,7 @@ from harness.workspace.judge_client import (
     RequestAnswered,
     expand_devices,
     judge_command,
+    judge_log_file,
 )
 
 logger = logging.getLogger(__name__)
@@ -51,8 +52,10 @@ _LOOK_AGAIN_S = 2.0
 """After something refused (the disk, git, the index), and where the kernel gives no watches."""
 _LONGEST_WAIT_S = 0.25
 """A stop is seen within so long."""
-_STARTS = 6
-"""A first judge that has failed so often to become ready will not."""
+_FIRST_STARTS = 5
+"""A judge that was never ready is given up after so many starts in a row: 3 s where each ends at once."""
+_LATER_STARTS = 16
+"""A judge that was ready before is given up later: 5 min where each ends at once. A GPU may be full for a while."""
 _REFS_MOVED = "refs"
 
 _Inbox = queue.SimpleQueue[JudgeNotice | str]
@@ -76,7 +79,7 @@ def run_daemon(
         devices: one judge each; by default the configuration's.
         max_evaluations: entries of kind evaluation that this invocation may write; due confirmations come on top.
         once: end when nothing is left to do.
-        invocation: names what the limit counts over; a daemon that is started again for the same one goes on counting.
+        invocation: evaluations are counted over it; a daemon that is started again for the same one goes on counting.
         stop: end soon: nothing is finished half, judges are ended, the ledger is committed.
 
     Raises:
@@ -92,7 +95,7 @@ def run_daemon(
         stack.callback(ledger.close)
         index = stack.enter_context(Index(workspace, branch=branch))
         done = 0
-        if invocation is not None and max_evaluations is not None:
+        if invocation is not None:
             index.refresh(repo)
             count = index.count(run=config.run, kind=EntryKind.EVALUATION)
             done = count - evaluations_before(workspace, invocation, count)
@@ -132,20 +135,20 @@ class Daemon:
         self._evaluations_done = evaluations_done
         self._inbox: _Inbox = queue.SimpleQueue()
         self._queue = EvaluationQueue()
-        self._display = Display(workspace)
-        self._recorder = Recorder(workspace, ledger, self._display)
+        self._status = StatusWriter(workspace)
+        self._recorder = Recorder(workspace, ledger, self._status)
         data_root = workspace.root / config.data_root if config.data_root else None
         self._snapshots = Snapshots(workspace, repo, data_root)
         self._attempts = Attempts(workspace.state / "attempts")
         self._planner = Planner(config, self._snapshots, index, self._attempts)
-        self._scanner = Scanner(config, repo, index, self._snapshots, self._queue, self._display, self._crown)
+        self._scanner = Scanner(config, repo, index, self._snapshots, self._queue, self._status, self._crown)
         self._watcher = RefWatcher(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
         self._judges = {
             device: JudgeClient(
                 device,
                 judge_command(device, workspace.cache, config.judge.sandbox),
-                workspace.logs / f"judge-{device.replace(':', '-')}.log",
+                judge_log_file(workspace, device),
                 self._inbox.put,
                 target=config.target,
             )
@@ -156,6 +159,8 @@ class Daemon:
         self._dispatch_at = 0.0
         self._recoveries_said = 0
         self._known: dict[str, JudgeReady] = {}
+        self._targets: dict[str, str] = {}
+        """Device -> its target, for judges that were ready and are not given up."""
         self._crowning: set[tuple[str, int]] = set()
 
     # --- the loop ---
@@ -194,7 +199,7 @@ class Daemon:
             self._watcher.start()
             self._watching = True
         except OSError as error:
-            self._display.say(
+            self._status.say(
                 f"the kernel gives no watches on refs ({error}): commits are looked for every {_LOOK_AGAIN_S:.0f} s. "
                 "More: `sysctl fs.inotify.max_user_watches fs.inotify.max_user_instances`"
             )
@@ -246,11 +251,11 @@ class Daemon:
         try:
             step()
         except (HarnessError, OSError) as error:
-            self._display.trouble(failed, error)
+            self._status.trouble(failed, error)
             self._scan_at = max(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
             self._dispatch_at = time.monotonic() + _LOOK_AGAIN_S
         else:
-            self._display.over(failed)
+            self._status.over(failed)
 
     def _scan(self) -> None:
         """Compare refs with the ledger, once it is known which targets and judge versions candidates are judged for."""
@@ -319,7 +324,8 @@ class Daemon:
         heard = judge.handle(news)
         if isinstance(heard, JudgeReady):
             self._known[heard.target] = heard
-            self._display.over(f"the judge of {judge.device}")
+            self._targets[judge.device] = heard.target
+            self._status.over(f"the judge of {judge.device}")
             self._scan_at = 0.0
         elif isinstance(heard, RequestAnswered):
             self._answered(self._work.pop(judge.device), heard)
@@ -341,18 +347,35 @@ class Daemon:
             self._recorder.enter(draft, lambda entry: self._entered(job, entry))
 
     def _lost(self, judge: JudgeClient, work: Work | None, lost: JudgeLost) -> None:
-        """Count it against what was being judged; the job waits for the judge's next life, or for its verdict."""
-        self._display.say(f"{lost.reason}; see {judge.log_file}")
+        """Count a loss against what was being judged. The job waits for the judge's next process, or for its verdict.
+
+        Raises:
+            ConfigurationError: the judge speaks another protocol, or every judge is given up.
+        """
+        self._status.say(f"{lost.reason}; see {judge.log_file}")
         if lost.how == "protocol":
             raise ConfigurationError(lost.reason, where=str(judge.log_file), remedy=lost.fix)
-        if not self._known and judge.failures >= _STARTS:
-            raise ConfigurationError(
-                f"{lost.reason}: it failed {judge.failures} times and never became ready",
-                where=str(judge.log_file),
-                remedy="see that file, and `harness doctor`",
-            )
         if work is not None:
             self._gone(work, Loss(how=lost.how, reason=lost.reason))
+        if judge.failed_starts < (_LATER_STARTS if judge.became_ready else _FIRST_STARTS):
+            return
+        self._give_up(judge)
+        times = f"it failed {judge.failed_starts} times in a row and"
+        failed = f"{times} did not become ready again" if judge.became_ready else f"{times} never became ready"
+        self._status.say(f"the judge of {judge.device} is given up: {failed}")
+        if all(each.state == "given up" for each in self._judges.values()):
+            raise ConfigurationError(
+                f"{lost.reason}: {failed}", where=str(judge.log_file), remedy="see that file, and `harness doctor`"
+            )
+
+    def _give_up(self, judge: JudgeClient) -> None:
+        """Go on without a judge. What only it could judge leaves the queue: nothing would take it."""
+        judge.give_up()
+        target = self._targets.pop(judge.device, None)
+        if target is not None and target not in self._targets.values():
+            del self._known[target]
+            self._queue.drop(lambda job: job.key.target == target)
+            self._scanner.forget()
 
     def _gone(self, work: Work, loss: Loss) -> None:
         if not work.is_baseline:
@@ -426,7 +449,9 @@ class Daemon:
 
     def _is_idle(self) -> bool:
         """Nothing waits that may be handed out, and nothing is on its way."""
-        if self._work or self._recorder.held or not all(judge.state == "idle" for judge in self._judges.values()):
+        if self._work or self._recorder.held:
+            return False
+        if any(judge.state not in {"idle", "given up"} for judge in self._judges.values()):
             return False
         return self._limit_reached() or not len(self._queue)
 
@@ -437,9 +462,9 @@ class Daemon:
 
     def _report(self, *, force: bool = False) -> None:
         for sentence in self._ledger.recovered[self._recoveries_said :]:
-            self._display.say(sentence)
+            self._status.say(sentence)
         self._recoveries_said = len(self._ledger.recovered)
-        self._display.show(
+        self._status.write(
             self._queue,
             list(self._judges.values()),
             {device: work.job.worker for device, work in self._work.items()},

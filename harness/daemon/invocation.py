@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from pathlib import Path
 
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 from harness.workspace.parent_process import PARENT_VARIABLE
+from harness.workspace.process_identity import start_ticks
 
 
 def current_invocation() -> str | None:
@@ -20,11 +20,8 @@ def current_invocation() -> str | None:
     supervisor = os.environ.get(PARENT_VARIABLE)
     if supervisor is None:
         return None
-    with suppress(OSError):
-        # The 22nd field; the second is a name in parentheses that may hold anything (proc(5)).
-        began = Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[19]
-        return f"{supervisor}-{began}"
-    return None
+    began = start_ticks(int(supervisor))
+    return f"{supervisor}-{began}" if began is not None else None
 
 
 def evaluations_before(workspace: Workspace, invocation: str, count: int) -> int:

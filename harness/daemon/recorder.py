@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from harness.daemon.live import Display
+from harness.daemon.status_writer import StatusWriter
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.ledger.ledger import Ledger
@@ -29,10 +29,10 @@ Then = Callable[[Entry], None]
 class Recorder:
     """Writes entries and outcomes. While anything is held nothing further should be judged. One thread."""
 
-    def __init__(self, workspace: Workspace, ledger: Ledger, display: Display) -> None:
+    def __init__(self, workspace: Workspace, ledger: Ledger, status: StatusWriter) -> None:
         self._workspace = workspace
         self._ledger = ledger
-        self._display = display
+        self._status = status
         self._held: deque[tuple[EntryDraft, Then]] = deque()
         self._pause_s = FIRST_PAUSE_S
         self._retry_at = 0.0
@@ -63,13 +63,13 @@ class Recorder:
                 failpoint("daemon.before_entry")
                 entry = self._ledger.append(draft)
             except (HarnessError, OSError) as error:
-                self._display.trouble(_HELD, error)
+                self._status.trouble(_HELD, error)
                 self._retry_at = time.monotonic() + self._pause_s
                 self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
                 return
             failpoint("daemon.after_entry")
             self._held.popleft()
-            self._display.over(_HELD)
+            self._status.over(_HELD)
             self._pause_s = FIRST_PAUSE_S
             self._unflushed = True
             then(entry)
@@ -96,9 +96,9 @@ class Recorder:
             self._flush_at = time.monotonic() + LONGEST_PAUSE_S
             if force:
                 raise
-            self._display.trouble(_WAITING, error)
+            self._status.trouble(_WAITING, error)
             return
-        self._display.over(_WAITING)
+        self._status.over(_WAITING)
         self._flush_at = time.monotonic() + 1.0
         if committed:
             self._unflushed = False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from harness.daemon.live import Display
 from harness.daemon.queue import EvaluationQueue, Job, Key
 from harness.daemon.reconcile import candidates, place_of, run_prefix
 from harness.daemon.settle import due
 from harness.daemon.snapshots import Snapshots
+from harness.daemon.status_writer import StatusWriter
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
@@ -38,11 +38,11 @@ class Scanner:
         index: Index,
         snapshots: Snapshots,
         queue: EvaluationQueue,
-        display: Display,
+        status: StatusWriter,
         crown: Callable[[Entry], None],
     ) -> None:
         self._config, self._repo, self._index = config, repo, index
-        self._snapshots, self._queue, self._display, self._crown = snapshots, queue, display, crown
+        self._snapshots, self._queue, self._status, self._crown = snapshots, queue, status, crown
         self._seen: dict[tuple[str, str], tuple[str, str, str]] = {}
         self._settled: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -58,7 +58,7 @@ class Scanner:
             HarnessError: the index cannot be written, or the repository cannot be read.
         """
         for sentence in self._index.refresh(self._repo):
-            self._display.say(sentence)
+            self._status.say(sentence)
 
     def scan(self, judges: Judges) -> None:
         """Queue every candidate of the run's branches that has no entry, and what follows from those that have one.
@@ -143,7 +143,7 @@ class Scanner:
         try:
             digest = self._snapshots.problem(base, problem).digest
         except HarnessError as error:
-            self._display.trouble(beginning, error)
+            self._status.trouble(beginning, error)
             return None
-        self._display.over(beginning)
+        self._status.over(beginning)
         return digest

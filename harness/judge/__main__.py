@@ -14,18 +14,18 @@ import argparse
 import ctypes
 import signal
 import sys
-import traceback
 from pathlib import Path
 from types import FrameType
 
 from pydantic import BaseModel, ValidationError
 
-from harness.errors import HarnessError
+from harness.errors import EXIT_INTERNAL_ERROR, HarnessError
 from harness.failpoints import failpoint
 from harness.judge import sandbox
 from harness.judge.devices.opening import open_device
 from harness.judge.judge import Judge
 from harness.model.judging import PROTOCOL_FIX, JudgeReady, JudgeRequest, protocol_mismatch
+from harness.workspace.crash_report import report_crash
 
 _PR_SET_PDEATHSIG = 1
 
@@ -95,9 +95,9 @@ def main() -> None:
     except HarnessError as error:
         sys.stderr.write(f"harness judge: {error}\n")
         sys.exit(error.exit_code)
-    except Exception:  # noqa: BLE001 - the border of the process
-        traceback.print_exc()
-        sys.exit(1)
+    except Exception as error:  # noqa: BLE001 - the border of the process: a defect gets a crash report
+        sys.stderr.write(f"harness judge: {report_crash(error)}\n")
+        sys.exit(EXIT_INTERNAL_ERROR)
 
 
 if __name__ == "__main__":

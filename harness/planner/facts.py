@@ -1,16 +1,16 @@
-"""From the ledger's standings and the workers' own words to what the policy decides by."""
+"""The inputs of the policy, from the ledger's standings and the workers' status records."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Sequence
 
 from harness.ledger.standings import Standing
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
-from harness.planner.policy import Finish, PolicyInputs, ProblemFacts, WorkerFacts
+from harness.model.process_status import WorkerStatus
+from harness.planner.policy import PolicyInputs, ProblemFacts, WorkerFacts
 
 
 def inputs_of(
@@ -32,12 +32,9 @@ def inputs_of(
     )
 
 
-def worker_facts(name: str, said: Mapping[str, Any], stint: int) -> WorkerFacts:
-    """A worker, from its live file. What cannot be understood counts as not said."""
-    finished = said.get("finished")
-    known = get_args(Finish)
-    pairs = finished.items() if isinstance(finished, dict) else ()
-    return WorkerFacts(worker=name, stint=stint, finished={str(problem): why for problem, why in pairs if why in known})
+def worker_facts(name: str, status: WorkerStatus | None, stint: int) -> WorkerFacts:
+    """Return what the policy needs of a worker; without a status record, nothing is finished."""
+    return WorkerFacts(worker=name, stint=stint, finished=status.finished if status is not None else {})
 
 
 def _problem(standing: Standing, recent: Sequence[str], policy: PolicyConfig) -> ProblemFacts:

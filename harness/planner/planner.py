@@ -29,6 +29,7 @@ from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import markdown, speedup
 from harness.model.assignment import Assignment
 from harness.model.config import Config
+from harness.model.process_status import PlannerStatus
 from harness.planner.advice import Adviser
 from harness.planner.facts import inputs_of, worker_facts
 from harness.planner.policy import NAME, Decision, PolicyInputs, decide
@@ -36,7 +37,7 @@ from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.file_watch import Changes
 from harness.workspace.files import file_lock
 from harness.workspace.notes import drop_note, waiting_notes
-from harness.workspace.status import read_live, write_live
+from harness.workspace.status import is_worker_status, read_worker_status, write_status
 
 DECISIONS = "ledger/decisions.yaml"
 LOOK_EVERY_S = 10.0
@@ -84,7 +85,7 @@ def run_planner(
         watched = (
             workspace.spool,
             workspace.git_common_dir / "refs" / "heads",
-            workspace.live,
+            workspace.status,
             workspace.state / "notes",
             workspace.state / "accounts",
         )
@@ -127,10 +128,10 @@ class _Planner:
         self._table: tuple[Assignment, ...] = ()
         self._since: dict[str, tuple[str, int]] = {}
         """Worker -> its problem, and how many evaluations it had made there when it came."""
-        self._said: list[str] = []
-        self._shown: dict[str, object] = {}
+        self._messages: tuple[str, ...] = ()
+        self._written_status: PlannerStatus | None = None
         self._confirmed: dict[str, str] = {}
-        """Problem -> its champion's speed-up in words, for the display."""
+        """Problem -> its champion's speed-up in words."""
         self._written_at = -STANDINGS_EVERY_S
         self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
         self._accounted = {account.id for account in recorded(workspace, repo, config.coordination_branch)}
@@ -147,32 +148,28 @@ class _Planner:
         return found
 
     def look(self) -> None:
-        """One round. What goes wrong is said and tried again the next time; the last good table stays in force."""
+        """Do one round. A round that fails is reported and repeated; the last good table stays in force."""
         try:
             self._round()
-            self._said = []
+            self._messages = ()
         except TableChangedError:
             logger.info("the table was changed while a decision was made: it is made again")
         except FormatError as error:
             self._complain(f"{error}; the last good table stays in force")
         except HarnessError as error:
             self._complain(str(error))
-        self._show()
+        self._write_status()
 
     def _complain(self, sentence: str) -> None:
-        if sentence not in self._said:
+        if sentence not in self._messages:
             logger.warning("%s", sentence)
-        self._said = [sentence]
+        self._messages = (sentence,)
 
-    def _show(self) -> None:
-        shown: dict[str, object] = {
-            "assignments": [row.model_dump() for row in self._table],
-            "confirmed": self._confirmed,
-            "messages": self._said,
-        }
-        if shown != self._shown:
-            write_live(self._workspace, "planner", shown)
-            self._shown = shown
+    def _write_status(self) -> None:
+        status = PlannerStatus(assignments=self._table, confirmed=self._confirmed, messages=self._messages)
+        if status != self._written_status:
+            write_status(self._workspace, status)
+            self._written_status = status
 
     def _round(self) -> None:
         self._index.refresh(self._repo)
@@ -213,7 +210,7 @@ class _Planner:
             if problem is not None and (came is None or came[0] != problem):
                 came = self._since[name] = (problem, done)
             stint = done - came[1] if problem is not None and came else 0
-            facts.append(worker_facts(name, read_live(self._workspace, f"worker-{name}"), stint))
+            facts.append(worker_facts(name, read_worker_status(self._workspace, name), stint))
         return inputs_of(table, facts, present, self._config.policy, self._recent())
 
     def _recent(self) -> list[str]:
@@ -336,12 +333,12 @@ class _Planner:
             self._ledger.flush(force=True)
         except HarnessError as error:
             self._complain(str(error))
-        self._show()
+        self._write_status()
 
 
 def _matters(workspace: Workspace, file: Path) -> bool:
-    """Of what the parts show, only the workers' words: the daemon's stages change many times a second."""
-    return file.parent != workspace.live or (file.name.startswith("worker-") and file.suffix == ".json")
+    """Return whether a change of a file is a reason for a round: the daemon's status changes several times a second."""
+    return file.parent != workspace.status or is_worker_status(workspace, file)
 
 
 def _rows(assignments: tuple[Assignment, ...]) -> _Rows:

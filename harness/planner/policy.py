@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
+from harness.model.process_status import FinishReason
 
 NAME = "coverage-then-gain/1"
 """Recorded with each decision; changes whenever the same inputs may give another decision."""
@@ -33,9 +33,6 @@ _UNKNOWN_HEADROOM = 0.5
 """Headroom of a problem nothing has passed on yet: that of a solution exactly as fast as the baseline."""
 
 _UNCOVERED, _OPEN, _STALE = range(3)
-
-Finish = Literal["exhausted", "stale"]
-"""Why a worker can do no more on a problem: its whole search space is known, or it saw no gain for long."""
 
 
 class _Facts(BaseModel):
@@ -70,7 +67,7 @@ class WorkerFacts(_Facts):
     worker: str
     stint: int = 0
     """Its evaluations on its present problem since it came there."""
-    finished: dict[str, Finish] = {}
+    finished: dict[str, FinishReason] = {}
     """Problems it says it can do no more on, and why."""
 
 

@@ -84,7 +84,7 @@ class Workspace:
 
     @property
     def derived(self) -> Path:
-        """.harness/: caches, index, logs, live status. Can be deleted at any time."""
+        """.harness/: caches, index, logs, status records, crash reports. Can be deleted at any time."""
         return self.root / ".harness"
 
     @property
@@ -103,9 +103,14 @@ class Workspace:
         return self.derived / "logs"
 
     @property
-    def live(self) -> Path:
-        """What runs right now (daemon.json, planner.json, worker-NAME.json): atomically replaced, for display only."""
-        return self.derived / "live"
+    def status(self) -> Path:
+        """Status records of the running processes; only `harness.workspace.status` opens them."""
+        return self.derived / "status"
+
+    @property
+    def crashes(self) -> Path:
+        """Crash reports, one text file for each unexpected exception."""
+        return self.derived / "crashes"
 
     def outcome_file(self, problem: str, target: str, tree: str) -> Path:
         """Where the daemon leaves a candidate's entry, as JSON, for the worker that waits for it."""

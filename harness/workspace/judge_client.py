@@ -33,6 +33,8 @@ from harness.model.judging import (
     JudgeRequest,
     protocol_mismatch,
 )
+from harness.model.process_status import JudgeState
+from harness.workspace.directories import Workspace
 
 START_S = 180.0
 """A judge imports torch and calibrates its clock before it is ready; on a slow, cold disk that takes minutes."""
@@ -50,8 +52,6 @@ ERROR_PREFIX = "harness judge: "
 _LOG_BYTES = 5_000_000
 
 _EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer] = TypeAdapter(JudgeEvent)
-
-State = Literal["waiting", "starting", "idle", "busy", "closed"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,11 @@ def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
     return [*program, "--device", device, "--cache", str(cache), "--sandbox", sandbox]
 
 
+def judge_log_file(workspace: Workspace, device: str) -> Path:
+    """Return the file with the stderr of the judge of one device."""
+    return workspace.logs / f"judge-{device.replace(':', '-')}.log"
+
+
 def deadline_s(request: JudgeRequest) -> float:
     """How long to wait for an answer before the judge counts as hung."""
     factor = BASELINE_FACTOR if request.kind == "baseline" else 1.0
@@ -144,12 +149,18 @@ class JudgeClient:
     ) -> None:
         self.device = device
         self.log_file = log_file
-        self.state: State = "waiting"
+        self.state: JudgeState = "waiting"
         self.ready: JudgeReady | None = None
         self.request: JudgeRequest | None = None
         self.progress: JudgeProgress | None = None
         self.failures = 0
         """Losses since the last answer."""
+        self.failed_starts = 0
+        """Processes in a row that ended before they were ready."""
+        self.became_ready = False
+        """Whether any process of this client was ready."""
+        self.failure: str | None = None
+        """Why the judge was lost last; None while it is ready."""
         self._target = target
         self._command = list(command)
         self._post = post
@@ -223,6 +234,7 @@ class JudgeClient:
         event = notice.event
         if isinstance(event, JudgeReady):
             self.ready, self.state = event.model_copy(update={"target": self._target or event.target}), "idle"
+            self.failed_starts, self.became_ready, self.failure = 0, True, None
             return self.ready
         if self.request is None or event.id != self.request.id:
             return None  # an answer to nothing that was asked
@@ -259,6 +271,10 @@ class JudgeClient:
                 reader.join(timeout=grace_s)
         self._forget()
 
+    def give_up(self) -> None:
+        """Do not start the process again. To be called after it was lost."""
+        self.state = "given up"
+
     def hang_up(self) -> None:
         """Ask the process to end, without waiting for it."""
         self.state = "closed"
@@ -272,15 +288,16 @@ class JudgeClient:
         late = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s"
         what = late if overdue else ended.reason
         self.failures += 1
+        self.failed_starts += self.state == "starting"
         self.state, self.request, self.progress, self.ready = "waiting", None, None, None
         self._forget()
         self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
         error, last = _error_written(self.log_file, self._log_from)
         quoted = f" (it wrote: {' '.join((error or last).split())})" if last else ""
-        reason = f"the judge of {self.device} {what}{quoted}"
+        self.failure = f"the judge of {self.device} {what}{quoted}"
         if ended.wrong_protocol:
             return JudgeLost(request, "protocol", f"the judge of {self.device} {ended.reason}", fix=PROTOCOL_FIX)
-        return JudgeLost(request, "deadline" if overdue else "ended", reason, error)
+        return JudgeLost(request, "deadline" if overdue else "ended", self.failure, error)
 
     def _forget(self) -> None:
         """The process is over: join its reader and close its stdin."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 
 from harness.errors import ConfigurationError
 
@@ -26,4 +25,4 @@ def die_with_parent() -> None:
         error = os.strerror(ctypes.get_errno())
         raise ConfigurationError(f"the kernel does not let this process die with its supervisor: {error}")
     if os.getppid() != int(supervisor):
-        sys.exit(1)
+        raise ConfigurationError(f"the supervisor of this process has ended: process {supervisor}")

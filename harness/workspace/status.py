@@ -1,48 +1,95 @@
-"""What runs right now, one JSON file a part in `.harness/live/`: for display, and gone tomorrow."""
+"""Status records of the running processes: one JSON file each in `.harness/status/`, opened by this module only."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
 
+from pydantic import ValidationError
+
+from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
+from harness.workspace.process_identity import start_ticks
+
+_START, _DAEMON, _PLANNER, _WORKER = "start", "daemon", "planner", "worker-"
+
+_Status = TypeVar("_Status", bound=ProcessStatus)
 
 
-def write_live(workspace: Workspace, part: str, state: Mapping[str, object]) -> None:
-    """Replace `live/<part>.json`; the process id is added."""
-    atomic_write(workspace.live / f"{part}.json", json.dumps({"pid": os.getpid(), **state}, default=str))
+def write_status(workspace: Workspace, status: ProcessStatus) -> None:
+    """Replace the record of this process; its pid and start time are added.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    identity = {"pid": os.getpid(), "process_start_ticks": start_ticks(os.getpid()) or 0}
+    atomic_write(_file(workspace, _name_of(status)), status.model_copy(update=identity).model_dump_json())
 
 
-def read_live(workspace: Workspace, part: str) -> dict[str, object]:
-    """What a part said last; {} where it said nothing that can be read."""
-    with contextlib.suppress(OSError, ValueError):
-        state = json.loads((workspace.live / f"{part}.json").read_bytes())
-        return state if isinstance(state, dict) else {}
-    return {}
+def read_start_status(workspace: Workspace) -> StartStatus | None:
+    """Return the last record of `harness start`; None where it is missing, unreadable or of another version.
+
+    The process that wrote a record may have ended: see `is_alive`. The same holds for the other readers.
+    """
+    return _read(_file(workspace, _START), StartStatus)
 
 
-def running_parts(workspace: Workspace) -> dict[str, dict[str, object]]:
-    """What each part says whose process is alive, by its name."""
-    found = {file.stem: read_live(workspace, file.stem) for file in workspace.live.glob("*.json")}
-    return {name: state for name, state in sorted(found.items()) if _alive(state.get("pid"))}
+def read_daemon_status(workspace: Workspace) -> DaemonStatus | None:
+    """Return the last record of the daemon, or None."""
+    return _read(_file(workspace, _DAEMON), DaemonStatus)
 
 
-def _alive(pid: object) -> bool:
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's process, but a process
-        return True
-    return True
+def read_planner_status(workspace: Workspace) -> PlannerStatus | None:
+    """Return the last record of the planner, or None."""
+    return _read(_file(workspace, _PLANNER), PlannerStatus)
 
 
-def clear_live(workspace: Workspace) -> None:
-    """Forget what the parts of an earlier invocation said."""
-    for file in workspace.live.glob("*.json"):
+def read_worker_status(workspace: Workspace, worker: str) -> WorkerStatus | None:
+    """Return the last record of one worker, or None."""
+    return _read(_file(workspace, f"{_WORKER}{worker}"), WorkerStatus)
+
+
+def running_processes(workspace: Workspace) -> dict[str, ProcessStatus]:
+    """Return the records of the processes that are alive, by process name: start, daemon, planner, worker-w01 ..."""
+    records = {file.stem: _read(file, _type_of(file)) for file in sorted(workspace.status.glob("*.json"))}
+    return {name: status for name, status in records.items() if status is not None and is_alive(status)}
+
+
+def is_alive(status: ProcessStatus) -> bool:
+    """Return whether the process that wrote a record runs, as opposed to another one that has its pid now."""
+    return status.pid > 0 and start_ticks(status.pid) == status.process_start_ticks
+
+
+def is_worker_status(workspace: Workspace, file: Path) -> bool:
+    """Return whether a path is the status file of a worker."""
+    return file.parent == workspace.status and file.name.startswith(_WORKER) and file.suffix == ".json"
+
+
+def clear_statuses(workspace: Workspace) -> None:
+    """Delete the records of an earlier invocation."""
+    for file in workspace.status.glob("*.json"):
         file.unlink(missing_ok=True)
+
+
+def _file(workspace: Workspace, name: str) -> Path:
+    return workspace.status / f"{name}.json"
+
+
+def _name_of(status: ProcessStatus) -> str:
+    if isinstance(status, WorkerStatus):
+        return f"{_WORKER}{status.worker}"
+    return {StartStatus: _START, DaemonStatus: _DAEMON, PlannerStatus: _PLANNER}[type(status)]
+
+
+def _type_of(file: Path) -> type[ProcessStatus]:
+    types: dict[str, type[ProcessStatus]] = {_START: StartStatus, _DAEMON: DaemonStatus, _PLANNER: PlannerStatus}
+    return types.get(file.stem, WorkerStatus)
+
+
+def _read(file: Path, of: type[_Status]) -> _Status | None:
+    try:
+        return of.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError):
+        return None

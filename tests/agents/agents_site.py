@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from harness.git.repo import Repo
 from harness.ledger.coordination import read_text, render
 from harness.model.assignment import Assignment
 from harness.model.entry import Entry
+from harness.model.process_status import WorkerStatus
 from harness.model.verdict import EntryKind
-from harness.workspace.status import read_live
+from harness.workspace.status import read_worker_status
 from tests.scripted_model import ScriptedModel, Step, Use
 from tests.site import KERNEL, SOLUTION, Site
 from tests.waiting import wait_until
@@ -43,15 +43,18 @@ def configure(site: Site, text: str) -> None:
     file.write_text(f"{file.read_text()}\n{text}\n")
 
 
-def says(site: Site, what: str, condition: Callable[[dict[str, object]], object], worker: str = "w01") -> None:
-    """Wait for a worker's live file to be as wanted."""
+def says(site: Site, what: str, condition: Callable[[WorkerStatus], object], worker: str = "w01") -> None:
+    """Wait until a worker's status record meets a condition."""
+
+    def meets() -> bool:
+        status = read_worker_status(site.workspace, worker)
+        return status is not None and bool(condition(status))
+
     try:
-        wait_until(
-            lambda: condition(read_live(site.workspace, f"worker-{worker}")), what=f"{worker} {what}", deadline_s=60
-        )
+        wait_until(meets, what=f"{worker} {what}", deadline_s=60)
     except TimeoutError as error:
-        said = read_live(site.workspace, f"worker-{worker}")
-        raise AssertionError(f"{error}; {said}\n{log(site, worker)[-6000:]}") from None
+        status = read_worker_status(site.workspace, worker)
+        raise AssertionError(f"{error}; {status}\n{log(site, worker)[-6000:]}") from None
 
 
 def log(site: Site, worker: str = "w01") -> str:
@@ -113,5 +116,5 @@ def submit(message: str = "try") -> Use:
     return Use("mcp__harness__submit", {"message": message})
 
 
-def finished(problem: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda said: problem in dict(said.get("finished") or {})
+def finished(problem: str) -> Callable[[WorkerStatus], bool]:
+    return lambda status: problem in status.finished

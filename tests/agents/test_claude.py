@@ -46,7 +46,7 @@ def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: 
     its.assign(site, its.row("t/one"))
     with scripted(script) as model:
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
-        its.says(site, "is in Bash", lambda said: "Bash" in str(said.get("said")))
+        its.says(site, "is in Bash", lambda status: "Bash" in status.last_message)
         its.assign(site, its.row("t/two"))
         its.says(site, "has finished the second", its.finished("t/two"))
         sessions = list(dict.fromkeys(asked.session for asked in model.asked))

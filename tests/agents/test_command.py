@@ -63,14 +63,14 @@ def test_a_command_that_fails_is_said_with_its_last_words(site: Site) -> None:
     its.assign(site, its.row("t/one"))
     site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))
-    its.says(site, "says why", lambda said: "exit code 3: no licence here" in str(said.get("said")))
+    its.says(site, "says why", lambda status: "exit code 3: no licence here" in status.last_message)
 
 
 def test_a_command_that_goes_on_is_ended_when_it_is_moved(site: Site) -> None:
     configure(site, "case {problem} in t/one) sleep 500;; *) exit 0;; esac")
     its.assign(site, its.row("t/one"))
     site.start("worker", "w01")
-    its.says(site, "works", lambda said: said.get("state") == "starting")
+    its.says(site, "works", lambda status: status.state == "starting")
     its.assign(site, its.row("t/two"))
     its.says(site, "has finished the other", its.finished("t/two"))
 
@@ -81,7 +81,7 @@ def test_a_language_that_the_run_does_not_allow_is_refused_at_submit(site: Site)
     its.assign(site, its.row("t/one"))
     site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))
-    its.says(site, "was refused", lambda said: "this run allows cuda" in str(said.get("said")))
+    its.says(site, "was refused", lambda status: "this run allows cuda" in status.last_message)
     assert site.entries("t/one") == []
 
 
@@ -100,7 +100,7 @@ def test_requests_that_are_none_are_refused(site: Site) -> None:
     its.assign(site, its.row("t/one"))
     site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))
-    its.says(site, "refused all", lambda said: str(said.get("said")).endswith("3"))
+    its.says(site, "refused all", lambda status: status.last_message.endswith("3"))
 
 
 def test_the_hosts_network_is_there_when_it_is_asked_for_and_said(site: Site) -> None:
@@ -112,5 +112,5 @@ def test_the_hosts_network_is_there_when_it_is_asked_for_and_said(site: Site) ->
         its.assign(site, its.row("t/one"))
         site.start("worker", "w01")
         its.says(site, "has finished", its.finished("t/one"))
-        its.says(site, "was out", lambda said: said.get("said") == "reached")
+        its.says(site, "was out", lambda status: status.last_message == "reached")
     assert "agents have the host's network" in its.log(site)

@@ -60,7 +60,7 @@ def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
 @pytest.mark.slow
 def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="6"))) as (model, _):
-        its.says(site, "waits", lambda said: said.get("state") == "waiting for the model")
+        its.says(site, "waits", lambda status: status.state == "waiting for the model")
         assert 3.0 < fleet.look(site.workspace).wait_s() <= 6.0
         done(site)
         assert len({asked.session for asked in model.asked}) == 1, "resumed, not begun again"
@@ -70,7 +70,7 @@ def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site
 @pytest.mark.slow
 def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(529, times=8))) as (model, _):
-        its.says(site, "waits", lambda said: said.get("state") == "waiting for the model")
+        its.says(site, "waits", lambda status: status.state == "waiting for the model")
         done(site)
         waits = [b.at - a.at for a, b in zip(model.asked[:8], model.asked[1:9], strict=True)]
     assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
@@ -113,7 +113,7 @@ def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
     with scripted(lambda _: good()) as model:
         nobody = {**its.environment(model), "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
         worker = site.start("worker", "w01", "--agent", "claude", extra=nobody)
-        its.says(site, "waits", lambda said: said.get("state") == "waiting for the model")
+        its.says(site, "waits", lambda status: status.state == "waiting for the model")
         worker.terminate()
         worker.communicate(timeout=30)
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
@@ -150,7 +150,7 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
 
     with at_work(site, script) as (model, _):
         wait_until(lambda: len(model.asked) == 3, what="the third turn", deadline_s=30)
-        its.says(site, "is in Bash", lambda said: "time.sleep" in str(said.get("said")))
+        its.says(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
         os.kill(cli_of(site), signal.SIGKILL)
         done(site)
         assert len({asked.session for asked in model.asked}) == 1
@@ -166,7 +166,7 @@ def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site)
         return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(f"{NAP} & {NAP}"), its.submit()]
 
     with at_work(site, script) as (model, worker):
-        its.says(site, "is in Bash", lambda said: "time.sleep" in str(said.get("said")))
+        its.says(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
         wait_until(
             lambda: sum("time.sleep" in c and "bash" not in c for _, c in its.processes_below(worker.pid)) >= 2,
             what="both naps",

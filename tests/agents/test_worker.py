@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from harness.model.assignment import Assignment
 from harness.model.config import AgentConfig, Config
 from harness.model.verdict import EntryKind
 from harness.workspace.notes import waiting_notes
+from harness.workspace.status import read_worker_status
 from tests.agents.agents_site import assign, evaluations, log, says
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
@@ -48,12 +48,12 @@ def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site
     site.start("daemon")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "has finished t/one", lambda said: said.get("finished") == {"t/one": "exhausted"})
-        says(site, "is idle", lambda said: said.get("state") == "idle")
+        says(site, "has finished t/one", lambda status: status.finished == {"t/one": "exhausted"})
+        says(site, "is idle", lambda status: status.state == "idle")
         found = evaluations(site, "t/one")
         assert len(found) == len({entry.candidate.tree for entry in found if entry.candidate}) == 8
         assign(site, row("t/two"))
-        says(site, "has finished t/two", lambda said: "t/two" in dict(said.get("finished") or {}))  # type: ignore[call-overload]
+        says(site, "has finished t/two", lambda status: "t/two" in status.finished)
     assert len(evaluations(site, "t/two")) == 8
     message = git(site.root, "log", "-1", "--format=%B", "agents/main/w01/t/one")
     trailers = dict(line.split(": ", 1) for line in message.splitlines() if ": " in line)
@@ -74,10 +74,10 @@ def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site
 def test_a_worker_that_is_moved_leaves_after_the_trial_it_is_at(site: Site) -> None:
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "waits for a verdict", lambda said: said.get("state") == "waiting")
+        says(site, "waits for a verdict", lambda status: status.state == "waiting")
         assign(site, row("t/two"))
         site.start("daemon")
-        says(site, "is on t/two", lambda said: said.get("problem") == "t/two")
+        says(site, "is on t/two", lambda status: status.problem == "t/two")
         wait_until(lambda: evaluations(site, "t/two"), what="an evaluation of t/two")
     assert len(evaluations(site, "t/one")) == 1
 
@@ -87,7 +87,7 @@ def test_two_workers_on_one_problem_never_try_the_same(site: Site) -> None:
     assign(site, row("t/one"), row("t/one", "w02"))
     with at_work(site, "w01", "w02"):
         for worker in ("w01", "w02"):
-            says(site, "has finished", lambda said: said.get("finished") == {"t/one": "exhausted"}, worker)
+            says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"}, worker)
     commits = git(site.root, "log", "--format=%H", "agents/main/w01/t/one", "agents/main/w02/t/one", "^main").split()
     trees = [git(site.root, "rev-parse", f"{commit}:problems/t/one/solutions/cpu") for commit in commits]
     assert len(trees) == len(set(trees)) == 8
@@ -98,21 +98,21 @@ def test_a_paused_problem_gets_no_work_and_no_row_is_no_work(site: Site) -> None
     pause = Assignment(worker="-", problem="t/one", state="paused")
     assign(site, pause, Assignment(worker="w01", problem="t/one", state="pinned"))
     with at_work(site, "w01"):
-        says(site, "is idle", lambda said: said.get("state") == "idle")
+        says(site, "is idle", lambda status: status.state == "idle")
         assign(site, Assignment(worker="w01", problem="t/one", state="pinned"))
-        says(site, "has begun", lambda said: said.get("state") == "waiting")
+        says(site, "has begun", lambda status: status.state == "waiting")
     assert git(site.root, "branch", "--list", "agents/*").split()
 
 
 def test_a_broken_table_leaves_the_last_row_in_force(site: Site) -> None:
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "waits for a verdict", lambda said: said.get("state") == "waiting")
+        says(site, "waits for a verdict", lambda status: status.state == "waiting")
         with Repo(site.workspace) as repo:
             broken = read_text(repo, "main").replace("| w01 |", "| w01")
             repo.commit_files("main", {"COORDINATION.md": broken.replace("| t/one", "t/one").encode()}, "Break")
         site.start("daemon")
-        says(site, "goes on", lambda said: int(str(said.get("evaluations") or 0)) >= 3)
+        says(site, "goes on", lambda status: status.evaluations >= 3)
     assert "last row stays in force" in log(site)
 
 
@@ -128,7 +128,7 @@ def test_a_successor_starts_from_the_champion(site: Site) -> None:
     site.start("daemon")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "has finished", lambda said: said.get("finished") == {"t/one": "exhausted"})
+        says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
     text = git(site.root, "show", "agents/main/w01/t/one:problems/t/one/solutions/cpu/kernel.cpp")
     assert "stub: speedup=2.0" in text
     tried = [entry.candidate.tree for entry in evaluations(site, "t/one") if entry.candidate]
@@ -141,8 +141,8 @@ def test_a_problem_without_a_solution_is_said_and_left(site: Site) -> None:
     git(site.root, "commit", "--quiet", "-m", "Take the solution away")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "has given up", lambda said: said.get("finished") == {"t/one": "exhausted"})
-        says(site, "says why", lambda said: "no such directory" in str(said.get("said")))
+        says(site, "has given up", lambda status: status.finished == {"t/one": "exhausted"})
+        says(site, "says why", lambda status: "no such directory" in status.last_message)
     assert "no such directory" in waiting_notes(site.workspace)[0].text
 
 
@@ -150,16 +150,16 @@ def test_a_new_solution_from_people_is_something_to_do_again(site: Site) -> None
     site.start("daemon")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "has finished", lambda said: said.get("finished") == {"t/one": "exhausted"})
+        says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
         kernel = site.root / "problems/t/one/solutions/cpu/kernel.cpp"
         kernel.write_text(kernel.read_text() + "// merged by a person\n")
         git(site.root, "commit", "--quiet", "--all", "-m", "Merge a better kernel")
-        says(site, "works again", lambda said: said.get("state") in {"starting", "waiting", "working"})
+        says(site, "works again", lambda status: status.state in {"starting", "waiting", "working"})
 
 
 def test_one_process_a_worker(site: Site) -> None:
     with at_work(site, "w01"):
-        says(site, "runs", lambda said: said.get("state") == "idle")
+        says(site, "runs", lambda status: status.state == "idle")
         again = site.run("worker", "w01")
         assert again.returncode == 2
         assert "harness worker w01" in again.stdout
@@ -184,11 +184,13 @@ def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pyte
 def test_a_killed_worker_leaves_nothing_that_the_next_one_stumbles_over(site: Site) -> None:
     assign(site, row("t/one"))
     first = site.start("worker", "w01")
-    says(site, "waits for a verdict", lambda said: said.get("state") == "waiting")
+    says(site, "waits for a verdict", lambda status: status.state == "waiting")
     first.kill()
     first.wait(timeout=10)
     site.start("daemon")
     with at_work(site, "w01"):
-        says(site, "has finished", lambda said: said.get("finished") == {"t/one": "exhausted"})
+        says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
     wait_until(lambda: len(evaluations(site, "t/one")) == 8, what="all eight entries, the interrupted trial's too")
-    assert json.loads((site.workspace.live / "worker-w01.json").read_text())["state"] == "stopped"
+    last = read_worker_status(site.workspace, "w01")
+    assert last is not None
+    assert last.state == "stopped"

@@ -51,13 +51,13 @@ def test_a_machine_that_can_work_is_told_so(site: Site) -> None:
     assert "policy.slice_evaluations" in done.stdout
 
 
-def test_what_is_missing_comes_with_the_command_that_mends_it(site: Site, tmp_path: Path) -> None:
+def test_what_is_missing_comes_with_the_command_that_fixes_it(site: Site, tmp_path: Path) -> None:
     path = without(tmp_path, "bwrap", "c++", "g++", "clang++", "gcc", "cc")
     code, found = checks(site, {"PATH": path, "CXX": ""})
     assert code == 1
     assert found["bubblewrap"]["state"] == "missing"
-    assert "bubblewrap" in found["bubblewrap"]["mend"]
-    assert (found["C++ compiler"]["state"], found["C++ compiler"]["mend"]) == ("missing", "apt-get install g++")
+    assert "bubblewrap" in found["bubblewrap"]["fix"]
+    assert (found["C++ compiler"]["state"], found["C++ compiler"]["fix"]) == ("missing", "apt-get install g++")
     assert found["git"]["state"] == "ok"
 
 
@@ -84,12 +84,12 @@ def test_the_default_device_and_agent_are_given_with_the_reason(site: Site) -> N
 def test_what_claude_lacks_is_missing_only_when_it_is_wanted(site: Site) -> None:
     site.workspace.config_file.write_text(f"{site.workspace.config_file.read_text()}\nagent: {{kind: claude}}\n")
     _, found = checks(site)
-    assert (found["model key"]["state"], found["model key"]["mend"]) == ("missing", "export ANTHROPIC_API_KEY=...")
+    assert (found["model key"]["state"], found["model key"]["fix"]) == ("missing", "export ANTHROPIC_API_KEY=...")
 
 
 def test_what_runs_here_is_named(site: Site) -> None:
     process = site.start("planner")
-    wait_until((site.workspace.live / "planner.json").exists, what="a planner")
+    wait_until((site.workspace.status / "planner.json").exists, what="a planner")
     _, found = checks(site)
     assert str(process.pid) in found["harness planner"]["found"]
 
@@ -107,7 +107,7 @@ def test_a_broken_table_is_found(site: Site) -> None:
 def test_it_works_outside_a_workspace(site: Site, tmp_path: Path) -> None:
     _, found = checks(Site(tmp_path, site.scratch))
     assert found["workspace"]["state"] == "note"
-    assert "harness init" in found["workspace"]["mend"]
+    assert "harness init" in found["workspace"]["fix"]
     assert "COORDINATION.md" not in found
 
 
@@ -120,12 +120,12 @@ def test_every_complaint_ends_with_a_command(site: Site, tmp_path: Path) -> None
     assert done.returncode == 1
     text = done.stdout[: done.stdout.rindex("]") + 1] if "]" in done.stdout else "[]"
     found = {row["what"]: row for row in json.loads(text) if "what" in row}
-    assert found["harness.yaml"]["mend"] == f"${{EDITOR:-vi}} +{line} harness.yaml"
+    assert found["harness.yaml"]["fix"] == f"${{EDITOR:-vi}} +{line} harness.yaml"
     complaints = [row for row in found.values() if row["state"] == "missing"]
     assert len(complaints) >= 3
     for row in complaints:
-        assert row["mend"].split()[0] in {"apt-get", "sudo", "pip", "git", "harness", "rm", "${EDITOR:-vi}"}, row
-        assert f"    {row['mend']}" in done.stdout
+        assert row["fix"].split()[0] in {"apt-get", "sudo", "pip", "git", "harness", "rm", "${EDITOR:-vi}"}, row
+        assert f"    {row['fix']}" in done.stdout
 
 
 def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:
     if find_spec("cupy") is None:  # as in every environment without a GPU
         assert code == 1
         assert found["GPU packages"]["state"] == "missing"
-        assert found["GPU packages"]["mend"].startswith("pip install 'kernel-harness[gpu13]'")
+        assert found["GPU packages"]["fix"].startswith("pip install 'kernel-harness[gpu13]'")
         assert found["default device"]["found"].startswith("cpu: there is a GPU (h200), and no CuPy")
     if find_spec("cutlass") is None:
         assert "pip install nvidia-cutlass-dsl" in found["cutlass"]["found"]

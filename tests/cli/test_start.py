@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
-from harness.workspace.status import read_live
+from harness.workspace.status import running_processes
 from tests.site import Site, git
 from tests.waiting import wait_until
 
@@ -27,10 +28,8 @@ def trees(site: Site) -> list[tuple[str, str]]:
 
 
 def pids(site: Site) -> dict[str, int]:
-    """The parts that say where they are."""
-    files = [file.stem for file in site.workspace.live.glob("*.json")]
-    said = {name: read_live(site.workspace, name).get("pid") for name in files}
-    return {name: pid for name, pid in said.items() if isinstance(pid, int)}
+    """The running processes that have written a status record."""
+    return {name: status.pid for name, status in running_processes(site.workspace).items()}
 
 
 def until_judging(site: Site) -> None:
@@ -77,14 +76,15 @@ def test_it_ends_by_itself_when_nothing_is_left_to_try(site: Site) -> None:
     assert {row["same"] for row in json.loads(replay.stdout)} == {"yes"}
 
 
-def test_minutes_end_it_and_what_is_not_beaten_is_said(site: Site) -> None:
+def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site) -> None:
     heads = site.root / "ledger" / "heads.yaml"
     heads.parent.mkdir(exist_ok=True)
     heads.write_text("# kernel-harness heads, format 1\n")
     git(site.root, "add", "ledger")
     git(site.root, "commit", "-q", "-m", "a ledger of an earlier harness")
-    done = site.run(*START, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sleep 600"})
-    assert done.returncode == 0, done.stdout
+    done = site.run(*START, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sh -c 'sleep 600'"})
+    assert done.returncode == 2, done.stdout
+    assert re.search(r"no judge became ready within \d+ s, so nothing was evaluated", done.stdout)
     assert "ended: 0.05 minutes are over" in done.stdout
     assert "not beaten: t/one: not evaluated yet" in done.stdout
     assert "the ledger was upgraded from format 1 to format 2 in commit " in done.stdout
@@ -173,7 +173,7 @@ def test_agents_that_cannot_work_are_refused(site: Site, agent: str, lacks: str,
     assert done.returncode == 2
     assert lacks in done.stdout
     assert remedy in done.stdout
-    assert not site.workspace.live.exists() or not pids(site)
+    assert not pids(site)
 
 
 def test_a_problem_glob_that_matches_nothing_is_an_error(site: Site) -> None:

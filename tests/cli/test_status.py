@@ -10,9 +10,10 @@ import pytest
 
 from harness.git.repo import Repo
 from harness.ledger.ledger import Ledger
+from harness.model.process_status import DaemonStatus, JudgeStatus, PlannerStatus, WorkerStatus
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
-from harness.workspace.status import write_live
+from harness.workspace.status import write_status
 from tests.cli.test_audit import harness
 from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace, ticking
 
@@ -72,14 +73,17 @@ def test_another_run_stands_apart(workspace: Workspace) -> None:
 
 
 def test_what_runs_is_shown_and_what_died_is_not(workspace: Workspace) -> None:
-    current = {"kind": "evaluation", "problem": PROBLEM, "stage": "timing", "worker": "w01"}
-    write_live(workspace, "daemon", {"queued": 3, "current": current})
-    write_live(workspace, "worker-w01", {"worker": "w01", "state": "waiting", "problem": PROBLEM})
-    (workspace.live / "planner.json").write_text(json.dumps({"pid": 2**22 - 3, "state": "deciding"}))
+    judge = JudgeStatus(device="cpu", state="busy", kind="evaluation", problem=PROBLEM, stage="timing", worker="w01")
+    write_status(workspace, DaemonStatus(queued=3, judges=(judge,)))
+    write_status(workspace, WorkerStatus(worker="w01", agent="tuner", state="waiting", problem=PROBLEM))
+    (workspace.status / "planner.json").write_text(PlannerStatus(pid=os.getpid()).model_dump_json())
     output = harness(workspace.root, "status").stdout
     assert f"daemon (pid {os.getpid()}): evaluation {PROBLEM} timing of w01 (3 queued)" in output
     assert f"worker-w01 (pid {os.getpid()}): waiting {PROBLEM}" in output
-    assert "planner" not in output
+    assert "planner" not in output, "its pid belongs to another process now"
+    running = json.loads(harness(workspace.root, "status", "--json").stdout)["running"]
+    assert running["daemon"]["current"] == running["daemon"]["judges"][0]
+    assert (running["worker-w01"]["pid"], running["worker-w01"]["state"]) == (os.getpid(), "waiting")
 
 
 def test_a_checkout_that_lags_behind_is_said(workspace: Workspace) -> None:

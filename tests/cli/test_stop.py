@@ -23,9 +23,9 @@ def test_stop_ends_a_running_start_and_waits_for_it(site: Site) -> None:
 
 def test_the_process_id_of_a_dead_start_is_never_signalled(site: Site) -> None:
     process = site.start("start", "--workers", "1", "--device", "cpu")
-    wait_until((site.workspace.live / "start.json").exists, what="the start")
+    wait_until((site.workspace.status / "start.json").exists, what="the start")
     process.kill()
     process.wait(timeout=10)
     site.no_strays()
-    assert (site.workspace.live / "start.json").exists()
+    assert (site.workspace.status / "start.json").exists()
     assert site.run("stop").returncode == 1

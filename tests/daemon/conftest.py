@@ -85,7 +85,7 @@ class Running:
         """The first message on the display that holds these words."""
 
         def found() -> str | None:
-            return next((said for said in self.site.live().get("messages", []) if words in said), None)
+            return next((said for said in self.site.daemon().messages if words in said), None)
 
         return wait_until(found, what=f"a message with {words!r}", deadline_s=deadline_s)
 

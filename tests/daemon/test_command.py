@@ -26,9 +26,7 @@ DAEMON_MB = 120.0
 
 def ready(site: Site) -> None:
     """Wait until the daemon's judge is ready."""
-    wait_until(
-        lambda: any(judge["state"] == "idle" for judge in site.live().get("judges", [])), what="a judge that is ready"
-    )
+    wait_until(lambda: any(judge.state == "idle" for judge in site.daemon().judges), what="a judge that is ready")
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -42,7 +40,7 @@ def test_a_signal_ends_it_cleanly(site: Site, number: signal.Signals) -> None:
     process = site.start("daemon")
     wait_until(site.workspace.outcome_file("t/one", "cpu", done.tree).exists, what="the outcome")
     site.submit("w01", "t/two", f"stub: hold={site.scratch}/never")
-    wait_until(lambda: (site.live().get("current") or {}).get("problem") == "t/two", what="a judge at work")
+    wait_until(lambda: site.judging().problem == "t/two", what="a judge at work")
     process.send_signal(number)
     code, output = outcome(process)
     assert code == 0, output
@@ -73,7 +71,7 @@ def test_it_dies_with_its_supervisor_and_takes_the_judge_along(site: Site) -> No
     try:
         # A supervisor that is not its parent any more: it has died before the daemon could ask to be told.
         orphan = site.run("daemon", extra={PARENT_VARIABLE: str(supervisor.pid)})
-        assert orphan.returncode == 1
+        assert orphan.returncode == 2
     finally:
         supervisor.kill()
         supervisor.wait()
@@ -98,7 +96,7 @@ def test_a_commit_is_queued_soon_and_the_daemon_stays_small(site: Site) -> None:
     process = site.start("daemon")
     ready(site)
     site.submit("w00", "t/one", f"stub: hold={site.scratch}/go")  # keeps the judge busy
-    wait_until(lambda: (site.live().get("current") or {}).get("kind") == "evaluation", what="a judge at work")
+    wait_until(lambda: site.judging().kind == "evaluation", what="a judge at work")
     took = []
     for number in range(5):
         commit = site.submit(f"w{number}", "t/two", f"number {number}", publish=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections import Counter
 
 import pytest
@@ -12,7 +14,7 @@ from harness.model.judging import PROTOCOL_FIX
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace import judge_client
 from tests.daemon.conftest import Daemon, Once, of
-from tests.site import Site, git, write_problem
+from tests.site import STUB, Site, git, write_problem
 from tests.waiting import wait_until
 
 
@@ -122,3 +124,50 @@ def test_an_answer_of_another_judge_version_is_no_answer(
     baseline = site.entries()[0]
     assert baseline.verdict is Verdict.INVALID_REFERENCE
     assert [entry.verdict for entry in of(site.entries(), commit)] == [Verdict.INVALID_REFERENCE]
+
+
+def only_for(devices: str) -> str:
+    """The command of a stub judge that fails for devices other than these."""
+    stub = shlex.join([sys.executable, str(STUB)])
+    return shlex.join(["sh", "-c", f'case " $* " in *" {devices} "*) exec {stub} "$@";; esac; exit 3', "judge"])
+
+
+def test_a_judge_that_never_becomes_ready_is_given_up_and_the_others_go_on(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", only_for("cpu"))
+    commit = site.submit("w01", "t/one", "honest")
+    once(Config(devices=("cpu", "cpu:1")))
+    assert [entry.verdict for entry in of(site.entries(), commit)] == [Verdict.PASSED]
+    said = "the judge of cpu:1 is given up: it failed 5 times in a row and never became ready"
+    assert said in site.daemon().messages
+    states = {judge.device: (judge.became_ready, judge.failure) for judge in site.daemon().judges}
+    assert states["cpu"] == (True, None)
+    assert states["cpu:1"] == (False, "the judge of cpu:1 ended with exit code 3")
+
+
+def test_the_last_judge_of_a_target_takes_its_candidates_along(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge of cpu is ready once and then never again; the run ends though a candidate for cpu is left."""
+    monkeypatch.setattr(judge_client, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(judge_client, "LONGEST_PAUSE_S", 0.01)
+    stub, mark = shlex.join([sys.executable, str(STUB)]), shlex.quote(str(site.scratch / "started"))
+    script = f'case " $* " in *" cpu "*) mkdir {mark} || exit 3;; esac; exec {stub} "$@"'
+    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join(["sh", "-c", script, "judge"]))
+    site.submit("w01", "t/one", "stub: die")
+    once(Config(devices=("cpu", "cuda")))
+    said = "the judge of cpu is given up: it failed 16 times in a row and did not become ready again"
+    assert said in site.daemon().messages
+    assert site.daemon().queued == 0, "nothing would take what is left"
+
+
+def test_a_daemon_whose_every_judge_is_lost_for_good_ends_with_the_reason(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", only_for("no device"))
+    with pytest.raises(ConfigurationError, match="5 times in a row and never became ready") as raised:
+        once(Config(devices=("cpu", "cpu:1")))
+    assert str(raised.value.where).startswith(str(site.workspace.logs / "judge-cpu"))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from harness.daemon import recorder as recorder_module
-from harness.daemon.live import Display
 from harness.daemon.recorder import Recorder
+from harness.daemon.status_writer import StatusWriter
 from harness.errors import LedgerError, RepositoryError
 from harness.git.repo import Repo
 from harness.ledger.ledger import Ledger
@@ -49,8 +49,8 @@ def test_answers_are_held_in_order_and_entered_when_the_disk_has_space(
     site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "FIRST_PAUSE_S", 0.0)
-    display = Display(site.workspace)
-    recorder = Recorder(site.workspace, ledger, display)
+    status = StatusWriter(site.workspace)
+    recorder = Recorder(site.workspace, ledger, status)
     monkeypatch.setattr(ledger, "append", Refusing(ledger, times=3))
     entered: list[str | None] = []
     for note in ("first", "second", "third"):
@@ -65,7 +65,7 @@ def test_answers_are_held_in_order_and_entered_when_the_disk_has_space(
 
 
 def test_a_retry_waits_for_its_time(site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(site.workspace, ledger, Display(site.workspace))
+    recorder = Recorder(site.workspace, ledger, StatusWriter(site.workspace))
     monkeypatch.setattr(ledger, "append", Refusing(ledger, times=1))
     entered: list[Entry] = []
     recorder.enter(draft("note"), entered.append)
@@ -76,7 +76,7 @@ def test_a_retry_waits_for_its_time(site: Site, ledger: Ledger, monkeypatch: pyt
 
 
 def test_entering_again_from_what_follows_keeps_the_order(site: Site, ledger: Ledger) -> None:
-    recorder = Recorder(site.workspace, ledger, Display(site.workspace))
+    recorder = Recorder(site.workspace, ledger, StatusWriter(site.workspace))
     recorder.enter(draft("first"), lambda _: recorder.enter(draft("second"), lambda _: None))
     assert [entry.note for entry in site.entries()] == ["first", "second"]
 
@@ -84,8 +84,8 @@ def test_entering_again_from_what_follows_keeps_the_order(site: Site, ledger: Le
 def test_a_commit_that_git_refuses_is_said_and_tried_again(
     site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    display = Display(site.workspace)
-    recorder = Recorder(site.workspace, ledger, display)
+    status = StatusWriter(site.workspace)
+    recorder = Recorder(site.workspace, ledger, status)
     recorder.enter(draft("note"), lambda _: None)
 
     def refuse(*, force: bool = False) -> str:

@@ -10,11 +10,23 @@ import click
 from harness.cli import cli
 
 FILE = Path(__file__).parent.parent.parent / "docs" / "commands.md"
-_HEAD = """# Commands
+_HEAD = r"""# Commands
 
-Generated from the program by `make docs`; do not edit. Every command that prints a table takes `--json`. Exit codes:
-0 done; 1 the answer is no (not passed, ledger broken, nothing found); 2 usage or configuration error; 130 interrupted.
-`harness --debug COMMAND` prints a traceback when something goes wrong.
+Generated from the program by `make docs`; do not edit. Every command that prints a table takes `--json`.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | the command worked and its answer is no: not passed, ledger broken, nothing found |
+| 2 | an error with a fix: usage, configuration, repository, ledger; `harness start`: a failure prevented all work |
+| 70 | internal error: a defect of the harness; stderr names the crash report |
+| 130 | interrupted by Ctrl-C |
+| 141 | the reader of the output ended, as in `harness log \| head` (128 + SIGPIPE) |
+
+`harness --debug COMMAND` also prints the traceback of an error. Crash reports are written to `.harness/crashes/`;
+outside a workspace, to the system's directory for temporary files. A report holds the time, versions, command line and
+traceback. Values of environment variables whose names end in `_KEY`, `_TOKEN`, `SECRET`, `PASSWORD` or `CREDENTIALS`
+are replaced by the name of the variable.
 """
 
 

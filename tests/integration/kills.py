@@ -19,7 +19,7 @@ from harness.ledger.audit.audit import audit
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
 from harness.workspace.notes import leave_note, waiting_notes
-from harness.workspace.status import read_live
+from harness.workspace.status import read_worker_status
 from tests.site import Site, git
 from tests.waiting import wait_until
 
@@ -48,6 +48,7 @@ def _cases(lane: Lane, area: str, places: str, after: tuple[str, ...] = ()) -> d
 
 
 CASES: Mapping[str, Case] = {
+    **_cases("daemon", "main", "before_command"),
     **_cases("daemon", "daemon", "after_lock before_watch before_judge_start after_judge_start before_scan after_scan"),
     **_cases("daemon", "daemon", "before_problem_kept after_problem_kept after_take before_dispatch after_dispatch"),
     **_cases("daemon", "daemon", "after_answer before_entry after_entry before_outcome after_outcome after_baseline"),
@@ -143,8 +144,8 @@ class Killed:
 
     def _run_and_kill_a_worker(self, extra: Mapping[str, str]) -> tuple[int, str]:
         process = self.site.start(*START, extra=extra)
-        worker = wait_until(lambda: read_live(self.site.workspace, "worker-w01").get("pid"), what="a worker")
-        os.kill(int(str(worker)), signal.SIGKILL)
+        worker = wait_until(lambda: read_worker_status(self.site.workspace, "w01"), what="a worker")
+        os.kill(worker.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=60)
         return process.returncode, output
 

@@ -42,7 +42,7 @@ def judged(site: Site, commit: Commit) -> None:
 def says(site: Site, words: str) -> str:
     """Wait until the daemon shows a message with these words."""
     found = wait_until(
-        lambda: [said for said in site.live().get("messages", []) if words in said], what=f"a message with {words!r}"
+        lambda: [said for said in site.daemon().messages if words in said], what=f"a message with {words!r}"
     )
     return str(found[0])
 
@@ -80,7 +80,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     process = site.start_program([*EVERYTHING, *small, *DAEMON])
     first = site.submit("w01", "t/one", "stub: speedup=0.9")
     judged(site, first)
-    pid = site.live()["pid"]
+    pid = site.daemon().pid
     # The daemon's own view of its spool: the small file system is nobody else's.
     filler = fill(Path(f"/proc/{pid}/root{site.workspace.spool}"))
     second = site.submit("w01", "t/one", "stub: speedup=1.5")
@@ -89,7 +89,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     filler.unlink()
     judged(site, second)
     judged(site, third)
-    wait_until(lambda: not site.live()["messages"], what="the end of the message")
+    wait_until(lambda: not site.daemon().messages, what="the end of the message")
     end(process, pid)
     assert max(evaluations(site).values()) == 1
     assert len([asked for asked in site.requests() if asked["kind"] == "evaluation"]) == 3
@@ -194,7 +194,7 @@ def test_of_two_harnesses_the_second_is_refused_and_told_who_is_there(site: Site
     git(site.root, "commit", "--quiet", "-m", "Something to tune")
     start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--problem", "t/one")
     first = site.start(*start)
-    daemon = wait_until(lambda: site.live().get("pid"), what="the daemon")
+    daemon = wait_until(lambda: site.daemon().pid, what="the daemon")
     second = site.run(*start)
     assert second.returncode == 2
     assert f"held by pid {first.pid} (harness start)" in second.stdout

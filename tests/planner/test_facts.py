@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from harness.ledger.standings import Gain, Standing
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
+from harness.model.process_status import WorkerStatus
 from harness.planner.facts import inputs_of, worker_facts
 from harness.planner.policy import PolicyInputs, ProblemFacts, WorkerFacts
 
@@ -65,11 +66,10 @@ def test_a_problem_knows_when_the_others_had_their_turn() -> None:
     }
 
 
-def test_a_workers_words_are_believed_as_far_as_they_make_sense() -> None:
-    said = {"finished": {"t/one": "exhausted", "t/two": "bored"}, "state": "idle"}
-    assert worker_facts("w01", said, 3) == WorkerFacts(worker="w01", stint=3, finished={"t/one": "exhausted"})
-    assert worker_facts("w01", {"finished": "nonsense"}, 0).finished == {}
-    assert worker_facts("w01", {}, 0).finished == {}
+def test_the_finished_problems_of_a_worker_come_from_its_status() -> None:
+    status = WorkerStatus(worker="w01", agent="tuner", state="idle", finished={"t/one": "exhausted"})
+    assert worker_facts("w01", status, 3) == WorkerFacts(worker="w01", stint=3, finished={"t/one": "exhausted"})
+    assert worker_facts("w01", None, 0).finished == {}
 
 
 def test_the_table_in_force_is_an_input() -> None:

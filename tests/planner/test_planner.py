@@ -15,11 +15,12 @@ from harness.ledger.coordination import parse, read_text
 from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
 from harness.model.config import Config
+from harness.model.process_status import FinishReason, PlannerStatus, WorkerStatus
 from harness.planner.planner import DECISIONS, run_planner
 from harness.planner.policy import Decision, PolicyInputs, decide
 from harness.planner.replay import replay
 from harness.workspace.notes import leave_note, waiting_notes
-from harness.workspace.status import read_live, write_live
+from harness.workspace.status import read_planner_status, write_status
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
@@ -92,6 +93,15 @@ def records(site: Site, file: str = DECISIONS) -> list[dict[str, object]]:
         return [dict(record) for record in read_records(site.workspace, repo, file, branch="main")]
 
 
+def finish(site: Site, finished: dict[str, FinishReason]) -> None:
+    """Write the status record of a worker that is idle."""
+    write_status(site.workspace, WorkerStatus(worker="w01", agent="tuner", state="idle", finished=finished))
+
+
+def status(site: Site) -> PlannerStatus:
+    return read_planner_status(site.workspace) or PlannerStatus()
+
+
 def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
     with planning(site):
         rows = until(site, lambda rows: set(rows) == set(NAMES), "two rows")
@@ -106,9 +116,9 @@ def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
 def test_a_worker_that_is_done_is_moved_and_then_rests(site: Site) -> None:
     with planning(site, workers=("w01",)):
         first = until(site, lambda rows: "w01" in rows, "a row")["w01"]
-        write_live(site.workspace, "worker-w01", {"state": "idle", "finished": {first: "exhausted"}})
+        finish(site, {first: "exhausted"})
         second = until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")["w01"]
-        write_live(site.workspace, "worker-w01", {"state": "idle", "finished": {first: "exhausted", second: "stale"}})
+        finish(site, {first: "exhausted", second: "stale"})
         until(site, lambda rows: not rows, "no row")
     assert len(records(site)) == 3
 
@@ -141,14 +151,12 @@ def test_a_broken_table_is_named_by_line_and_the_last_good_one_stays(site: Site)
         line = next(number for number, row in enumerate(text.splitlines(), 1) if "w09" in row)
 
         def said() -> str | None:
-            messages = read_live(site.workspace, "planner").get("messages")
-            return str(messages[0]) if isinstance(messages, list) and messages else None
+            return next(iter(status(site).messages), None)
 
         message = wait_until(said, what="a complaint")
         assert f"COORDINATION.md on main:{line}" in message
         assert "last good table stays in force" in message
-        shown = read_live(site.workspace, "planner")["assignments"]
-        assert [row["problem"] for row in shown if isinstance(row, dict)] == [before]  # type: ignore[attr-defined]
+        assert [row.problem for row in status(site).assignments] == [before]
         assert git(site.root, "rev-parse", "main") == broken, "nothing is written over a person's broken table"
         edit(site, keep=False)
         wait_until(lambda: not said(), what="the end of the complaint")
@@ -193,7 +201,7 @@ def test_notes_become_lessons_once(site: Site) -> None:
 def test_decisions_replay(site: Site) -> None:
     with planning(site, workers=("w01",)):
         first = until(site, lambda rows: "w01" in rows, "a row")["w01"]
-        write_live(site.workspace, "worker-w01", {"finished": {first: "exhausted"}})
+        finish(site, {first: "exhausted"})
         until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")
     with Repo(site.workspace) as repo:
         found = replay(site.workspace, repo, Config())
@@ -244,7 +252,7 @@ def test_a_broken_table_is_not_written_over_at_the_end_either(site: Site) -> Non
     with planning(site, workers=("w01",)):
         until(site, lambda rows: "w01" in rows, "a row")
         edit(site, "| w09 | nowhere |")
-        wait_until(lambda: read_live(site.workspace, "planner").get("messages"), what="a complaint")
+        wait_until(lambda: status(site).messages, what="a complaint")
     assert "| w09 | nowhere |" in git(site.root, "show", "main:COORDINATION.md")
 
 
@@ -263,5 +271,5 @@ def test_an_edit_between_decision_and_writing_wins(site: Site, monkeypatch: pyte
         assert decided.wait(20)
         edit(site, "| w01 | t/two | pinned | a person was faster |")
         edited.set()
-        wait_until(lambda: read_live(site.workspace, "planner").get("assignments"), what="the planner to see it")
+        wait_until(lambda: status(site).assignments, what="the planner to see it")
     assert [(row.worker, row.problem, row.state) for row in table(site)] == [("w01", "t/two", "pinned")]

@@ -1,0 +1,98 @@
+"""One child process of `harness start`: started, watched, and started again when it dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import EXIT_INTERNAL_ERROR
+from harness.workspace.directories import Workspace
+from harness.workspace.parent_process import PARENT_VARIABLE
+
+_SOON_S = 20.0
+"""A process that ends within so long of its start counts as one more death in a row."""
+_LAST_LINES = 3
+_LAST_BYTES = 8000
+_SIGNALS = {number.value: number.name for number in signal.Signals}
+
+
+@dataclass
+class ChildProcess:
+    """A process by name, and how often it died."""
+
+    name: str
+    command: list[str]
+    process: subprocess.Popen[bytes] | None = None
+    deaths_in_a_row: int = 0
+    deaths: int = 0
+    restart_at: float = 0.0
+    """When it is started again, on the monotonic clock; 0 while it runs."""
+    _output: Path = Path()
+    _output_from: int = 0
+    """Where the output of the present process begins: the file also holds that of earlier ones."""
+    _started_at: float = 0.0
+
+    def start(self, workspace: Workspace) -> None:
+        """Start the process; its stdout and stderr are appended to `.harness/logs/<name>.out`."""
+        self._output = output_file(workspace, self.name)
+        self._output.parent.mkdir(parents=True, exist_ok=True)
+        with self._output.open("ab") as output:
+            self._output_from = output.tell()
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=workspace.root,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+                start_new_session=True,  # Ctrl-C reaches the supervisor only, which ends its children in order
+            )
+        self._started_at, self.restart_at = time.monotonic(), 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process was started and runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process if it runs."""
+        if self.is_alive and self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    def count_death(self) -> None:
+        """Count that the process ended without having been told to."""
+        soon = time.monotonic() - self._started_at < _SOON_S
+        self.deaths_in_a_row = self.deaths_in_a_row + 1 if soon else 1
+        self.deaths += 1
+
+    def cause_of_death(self) -> str:
+        """Return the signal or exit code that the process ended with; for an internal error, also its crash report."""
+        code = self.process.returncode if self.process is not None else None
+        if code is None:
+            return "no exit code"
+        if code < 0:
+            return _SIGNALS.get(-code, f"signal {-code}")
+        report = re.findall(r"crash report: (.+)", self._tail()) if code == EXIT_INTERNAL_ERROR else []
+        return f"exit code {code}" + (f", internal error; crash report: {report[-1]}" if report else "")
+
+    def last_output(self) -> str:
+        """Return the last lines that the present process wrote."""
+        return "\n  ".join(self._tail().strip().splitlines()[-_LAST_LINES:]) or "it wrote no message"
+
+    def _tail(self) -> str:
+        with suppress(OSError), self._output.open("rb") as output:
+            output.seek(max(self._output_from, output.seek(0, os.SEEK_END) - _LAST_BYTES))
+            return output.read().decode(errors="replace")
+        return ""
+
+
+def output_file(workspace: Workspace, name: str) -> Path:
+    """Return the file with the stdout and stderr of a child process."""
+    return workspace.logs / f"{name}.out"

@@ -1,0 +1,102 @@
+"""Writes the daemon's status record and keeps the messages in it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from harness.daemon.queue import EvaluationQueue
+from harness.errors import HarnessError
+from harness.model.process_status import DaemonStatus, JudgeStatus
+from harness.workspace.directories import Workspace
+from harness.workspace.judge_client import JudgeClient
+from harness.workspace.status import write_status
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S = 0.2
+_MESSAGES = 20
+
+
+class StatusWriter:
+    """The daemon's state and last messages, written at most five times a second. One thread."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._messages: deque[str] = deque(maxlen=_MESSAGES)
+        self._written: DaemonStatus | None = None
+        self._next_at = 0.0
+
+    def say(self, sentence: str) -> None:
+        """Log a sentence and add it to the messages, unless it is one of them."""
+        if sentence not in self._messages:
+            logger.warning("%s", sentence)
+            self._messages.append(sentence)
+
+    def trouble(self, what: str, error: Exception) -> None:
+        """Add a message about what does not work now, until `over(what)`. Only its latest reason is kept."""
+        before = [message for message in self._messages if message.startswith(what)]
+        logger.log(logging.INFO if before else logging.WARNING, "%s: %s", what, error)
+        self.over(what)
+        self._messages.append(f"{what}: {error}")
+
+    def over(self, what: str) -> None:
+        """Remove the messages that begin with `what`."""
+        for message in [message for message in self._messages if message.startswith(what)]:
+            self._messages.remove(message)
+
+    def write(
+        self,
+        queue: EvaluationQueue,
+        judges: Sequence[JudgeClient],
+        workers: Mapping[str, str],
+        *,
+        evaluations_done: int,
+        limit_reached: bool,
+        force: bool = False,
+    ) -> None:
+        """Write the record when it has changed and is due.
+
+        Args:
+            queue: what waits to be judged.
+            judges: the daemon's judges.
+            workers: device -> the worker whose candidate its judge works on.
+            evaluations_done: evaluations of this invocation.
+            limit_reached: whether the limit of evaluations is reached.
+            force: write now, also without a change.
+        """
+        now = time.monotonic()
+        if now < self._next_at and not force:
+            return
+        status = DaemonStatus(
+            queued=len(queue),
+            judges=tuple(_judge_status(judge, workers.get(judge.device)) for judge in judges),
+            evaluations_done=evaluations_done,
+            limit_reached=limit_reached,
+            messages=tuple(self._messages),
+        )
+        if status == self._written and not force:
+            return
+        self._written, self._next_at = status, now + _EVERY_S
+        with contextlib.suppress(HarnessError, OSError):  # a full disk is reported where entries are written
+            write_status(self._workspace, status)
+
+
+def _judge_status(judge: JudgeClient, worker: str | None) -> JudgeStatus:
+    request, progress = judge.request, judge.progress
+    return JudgeStatus(
+        device=judge.device,
+        state=judge.state,
+        pid=judge.pid,
+        became_ready=judge.became_ready,
+        failure=judge.failure,
+        problem=request.problem if request else None,
+        kind=request.kind if request else None,
+        worker=worker,
+        stage=progress.stage if progress else None,
+        done=progress.done if progress else 0,
+        of=progress.of if progress else 0,
+    )

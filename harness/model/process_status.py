@@ -1,0 +1,124 @@
+"""The status records of the processes of one workspace.
+
+A status record is control data: `harness start` decides from the records when a run ends, and the planner decides from
+them who is assigned. Each record has one owner, the process that writes it; every other process only reads it. The
+records are derived: they describe running processes and may be deleted at any time. `harness.workspace.status` is the
+only module that reads and writes them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.model.assignment import Assignment
+
+FinishReason = Literal["exhausted", "stale"]
+"""Why a worker can do no more on a problem: its whole search space is known, or it had no gain for long."""
+
+JudgeState = Literal["waiting", "starting", "idle", "busy", "given up", "closed"]
+"""`waiting`: the judge ended and is started again after a pause. `given up`: it failed too often to start again."""
+
+WorkerState = Literal["idle", "spent", "starting", "working", "waiting", "waiting for the model", "stopped"]
+"""`spent`: its budget is used up. `waiting`: it waits for a verdict."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProcessStatus(_Record):
+    """What every status record holds: its format, and the process that wrote it."""
+
+    format: Literal[1] = 1
+    pid: int = 0
+    """The process that wrote the record; set by `write_status`."""
+    process_start_ticks: int = 0
+    """When that process started, in clock ticks since boot. With the pid it names one process, also after the system
+    has given the pid to another one. Set by `write_status`."""
+
+
+class StartStatus(ProcessStatus):
+    """Written by `harness start` once, before it starts its child processes. `harness stop` reads it."""
+
+    children: tuple[str, ...]
+    """Names of the child processes: daemon, planner, worker-w01 ..."""
+
+
+class JudgeStatus(_Record):
+    """One judge, as the daemon sees it. Part of the daemon's record."""
+
+    device: str
+    state: JudgeState
+    pid: int | None = None
+    became_ready: bool = False
+    """Whether the judge was ready at least once since the daemon started."""
+    failure: str | None = None
+    """Why the judge was lost last; None while it is ready."""
+    problem: str | None = None
+    """The problem of the request in progress; None when there is none. The next five fields describe that request."""
+    kind: str | None = None
+    worker: str | None = None
+    """Whose candidate is judged."""
+    stage: str | None = None
+    done: int = 0
+    """Steps of the stage that are done, out of `of`."""
+    of: int = 0
+
+
+class DaemonStatus(ProcessStatus):
+    """Written by the daemon whenever its state changes, at most five times a second.
+
+    `harness start` decides from it whether the limit is reached and whether anything is left to judge.
+    """
+
+    queued: int = 0
+    judges: tuple[JudgeStatus, ...] = ()
+    evaluations_done: int = 0
+    """Evaluations entered for this invocation of `harness start`, also by a daemon that has died since."""
+    limit_reached: bool = False
+    messages: tuple[str, ...] = ()
+    """What does not work now, for people."""
+
+    @property
+    def current(self) -> JudgeStatus | None:
+        """The first judge with a request in progress."""
+        return next((judge for judge in self.judges if judge.problem), None)
+
+
+class PlannerStatus(ProcessStatus):
+    """Written by the planner after a round that changed something.
+
+    `harness start` decides from its table whether a worker that is idle has anything left to do.
+    """
+
+    assignments: tuple[Assignment, ...] = ()
+    """The table in force."""
+    confirmed: dict[str, str] = {}
+    """Problem -> its champion's speed-up in words."""
+    messages: tuple[str, ...] = ()
+    """What does not work now, for people."""
+
+
+class WorkerStatus(ProcessStatus):
+    """Written by one worker at every event of its session.
+
+    `harness start` decides from it whether the worker has anything left to do, the planner where the worker goes next.
+    """
+
+    worker: str
+    agent: str
+    state: WorkerState
+    problem: str | None = None
+    last_message: str = ""
+    """The last sentence of the agent, or why the last session ended."""
+    evaluations: int = 0
+    usd: float = 0.0
+    finished: dict[str, FinishReason] = {}
+    """Problems on which this worker can do no more, and why."""
+    sessions_completed: int = 0
+    """Sessions of this process that ended without a failure."""
+    sessions_failed: int = 0
+    last_failure: str | None = None
+    """Why a session failed last."""

@@ -1,0 +1,154 @@
+"""The exit codes of `python -m harness`, in real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import failpoints
+from harness.__main__ import main
+from harness.errors import EXIT_OUTPUT_CLOSED
+from tests.site import Site, site_in
+
+FAILPOINT = "main.before_command"
+SECRET = "sk-0123456789abcdef"
+
+
+def run(site: Site, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """`harness ARGUMENTS` in the site's workspace, with stdout and stderr apart."""
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *arguments],
+        cwd=site.root,
+        env=site.environment(extra),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A workspace for commands that change nothing."""
+    with site_in(tmp_path_factory.mktemp("shared")) as made:
+        yield made
+
+
+def crash_reports(site: Site) -> set[Path]:
+    return set(site.workspace.crashes.glob("*"))
+
+
+def test_0_is_done(shared: Site) -> None:
+    done = run(shared, "problems", "list")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_1_is_the_answer_no(shared: Site) -> None:
+    done = run(shared, "problems", "show", "no/such")
+    assert done.returncode == 1
+    assert done.stderr.startswith("harness: no problem matches `no/such`")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("status", "--frobnicate"), "No such option"), (("start", "--problem", "no/such"), "matches `no/such`")],
+)
+def test_2_is_an_error_that_a_person_can_fix(shared: Site, arguments: tuple[str, ...], message: str) -> None:
+    done = run(shared, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_70_is_an_internal_error_with_one_line_and_a_crash_report(shared: Site) -> None:
+    before = crash_reports(shared)
+    crash = {"HARNESS_FAILPOINT": FAILPOINT, "HARNESS_FAILPOINT_ACTION": "ValueError", "ANTHROPIC_API_KEY": SECRET}
+    done = run(shared, "log", SECRET, **crash)
+    assert (done.returncode, done.stdout) == (70, "")
+    (report,) = crash_reports(shared) - before
+    assert done.stderr == f"harness: internal error: ValueError: failpoint {FAILPOINT}; crash report: {report}\n"
+    text = report.read_text()
+    assert "Traceback (most recent call last)" in text
+    assert f"ValueError: failpoint {FAILPOINT}" in text
+    assert "'log', '[ANTHROPIC_API_KEY]'" in text
+    assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    "exception",
+    ["MemoryError", "RecursionError", "EOFError", "BrokenPipeError"],  # the last of another pipe than the output
+)
+def test_70_also_where_python_or_click_treat_an_exception_specially(
+    shared: Site, exception: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shared.root)
+    monkeypatch.setattr(sys, "argv", ["harness", "problems", "list"])
+    monkeypatch.setenv("HARNESS_FAILPOINT", FAILPOINT)
+    monkeypatch.setenv("HARNESS_FAILPOINT_ACTION", exception)
+    monkeypatch.setattr(failpoints, "_passed", {})
+    before = crash_reports(shared)
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 70
+    (report,) = crash_reports(shared) - before
+    line = f"harness: internal error: {exception}: failpoint {FAILPOINT}; crash report: {report}\n"
+    assert capfd.readouterr().err == line
+
+
+def test_debug_prints_the_traceback_too(shared: Site) -> None:
+    done = run(shared, "--debug", "log", HARNESS_FAILPOINT=FAILPOINT, HARNESS_FAILPOINT_ACTION="ValueError")
+    assert done.returncode == 70
+    assert done.stderr.startswith("Traceback (most recent call last)")
+    assert done.stderr.splitlines()[-1].startswith("harness: internal error: ValueError")
+
+
+def test_130_is_ctrl_c(shared: Site) -> None:
+    before = crash_reports(shared)
+    done = run(shared, "log", HARNESS_FAILPOINT=FAILPOINT, HARNESS_FAILPOINT_ACTION="KeyboardInterrupt")
+    assert (done.returncode, done.stderr) == (130, "")
+    assert crash_reports(shared) == before
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("problems", "list")])
+def test_141_is_an_output_that_nobody_reads(shared: Site, arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *arguments],
+            cwd=shared.root,
+            env=shared.environment(),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (EXIT_OUTPUT_CLOSED, "")
+
+
+@pytest.mark.slow
+def test_a_judge_that_crashes_exits_with_70_and_names_its_report(shared: Site, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness.judge", "--cache", str(tmp_path), "--sandbox", "none"]
+    extra = {"HARNESS_FAILPOINT": "judge.before_device", "HARNESS_FAILPOINT_ACTION": "ValueError"}
+    done = subprocess.run(
+        command,
+        cwd=shared.root,
+        env=shared.environment(extra),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 70
+    found = re.fullmatch(r"harness judge: internal error: ValueError: .*; crash report: (.+)\n", done.stderr)
+    assert found, done.stderr
+    assert "failpoint judge.before_device" in Path(found[1]).read_text()
