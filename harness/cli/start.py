@@ -189,9 +189,10 @@ def _problems(workspace: Workspace, config: Config) -> list[str]:
     from harness.errors import ConfigurationError
     from harness.formats.problems import problem_names
     from harness.git.repo import Repo
+    from harness.model.paths import PROBLEMS
 
     with Repo(workspace) as repo:
-        files = repo.files(repo.tip(config.coordination_branch), "problems")
+        files = repo.files(repo.tip(config.coordination_branch), PROBLEMS)
     for glob in config.problems:
         if not problem_names(files, (glob,)):
             there = ", ".join(problem_names(files)) or "none at all"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.git.repo import Repo
-
-_PREFIX = "agents"
+from harness.model.paths import parse_agent_branch, solution_path
 
 
 @dataclass(frozen=True)
@@ -22,35 +21,21 @@ class Candidate:
     """The commit's time, seconds since 1970."""
 
 
-def run_prefix(run: str) -> str:
-    """What the branches of a run begin with."""
-    return f"{_PREFIX}/{run}/"
-
-
-def place_of(branch: str) -> tuple[str, str] | None:
-    """Worker and problem of `agents/<run>/<worker>/<suite>/<name>`; None for a branch of another form."""
-    parts = branch.split("/")
-    if len(parts) != 5 or parts[0] != _PREFIX:
-        return None
-    return parts[2], f"{parts[3]}/{parts[4]}"
-
-
 def candidates(repo: Repo, branch: str, tip: str, base: str, target: str) -> list[Candidate]:
     """Every solution tree for `target` in the commits of a branch that `base` has not, oldest first, each once.
 
     A commit counts when it changes the solution, or says that it is a submission (a solution that stood there before
     may be submitted as it is). Commits of the base that were there before somebody reset it do neither.
     """
-    place = place_of(branch)
+    place = parse_agent_branch(branch)
     if place is None:
         return []
-    worker, problem = place
-    path = f"problems/{problem}/solutions/{target}"
+    path = solution_path(place.problem, target)
     found: dict[str, Candidate] = {}
     for commit in repo.new_commits(tip, base):
         tree = repo.tree_of(commit.id, path)
         if tree is None or tree in found:
             continue
         if "Worker" in commit.trailers or all(repo.tree_of(parent, path) != tree for parent in commit.parents):
-            found[tree] = Candidate(commit.id, tree, branch, worker, problem, commit.at)
+            found[tree] = Candidate(commit.id, tree, branch, place.worker, place.problem, commit.at)
     return list(found.values())

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import check_header, field_of, hash_of
+from harness.model.paths import HEADS
 
-LEDGER = "ledger"
-HEADS = "ledger/heads.yaml"
 HEADER = b"# kernel-harness heads, format 1\n"
 _LAST = b"\n---\n"
 

@@ -13,6 +13,7 @@ from harness.ledger.index import Index
 from harness.ledger.standings import champion_of
 from harness.model.config import Config
 from harness.model.entry import Entry
+from harness.model.paths import parse_agent_branch, run_branches, solution_path
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 
@@ -99,7 +100,7 @@ class Tried:
         champion = self._champion()
         if champion is None or champion.commit is None:
             return False
-        path = f"problems/{self._problem}/solutions/{self.target}"
+        path = solution_path(self._problem, self.target)
         if not self.repo.has_object(champion.commit):
             raise ConfigurationError(
                 f"the champion's commit {champion.commit} is gone",
@@ -124,17 +125,17 @@ class Tried:
 
     def _trees(self) -> dict[str, _Made]:
         """Tree -> its making, of every candidate on the run's branches."""
-        path = f"problems/{self._problem}/solutions/{self.target}"
-        for branch, tip in self.repo.branches(f"agents/{self.config.run}/").items():
-            if not branch.endswith(f"/{self._problem}"):
+        path = solution_path(self._problem, self.target)
+        for branch, tip in self.repo.branches(run_branches(self.config.run)).items():
+            place = parse_agent_branch(branch)
+            if place is None or place.problem != self._problem:
                 continue
             known_tip, trees = self._committed.get(branch, (self._base, {}))
             if known_tip == tip:
                 continue
-            worker = branch.split("/")[2]
             for commit in self.repo.new_commits(tip, known_tip):
                 tree = self.repo.tree_of(commit.id, path)
                 if tree:
-                    trees.setdefault(tree, _Made(worker, commit.id, commit.subject))
+                    trees.setdefault(tree, _Made(place.worker, commit.id, commit.subject))
             self._committed[branch] = (tip, trees)
         return {tree: made for _, trees in self._committed.values() for tree, made in trees.items()}

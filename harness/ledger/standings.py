@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.index_filling import short_id
-from harness.ledger.ledger import problem_of
+from harness.model.paths import parse_ledger_file
 from harness.model.verdict import EntryKind, Trust, Verdict
 
 
@@ -135,7 +135,7 @@ def standings(
 
 def known_problems(index: Index) -> list[str]:
     """Every problem that has entries, of whichever run."""
-    committed = (problem_of(str(file)) for (file,) in index.query("SELECT file FROM files"))
+    committed = (parse_ledger_file(str(file)) for (file,) in index.query("SELECT file FROM files"))
     spooled = (str(problem) for (problem,) in index.query("SELECT DISTINCT problem FROM entries WHERE committed = 0"))
     return sorted({*filter(None, committed), *spooled})
 

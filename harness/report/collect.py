@@ -19,10 +19,9 @@ from harness.ledger.index import Index
 from harness.ledger.ledger import read_documents, read_records
 from harness.ledger.standings import Standing, standings
 from harness.model.entry import Entry
+from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.verdict import Trust, Verdict
 
-DECISIONS = "ledger/decisions.yaml"
-ACCOUNTS = "ledger/accounts.yaml"
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
 """A decision's inputs: by far its longest part, and not shown."""
 _MOST_DOTS = 400

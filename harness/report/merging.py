@@ -16,6 +16,7 @@ from harness.ledger.champions import Measured, champion, unconfirmed_better, why
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.ledger.standings import known_targets
+from harness.model.paths import merge_branch, solution_path
 from harness.report.merge_branches import (
     WinBranch,
     default_branch,
@@ -24,7 +25,6 @@ from harness.report.merge_branches import (
     remotes,
     text_of,
     web_address,
-    win_branch_name,
 )
 from harness.report.proof_text import ENTRY_TRAILER, message, proof_text, subject
 
@@ -94,7 +94,7 @@ def prepare(
     if winner is None:
         raise why_none(index, problem, digest, target, run)
     _commit_spooled(repo, index, winner, coordination)
-    place = f"problems/{problem}/solutions/{target}"
+    place = solution_path(problem, target)
     pull = Pull(winner, base, None, subject(winner), proof_text(winner))
     rival = unconfirmed_better(index, winner)
     if rival is not None:
@@ -104,7 +104,7 @@ def prepare(
     if repo.tree_of(tip, place) == winner.tree:
         pull.notes.append(f"{base} has this very solution already: nothing to merge")
         return pull
-    name = win_branch_name(run, problem, target, one_target=len(known_targets(index, run)) < 2)
+    name = merge_branch(run, problem, target if len(known_targets(index, run)) > 1 else None)
     if not replace:
         _refuse_older(repo, name, winner)
     pull.branch = make_win_branch(repo, name, tip, place, winner.tree, message(winner), replace=replace)

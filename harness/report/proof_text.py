@@ -6,9 +6,9 @@ The same entries always give the same text, so that `harness proof` can make it 
 from __future__ import annotations
 
 from harness.ledger.champions import Measured, doubts
-from harness.ledger.ledger import ledger_file
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
+from harness.model.paths import ledger_file, solution_path
 
 ENTRY_TRAILER = "Ledger-Entry"
 _TABLE = ("workload", "latency us", "baseline us", "by", "speed-up", "95 % interval", "bound us", "score", "checked")
@@ -64,7 +64,7 @@ def message(winner: Measured) -> str:
 def reproduce(entry: Entry) -> str:
     """The command that measures a merged or checked out solution again."""
     device = "cpu" if entry.target == "cpu" else "cuda"
-    return f"harness evaluate problems/{entry.problem}/solutions/{entry.target} --device {device}"
+    return f"harness evaluate {solution_path(entry.problem, entry.target)} --device {device}"
 
 
 def workload_table(entry: Entry) -> str:

@@ -19,7 +19,8 @@ from harness.formats.ledger_documents import render, render_entry
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import row_of
 from harness.ledger.index import Index
-from harness.ledger.ledger import Ledger, ledger_file
+from harness.ledger.ledger import Ledger
+from harness.model.paths import ledger_file
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import DIGEST, JUDGE, PROBLEM, draft, git, make_workspace, ticking, workload
