@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 
 from harness.daemon.live import Display
 from harness.daemon.queue import EvaluationQueue, Job, Key
-from harness.daemon.reconcile import candidates
 from harness.daemon.settle import due
 from harness.daemon.snapshots import Snapshots
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
+from harness.ledger.candidates import committed_candidates
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry
@@ -115,7 +115,7 @@ class Scanner:
             self._seen.pop((branch, target), None)  # what was dropped is queued again once the problem is whole
             return []
         found = []
-        for each in candidates(self._repo, branch, tip, base, target):
+        for each in committed_candidates(self._repo, branch, tip, base, target):
             if not self._index.has(digest, each.tree, target, judge):
                 key = Key(each.problem, digest, each.tree, target, judge)
                 found.append((each.at, Job("evaluation", key, each.commit, branch, each.worker)))
