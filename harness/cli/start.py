@@ -236,7 +236,7 @@ def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
             why = "not evaluated yet"
         elif one.best is None:
             why = "no candidate passed"
-        elif one.best.low is not None and one.best.low > 1:
+        elif (one.best.speedup_ci95_low or 0.0) > 1:
             why = f"{one.best.speedup:.3f}x, its confirmation has not been made or did not hold"
         else:
             why = "no candidate is surely faster than the baseline"

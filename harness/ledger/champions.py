@@ -43,7 +43,7 @@ class Bounds:
     def __init__(self, entry: Entry) -> None:
         self.verdict: str | None = entry.verdict
         self.trust: str | None = entry.trust
-        self.low = lower_bound(entry)
+        self.speedup_ci95_low = lower_bound(entry)
 
 
 def champion(index: Index, problem: str, digest: str, target: str, run: str | None = None) -> Measured | None:
@@ -103,8 +103,9 @@ def why_none(index: Index, problem: str, digest: str, target: str, run: str | No
             "measurement has not been made yet",
             remedy=f"see `harness log {problem}`; a running `harness start` confirms what is faster",
         )
-    best = max(confirmations, key=lambda row: row.low or 0.0)
-    said = f"{best.verdict}, lower bound {best.low:.3f}x" if best.low is not None else str(best.verdict)
+    best = max(confirmations, key=lambda row: row.speedup_ci95_low or 0.0)
+    low = best.speedup_ci95_low
+    said = f"{best.verdict}, lower bound {low:.3f}x" if low is not None else str(best.verdict)
     return AnswerIsNo(f"no confirmation of {about} shows a speed-up: the best is seq {best.seq}, {said}")
 
 

@@ -43,9 +43,9 @@ class Row:
     reason: str | None = None
     trust: str | None = None
     speedup: float | None = None
-    low: float | None = None
+    speedup_ci95_low: float | None = None
     """Lower bound of the speed-up's 95 % interval."""
-    high: float | None = None
+    speedup_ci95_high: float | None = None
     score: float | None = None
     passed: int | None = None
     of: int | None = None
@@ -107,8 +107,8 @@ def _row(document: Mapping[str, Any], where: str, *, latency_us: float | None, b
             **{name: candidate.get(name) for name in ("commit", "tree", "branch", "worker", "language")},
             **{name: summary.get(name) for name in ("speedup", "score", "passed", "of")},
             "judge": (document.get("environment") or {}).get("judge"),
-            "low": low,
-            "high": high,
+            "speedup_ci95_low": low,
+            "speedup_ci95_high": high,
             "baseline_us": baseline_us,
             "latency_us": latency_us,
             "cost_s": float(cost.get("build_s", 0)) + float(cost.get("judge_s", 0)) if cost else None,

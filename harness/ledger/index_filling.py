@@ -15,14 +15,14 @@ from harness.ledger.spool import read_all, signature
 from harness.model.paths import LEDGER, parse_ledger_file
 from harness.workspace.directories import Workspace
 
-SCHEMA = "kernel-harness index 1"
+SCHEMA = "kernel-harness index 2"
 Progress = Callable[[int, int], None]
 """Called with the bytes of ledger read so far, and the bytes to read in all."""
 
 _BATCH = 500
 _NOTHING = hashlib.sha256().hexdigest()
 _TYPES = dict.fromkeys(("seq", "cites", "passed", "of"), "INTEGER") | dict.fromkeys(
-    ("speedup", "low", "high", "score", "baseline_us", "latency_us", "cost_s"), "REAL"
+    ("speedup", "speedup_ci95_low", "speedup_ci95_high", "score", "baseline_us", "latency_us", "cost_s"), "REAL"
 )
 _COLUMNS = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in ROW_FIELDS)
 _MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 4))
@@ -37,7 +37,7 @@ CREATE INDEX by_tree ON entries (tree);
 CREATE INDEX by_run ON entries (run, target);
 CREATE INDEX by_time ON entries (at);
 CREATE INDEX standing ON entries (
-  kind, problem, seq, target, run, verdict, worker, speedup, low, cost_s, form, candidate
+  kind, problem, seq, target, run, verdict, worker, speedup, speedup_ci95_low, cost_s, form, candidate
 );
 CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
 """

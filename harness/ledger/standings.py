@@ -24,7 +24,7 @@ class Measured(Protocol):
     @property
     def trust(self) -> str | None: ...  # noqa: D102
     @property
-    def low(self) -> float | None: ...  # noqa: D102
+    def speedup_ci95_low(self) -> float | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def rank(measured: Measured) -> tuple[bool, float]:
     order for all three is needed because "a launch-bound number never outranks a sealed one" alone would go in circles
     (sealed 1.2 > launch-bound 3.0 > bounded 2.0 > sealed 1.2).
     """
-    return measured.trust != Trust.LAUNCH_BOUND, measured.low if measured.low is not None else 0.0
+    low = measured.speedup_ci95_low
+    return measured.trust != Trust.LAUNCH_BOUND, low if low is not None else 0.0
 
 
 def needs_confirmation(evaluation: Measured, champion: Measured | None) -> bool:
@@ -88,7 +89,8 @@ def needs_confirmation(evaluation: Measured, champion: Measured | None) -> bool:
 
 def is_new_champion(confirmation: Measured, champion: Measured | None) -> bool:
     """Does this confirmation make a champion: PASSED, its lower bound above 1 and above the champion's?"""
-    if confirmation.verdict != Verdict.PASSED or confirmation.low is None or confirmation.low <= 1.0:
+    low = confirmation.speedup_ci95_low
+    if confirmation.verdict != Verdict.PASSED or low is None or low <= 1.0:
         return False
     return champion is None or rank(confirmation) > rank(champion)
 
@@ -156,7 +158,7 @@ class _Evaluations(NamedTuple):
     verdict: tuple[str, ...] = ()
     worker: tuple[str | None, ...] = ()
     speedup: tuple[float | None, ...] = ()
-    low: tuple[float | None, ...] = ()
+    speedup_ci95_low: tuple[float | None, ...] = ()
     cost_s: tuple[float | None, ...] = ()
     form: tuple[int, ...] = ()
     """`short_id` of the problem's digest."""
@@ -205,7 +207,7 @@ def _gains_and_best(made: _Evaluations, form: int | None) -> tuple[tuple[Gain, .
     """
     gains: list[Gain] = []
     best, highest, mark = None, 0.0, 0.0
-    each = zip(made.seq, made.verdict, made.worker, made.speedup, made.low, made.form, strict=True)
+    each = zip(made.seq, made.verdict, made.worker, made.speedup, made.speedup_ci95_low, made.form, strict=True)
     for number, (seq, verdict, worker, speedup, low, its_form) in enumerate(each, 1):
         if speedup is None or speedup <= mark or verdict != _PASSED or its_form != form:
             continue

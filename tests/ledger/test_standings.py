@@ -30,7 +30,7 @@ ROW = Row(PROBLEM, 1, "confirmation", "main", "cpu", "sha256:b", "2026", verdict
 
 
 def measured(low: float | None, trust: str = "bounded", seq: int = 1, verdict: str = "PASSED") -> Row:
-    return replace(ROW, low=low, trust=trust, seq=seq, verdict=verdict)
+    return replace(ROW, speedup_ci95_low=low, trust=trust, seq=seq, verdict=verdict)
 
 
 @pytest.mark.parametrize(

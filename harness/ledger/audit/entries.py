@@ -81,8 +81,8 @@ def _champion_faults(
     key = (entry.run, entry.target, entry.problem_digest)
     former = champions.get(key)
     if not is_new_champion(_Bound(confirmation), _Bound(former) if former else None):
-        above = _Bound(former).low if former else 1.0
-        found = _Bound(confirmation).low
+        above = _Bound(former).speedup_ci95_low if former else 1.0
+        found = _Bound(confirmation).speedup_ci95_low
         yield entry.seq, "a champion that its confirmation does not make", f"a lower bound above {above}", found
     champions[key] = confirmation
     if entry.summary is not None and entry.summary != confirmation.summary:
@@ -97,4 +97,4 @@ class _Bound:
         self.verdict: str | None = entry.verdict
         self.trust: str | None = entry.trust
         interval = entry.summary.speedup_ci95 if entry.summary else None
-        self.low = interval[0] if interval else None
+        self.speedup_ci95_low = interval[0] if interval else None

@@ -38,7 +38,9 @@ def choose(
 
     A candidate with a confirmation is represented by it, since that number counts.
     """
-    rows = [row for row in index.rows(target=target) if row.verdict == Verdict.PASSED and row.low is not None]
+    rows = [
+        row for row in index.rows(target=target) if row.verdict == Verdict.PASSED and row.speedup_ci95_low is not None
+    ]
     confirmed = {(row.problem, row.cites) for row in rows if row.kind == EntryKind.CONFIRMATION}
     standing: list[Row] = [
         row
