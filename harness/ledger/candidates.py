@@ -10,7 +10,7 @@ from harness.formats.problems import problem_digest
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.ledger.standings import champion_of
+from harness.model.champions import champion_of
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.paths import parse_agent_branch, run_branches, solution_path

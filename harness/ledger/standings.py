@@ -1,30 +1,20 @@
-"""What the ledger says about every problem right now, and the rules that make a champion. From the index alone."""
+"""Standings: the present state of every problem, computed from the index alone."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.index_filling import short_id
+from harness.model.champions import champion_of
 from harness.model.paths import parse_ledger_file
 from harness.model.verdict import EntryKind, Trust, Verdict
-
-
-class Measured(Protocol):
-    """What the rules look at: a `Row` of the index."""
-
-    @property
-    def verdict(self) -> str | None: ...  # noqa: D102
-    @property
-    def trust(self) -> str | None: ...  # noqa: D102
-    @property
-    def speedup_ci95_low(self) -> float | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -69,39 +59,6 @@ class Standing:
     """Of the last evaluation."""
     entries: int = 0
     """Of every kind."""
-
-
-def rank(measured: Measured) -> tuple[bool, float]:
-    """The order of PASSED measurements: by the interval's lower bound, every launch-bound one below all others.
-
-    Bounded and sealed numbers compare as they are: each is a ratio of two measurements by the same clock. One rule of
-    order for all three is needed because "a launch-bound number never outranks a sealed one" alone would go in circles
-    (sealed 1.2 > launch-bound 3.0 > bounded 2.0 > sealed 1.2).
-    """
-    low = measured.speedup_ci95_low
-    return measured.trust != Trust.LAUNCH_BOUND, low if low is not None else 0.0
-
-
-def needs_confirmation(evaluation: Measured, champion: Measured | None) -> bool:
-    """Is this evaluation worth a second, fresh one: PASSED, surely faster than the baseline and than the champion?"""
-    return is_new_champion(evaluation, champion)
-
-
-def is_new_champion(confirmation: Measured, champion: Measured | None) -> bool:
-    """Does this confirmation make a champion: PASSED, its lower bound above 1 and above the champion's?"""
-    low = confirmation.speedup_ci95_low
-    if confirmation.verdict != Verdict.PASSED or low is None or low <= 1.0:
-        return False
-    return champion is None or rank(confirmation) > rank(champion)
-
-
-def champion_of(confirmations: Iterable[Row]) -> Row | None:
-    """The champion among a problem's confirmations (one target, one run, one digest); the earliest of equals."""
-    champion: Row | None = None
-    for confirmation in sorted(confirmations, key=lambda row: row.seq):
-        if is_new_champion(confirmation, champion):
-            champion = confirmation
-    return champion
 
 
 def standings(

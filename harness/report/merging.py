@@ -12,7 +12,7 @@ from harness.errors import AnswerIsNo, ConfigurationError, LedgerError, Reposito
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
-from harness.ledger.champions import Measured, champion, unconfirmed_better, why_none
+from harness.ledger.champions import MeasuredCandidate, champion, unconfirmed_better, why_none
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.ledger.standings import known_targets
@@ -36,7 +36,7 @@ _CITED = re.compile(rf"^{ENTRY_TRAILER}: \S+ seq (\d+) ", re.MULTILINE)
 class Pull:
     """A champion on its way into the main branch."""
 
-    winner: Measured
+    winner: MeasuredCandidate
     base: str
     """The branch it is to be merged into."""
     branch: WinBranch | None
@@ -111,7 +111,7 @@ def prepare(
     return pull
 
 
-def _commit_spooled(repo: Repo, index: Index, winner: Measured, coordination: str) -> None:
+def _commit_spooled(repo: Repo, index: Index, winner: MeasuredCandidate, coordination: str) -> None:
     """A proof cites what is on the coordination branch: a confirmation that waits in the spool is committed first."""
     entry = winner.counts
     sql = "SELECT committed FROM entries WHERE problem = ? AND seq = ?"
@@ -129,7 +129,7 @@ def _commit_spooled(repo: Repo, index: Index, winner: Measured, coordination: st
         raise LedgerError(f"the confirmation cannot be committed: {error.what}", remedy=error.remedy) from error
 
 
-def _refuse_older(repo: Repo, name: str, winner: Measured) -> None:
+def _refuse_older(repo: Repo, name: str, winner: MeasuredCandidate) -> None:
     tip = resolve(repo.git, f"refs/heads/{name}")
     cited = _CITED.search(text_of(repo, tip)) if tip else None
     if cited and int(cited[1]) != winner.counts.seq:

@@ -13,8 +13,8 @@ from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import Chains, read_chains
 from harness.ledger.audit.entries import entry_faults
-from harness.ledger.champions import Bounds, Measured, lower_bound
-from harness.ledger.standings import is_new_champion, rank
+from harness.ledger.champions import MeasuredCandidate
+from harness.model.champions import is_new_champion, rank
 from harness.model.entry import Entry
 from harness.model.paths import (
     LEDGER,
@@ -51,7 +51,7 @@ class Proof:
     """null: the range touches no solution."""
     target: str | None = None
     tree: str | None = None
-    found: Measured | None = None
+    found: MeasuredCandidate | None = None
     """The ledger's word on the tree."""
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -197,14 +197,14 @@ def _look_up(proof: Proof, chains: Chains, digest: str) -> None:
     if not confirmations:
         proof.faults.append(f"{about} has no confirmation: seq {passed[-1].seq} is its only measurement")
         return
-    best = max(confirmations, key=lambda one: rank(Bounds(one)))
-    if not is_new_champion(Bounds(best), None):
-        low = lower_bound(best)
+    best = max(confirmations, key=rank)
+    if not is_new_champion(best, None):
+        low = best.speedup_ci95_low
         said = f"a lower bound of {low:.3f}x" if low is not None else f"{best.verdict}: {best.reason}"
         proof.faults.append(f"the confirmation of {about} shows no speed-up: seq {best.seq} has {said}")
         return
     documents = {document.seq: document for document in chains.documents[ledger_file(problem)]}
-    proof.found = Measured(seqs[best.cites or 0], best, documents[best.seq].hash)
+    proof.found = MeasuredCandidate(seqs[best.cites or 0], best, documents[best.seq].hash)
 
 
 def _elsewhere(chains: Chains, tree: str) -> str:
@@ -223,7 +223,7 @@ def _elsewhere(chains: Chains, tree: str) -> str:
     return f"it was judged for {entry.problem} on {entry.target} (seq {entry.seq}), not here"
 
 
-def _word_faults(repo: Repo, proof: Proof, found: Measured) -> Iterator[str]:
+def _word_faults(repo: Repo, proof: Proof, found: MeasuredCandidate) -> Iterator[str]:
     """A commit that cites the ledger must say exactly what the ledger says."""
     log = repo.git.run("rev-list", "--no-merges", f"{proof.base}..{proof.head}", "--").text.split()
     citing = {commit: text for commit in log if f"{ENTRY_TRAILER}:" in (text := text_of(repo, commit))}
@@ -245,7 +245,7 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-def _newer(chains: Chains, proof: Proof, found: Measured) -> Iterator[str]:
+def _newer(chains: Chains, proof: Proof, found: MeasuredCandidate) -> Iterator[str]:
     """A better champion of the same problem, which a person may want instead."""
     entries = [one for one in _entries(chains, proof.problem or "") if one.target == proof.target]
     rivals = [
@@ -255,9 +255,9 @@ def _newer(chains: Chains, proof: Proof, found: Measured) -> Iterator[str]:
         and one.problem_digest == found.counts.problem_digest
         and one.candidate
         and one.candidate.tree != proof.tree
-        and is_new_champion(Bounds(one), Bounds(found.counts))
+        and is_new_champion(one, found.counts)
     ]
     if rivals:
-        best = max(rivals, key=lambda one: rank(Bounds(one)))
+        best = max(rivals, key=rank)
         speedup = best.summary.speedup if best.summary else None
         yield f"a newer champion exists: seq {best.seq}, {speedup:.3f}x (`harness pr {proof.problem}`)"

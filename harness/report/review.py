@@ -12,7 +12,7 @@ from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Commit, Repo
-from harness.ledger.champions import Measured, champion, doubts, hash_in, measured, unconfirmed_better
+from harness.ledger.champions import MeasuredCandidate, champion, doubts, hash_in, measured, unconfirmed_better
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_records
@@ -59,8 +59,8 @@ class Review:
     base: str
     """The commit that it is compared with."""
     present_tree: str | None
-    measured: Measured | None
-    present: Measured | None
+    measured: MeasuredCandidate | None
+    present: MeasuredCandidate | None
     """What the ledger says of the solution that stands now."""
     diff: str
     provenance: dict[str, str]
@@ -143,16 +143,16 @@ def _problem_of(branch: str) -> str:
     return parts.problem
 
 
-def _best(index: Index, problem: str, digest: str, target: str, run: str) -> Measured | None:
+def _best(index: Index, problem: str, digest: str, target: str, run: str) -> MeasuredCandidate | None:
     """The fastest that passed and was not confirmed."""
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.EVALUATION))
     passed = [row for row in rows if row.problem_digest == digest and row.verdict == "PASSED" and row.speedup]
     best = max(passed, key=lambda row: row.speedup or 0.0, default=None)
     entry = index.entry(problem, best.seq) if best else None
-    return Measured(entry, None, hash_in(index, problem, entry.seq)) if entry else None
+    return MeasuredCandidate(entry, None, hash_in(index, problem, entry.seq)) if entry else None
 
 
-def _provenance(found: Measured | None, made: Commit | None) -> dict[str, str]:
+def _provenance(found: MeasuredCandidate | None, made: Commit | None) -> dict[str, str]:
     """Who made it, with which model, at what cost: the entry's word and the commit's trailers."""
     known = {}
     if found and found.evaluation.candidate:
@@ -186,7 +186,7 @@ def _warnings(repo: Repo, index: Index, this: Review) -> Iterator[str]:
     yield from _special_cases(repo, this)
 
 
-def _below(found: Measured) -> float:
+def _below(found: MeasuredCandidate) -> float:
     """How much lower the confirmation is than the evaluation, as a share."""
     first, second = found.evaluation.summary, found.confirmation.summary if found.confirmation else None
     if not first or not second or not first.speedup or not second.speedup:

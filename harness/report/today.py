@@ -11,7 +11,8 @@ from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_records
-from harness.ledger.standings import Standing, champion_of
+from harness.ledger.standings import Standing
+from harness.model.champions import champion_of
 from harness.model.config import Config
 from harness.model.entry import stamp
 from harness.model.paths import ACCOUNTS, run_merge_branches, solution_path

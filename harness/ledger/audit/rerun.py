@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.ledger.standings import rank
+from harness.model.champions import rank
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer
 from harness.model.sessions import Spread, estimate_of, prediction_interval, spread_between
