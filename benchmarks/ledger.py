@@ -27,15 +27,16 @@ from typing import TypeVar
 from tabulate import tabulate
 
 from harness.formats.ledger_documents import HEADER, hash_of, render_entry
-from harness.formats.ledger_heads import HEADS, Head, render_heads
+from harness.formats.ledger_heads import Head, render_heads
 from harness.git.environment import Git
 from harness.git.repo import Repo
 from harness.ledger.index import Index
-from harness.ledger.ledger import Ledger, ledger_file
+from harness.ledger.ledger import Ledger
 from harness.ledger.standings import standings
 from harness.model.entry import Candidate, Entry, EntryDraft, stamp
 from harness.model.interval import summarise, workload_interval
 from harness.model.judging import JUDGE_PROTOCOL, Cost, DeviceRecord, EnvironmentRecord, WorkloadResult
+from harness.model.paths import HEADS, ledger_file
 from harness.model.verdict import EntryKind, Trust, Verdict
 from harness.workspace.directories import Workspace
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -127,6 +128,48 @@ def test_a_cycle_between_files_is_found() -> None:
     one, other = PACKAGE / "one.py", PACKAGE / "other.py"
     assert cycles({one: {other}, other: {one}}) == [["one.py", "other.py", "one.py"]]
     assert cycles({one: {other}, other: set()}) == []
+
+
+# A path or branch inside the repository, in a string. Placeholders of messages are model/paths.py's too.
+_SPELLED = re.compile(r"(?<![\w.-])(problems|agents|ledger|workspaces|win)/|/(solutions|lessons)(/|$)")
+_DIRECTORIES = {"problems", "solutions", "ledger", "workspaces"}
+_MAY_SPELL = {
+    "workspace/configuration.py": "the text of harness.yaml, for people",
+    "workspace/starter_problems.py": "problems/ beside the package's own sources, not in a workspace",
+}
+
+
+def spelled_paths(source: str) -> list[str]:
+    """The string constants of a module, besides docstrings, that spell a path or branch of the repository."""
+    tree = ast.parse(source)
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    joined = {
+        id(side)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+        for side in (node.left, node.right)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation
+        if _SPELLED.search(node.value) or (id(node) in joined and node.value in _DIRECTORIES)
+    ]
+
+
+def test_one_module_spells_repository_paths() -> None:
+    found = {path.relative_to(PACKAGE).as_posix(): spelled_paths(path.read_text()) for path in modules()}
+    spelling = {name: strings for name, strings in found.items() if strings and name != "model/paths.py"}
+    assert {name: strings for name, strings in spelling.items() if name not in _MAY_SPELL} == {}
+    assert set(_MAY_SPELL) <= set(spelling), "an exception that no longer is one"
+
+
+@pytest.mark.parametrize(
+    "code", ['f"problems/{key}/x"', 'f"{a}/solutions/{b}"', 'root / "ledger" / name', '"see agents/<run>/x"']
+)
+def test_a_spelled_path_is_found(code: str) -> None:
+    assert spelled_paths(f'"""In problems/x."""\nvalue = {code}') != []
+    assert spelled_paths('"""In problems/x."""\nvalue = kinds["problems"]') == []
 
 
 @pytest.mark.slow

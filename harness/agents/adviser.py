@@ -23,6 +23,7 @@ from harness.git.repo import Repo
 from harness.ledger.accounts import Account, close_left_open, kept, now, recorded, total
 from harness.ledger.coordination import read_text
 from harness.model.config import Config, SessionBudget
+from harness.model.paths import SOLUTIONS
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.files import atomic_write
 
@@ -117,7 +118,7 @@ class PlanningModel:
 
     def _brief(self, situation: dict[str, object], tool: Tool) -> Brief:
         empty = self._directory / "problem"
-        (empty / "solutions").mkdir(parents=True, exist_ok=True)
+        (empty / SOLUTIONS).mkdir(parents=True, exist_ok=True)
         view = confinement.View(
             problem="planner/none",
             directory=empty,
@@ -134,7 +135,7 @@ class PlanningModel:
             prompt=f"The situation:\n{shown}\n\nPropose a table, or agree by proposing the policy's.",
             system=prompting.prompt_file("planner"),
             directory=empty,
-            solution=empty / "solutions",
+            solution=empty / SOLUTIONS,
             tools=_no_tools(),
             budget=SessionBudget(turns=_TURNS),
             offered=(tool,),

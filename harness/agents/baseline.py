@@ -27,6 +27,7 @@ from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.model.entry import Candidate, Entry, stamp
 from harness.model.judging import JudgeAnswer
+from harness.model.paths import SOLUTIONS, problem_path, solution_path
 from harness.model.problem import Problem
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.directories import Workspace
@@ -115,9 +116,9 @@ def make_baseline(
     config = config.model_copy(update={"languages": ("pytorch",)})
     tree = workspace.state / "agents" / WORKER / "tree"
     shutil.rmtree(tree, ignore_errors=True)
-    directory = tree / "problems" / problem.key
-    shutil.copytree(problem.directory, directory, ignore=shutil.ignore_patterns("solutions", "baseline", "*.md"))
-    solution = directory / "solutions" / target
+    directory = tree / problem_path(problem.key)
+    shutil.copytree(problem.directory, directory, ignore=shutil.ignore_patterns(SOLUTIONS, "baseline", "*.md"))
+    solution = tree / solution_path(problem.key, target)
     solution.mkdir(parents=True)
     bench = _Bench(problem, solution, workspace.derived / "baselines" / problem.key, judge)
     row = Assignment(worker=WORKER, problem=problem.key, wanted=WANTED)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import ConfigurationError
+from harness.model.paths import SOLUTIONS, problem_path, solution_path
 from harness.workspace.sandbox_mounts import python_binds, system_binds
 
 TASK = "/task"
@@ -62,7 +63,7 @@ class View:
     @property
     def shown(self) -> str:
         """Where the agent sees what it may write."""
-        return f"{TASK}/problems/{self.problem}/solutions/{self.target}"
+        return f"{TASK}/{solution_path(self.problem, self.target)}"
 
 
 def command_line(view: View, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -121,10 +122,10 @@ def _binds(view: View) -> list[str]:
 
 def _shown(view: View) -> list[str]:
     """What is this agent's own: its problem, its home, its ways out."""
-    problem = f"{TASK}/problems/{view.problem}"
+    problem = f"{TASK}/{problem_path(view.problem)}"
     view.solution.mkdir(parents=True, exist_ok=True)
-    (view.directory / "solutions" / view.target).mkdir(parents=True, exist_ok=True)
-    for spot in (view.reading / "problems" / view.problem, view.reading / "docs", view.home):
+    (view.directory / SOLUTIONS / view.target).mkdir(parents=True, exist_ok=True)
+    for spot in (view.reading / problem_path(view.problem), view.reading / "docs", view.home):
         spot.mkdir(parents=True, exist_ok=True)
     arguments = ["--ro-bind", str(view.reading), TASK, "--ro-bind", str(view.directory), problem]
     arguments += ["--bind", str(view.solution), view.shown]

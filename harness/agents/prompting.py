@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.agents.confinement import TASK
 from harness.model.assignment import Assignment
 from harness.model.config import Config
+from harness.model.paths import problem_path, solution_path
 from harness.model.problem import Problem
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -50,13 +51,14 @@ def assignment(problem: Problem, row: Assignment, *, target: str, stands: str) -
         target: for what.
         stands: what was tried and learned, in lines.
     """
-    root = f"{TASK}/problems/{problem.key}"
+    root = f"{TASK}/{problem_path(problem.key)}"
+    solution = f"{TASK}/{solution_path(problem.key, target)}"
     definition = problem.definition
     return "\n\n".join(
         [
             f"Assignment: problem {problem.key}, target {target}. Wanted: {row.wanted or 'make it faster'}.",
             (
-                f"The problem is in {root}/; your solution is {root}/solutions/{target}/, the only directory you may "
+                f"The problem is in {root}/; your solution is {solution}/, the only directory you may "
                 f"change. {TASK}/COORDINATION.md has the rules and the standings, {TASK}/docs/ the documentation."
             ),
             f"{definition.description or ''}\n\n{_axes(problem)}",

@@ -36,6 +36,7 @@ from harness.ledger.coordination import read_text
 from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
+from harness.model.paths import lessons_file, problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.files import atomic_write, file_lock
@@ -255,7 +256,7 @@ class Sessions:
         atomic_write(reading / COORDINATION_NAME, read_text(self._repo, self._config.coordination_branch))
         return confinement.View(
             problem=stay.row.problem,
-            directory=stay.worktree / "problems" / stay.row.problem,
+            directory=stay.worktree / problem_path(stay.row.problem),
             solution=self._written,
             target=self._target,
             reading=reading,
@@ -267,13 +268,13 @@ class Sessions:
         )
 
     def _desk(self, stay: Stay, meter: Meter) -> Desk:
-        directory = stay.worktree / "problems" / stay.row.problem
+        directory = stay.worktree / problem_path(stay.row.problem)
 
         def hide(text: str) -> str:
-            return text.replace(str(directory), f"{confinement.TASK}/problems/{stay.row.problem}")
+            return text.replace(str(directory), f"{confinement.TASK}/{problem_path(stay.row.problem)}")
 
         def lessons() -> tuple[str, ...]:
-            file, branch = f"ledger/lessons/{stay.row.problem}.yaml", self._config.coordination_branch
+            file, branch = lessons_file(stay.row.problem), self._config.coordination_branch
             records = read_records(self._workspace, self._repo, file, branch=branch)
             return tuple(f"{record.get('worker')}: {record.get('text')}" for record in records)
 

@@ -29,6 +29,7 @@ from harness.ledger.submission import solution_dir, submit, trailers, wait_for_o
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.entry import Entry, stamp
+from harness.model.paths import agent_branch, problem_path, solution_path
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import Changes
@@ -142,7 +143,7 @@ class _Worker:
 
     def committed(self, problem: str) -> str | None:
         tip = self.repo.tip(self.config.coordination_branch)
-        return self.repo.tree_of(tip, f"problems/{problem}/solutions/{self.target}")
+        return self.repo.tree_of(tip, solution_path(problem, self.target))
 
     def work(self, row: Assignment) -> None:
         """One session on one problem."""
@@ -185,14 +186,14 @@ class _Worker:
         return max(mine, default=0.0)
 
     def session(self, row: Assignment) -> End:
-        branch = f"agents/{self.config.run}/{self.name}/{row.problem}"
+        branch = agent_branch(self.config.run, self.name, row.problem)
         failpoint("worktree.before_add")
         tip = self.repo.tip(self.config.coordination_branch)
         worktree = self.repo.add_worktree(self.name, row.problem, branch, tip)
         failpoint("worktree.after_add")
         directory = solution_dir(worktree, row.problem, self.target)
-        problem = load_problem(worktree / "problems" / row.problem, key=row.problem)
-        self.tried.begin(row.problem, worktree / "problems" / row.problem)
+        problem = load_problem(worktree / problem_path(row.problem), key=row.problem)
+        self.tried.begin(row.problem, problem.directory)
         self._at = row.problem
         if not self.sessions.left(row.problem) and not self.tried.place_champion(directory):
             nearest = place_of_another_gpu(problem.directory, self.target)
@@ -206,8 +207,8 @@ class _Worker:
 
     def save(self, problem: str, worktree: Path) -> None:
         """Put what an agent left unsubmitted on its branch, where it is judged like anything else; or say why not."""
-        branch = f"agents/{self.config.run}/{self.name}/{problem}"
-        path = f"problems/{problem}/solutions/{self.target}"
+        branch = agent_branch(self.config.run, self.name, problem)
+        path = solution_path(problem, self.target)
         before = self.repo.tree_of(self.repo.tip(branch), path)
         champion = self.tried.champion_tree()
         try:

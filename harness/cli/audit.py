@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.output import emit, json_option
+from harness.model.paths import LEDGER, problem_path, solution_path
 from harness.model.truncate import shortened
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def audit(
         count = len(result.breaks)
         raise AnswerIsNo(
             f"the ledger on {result.branch} has {count} {'break' if count == 1 else 'breaks'}",
-            remedy=f"`git log -p {result.branch} -- ledger/` shows who changed what",
+            remedy=f"`git log -p {result.branch} -- {LEDGER}/` shows who changed what",
         )
     if off:
         raise AnswerIsNo(
@@ -159,8 +160,8 @@ def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Conf
     assert entry.candidate is not None  # noqa: S101 - only measured candidates are picked
     half_width = config.judge.half_width(entry.target)
     with tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
-        problem = repo.export(tip, f"problems/{entry.problem}", Path(scratch) / entry.problem)
-        place = f"problems/{entry.problem}/solutions/{entry.target}"
+        problem = repo.export(tip, problem_path(entry.problem), Path(scratch) / entry.problem)
+        place = solution_path(entry.problem, entry.target)
         request = JudgeRequest(
             id=f"{entry.problem}-{entry.seq}",
             kind="confirmation",

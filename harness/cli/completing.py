@@ -34,6 +34,7 @@ def _problems() -> list[str]:
 
 def _branches() -> list[str]:
     from harness.errors import HarnessError
+    from harness.model.paths import BRANCH_NAMESPACES
     from harness.workspace.directories import Workspace
 
     try:
@@ -41,7 +42,7 @@ def _branches() -> list[str]:
     except HarnessError:
         return []
     return [
-        _name(heads, file) for top in ("agents", "win") for file in sorted((heads / top).rglob("*")) if file.is_file()
+        _name(heads, file) for top in BRANCH_NAMESPACES for file in sorted((heads / top).rglob("*")) if file.is_file()
     ]
 
 

@@ -22,17 +22,19 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
     from harness.errors import AnswerIsNo, ConfigurationError
     from harness.formats.export_solutions import their_solution
+    from harness.formats.problems import DEFINITION_NAME
     from harness.formats.solutions import load_solution
     from harness.git.problem_digests import digest_at
     from harness.ledger.champions import champion, measured, why_none
+    from harness.model.paths import problem_path, solution_path
     from harness.report.proof_text import subject
     from harness.workspace.files import atomic_write
 
     with opened() as (_, config, repo, index), tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         run, tip = run or config.run, repo.tip(config.coordination_branch)
         target = target or the_target(config, index, run)
-        place, digest = f"problems/{problem}/solutions/{target}", digest_at(repo, tip, problem)
-        definition = repo.read(tip, f"problems/{problem}/definition.json")
+        place, digest = solution_path(problem, target), digest_at(repo, tip, problem)
+        definition = repo.read(tip, f"{problem_path(problem)}/{DEFINITION_NAME}")
         if digest is None or definition is None:
             raise ConfigurationError(f"there is no problem `{problem}`", remedy="harness problems list")
         if merged:

@@ -15,7 +15,7 @@ from harness.cli.output import emit, json_option
 
 if TYPE_CHECKING:
     from harness.git.repo import Repo
-    from harness.ledger.champions import Measured
+    from harness.ledger.champions import MeasuredCandidate
     from harness.ledger.index import Index
     from harness.model.config import Config
     from harness.model.entry import Entry
@@ -251,7 +251,7 @@ def _print_before(found: Review) -> None:
             click.echo(f"  {lesson}")
 
 
-def _entry_line(measured: Measured | None) -> str:
+def _entry_line(measured: MeasuredCandidate | None) -> str:
     if measured is None:
         return "not in the ledger"
     entry = measured.counts
@@ -262,7 +262,7 @@ def _entry_line(measured: Measured | None) -> str:
 def _as_data(found: Review) -> dict[str, Any]:
     fields = {**vars(found), "attempts": [asdict(one) for one in found.attempts]}
     for name in ("measured", "present"):
-        one: Measured | None = fields[name]
+        one: MeasuredCandidate | None = fields[name]
         fields[name] = None if one is None else {"hash": one.hash, **one.counts.model_dump(mode="json")}
     return fields
 

@@ -172,14 +172,15 @@ def _import_solution(
 ) -> None:
     from harness.formats.import_problems import problem_named
     from harness.formats.import_solutions import read_their_solution, solution_from_json
-    from harness.formats.problems import SOLUTIONS_NAME, list_problems, load_problem
+    from harness.formats.problems import list_problems, load_problem
     from harness.formats.solutions import check_solution, load_solution
+    from harness.model.paths import SOLUTIONS
 
     theirs = read_their_solution(path)
     key = key or problem_named(theirs.definition, workspace.problems, list_problems(workspace.problems))
     problem = load_problem(workspace.problems / key, key=key, data_root=_data_root(workspace))
     target = (target or theirs.spec.target_hardware[0]).lower()
-    directory = workspace.problems / key / SOLUTIONS_NAME / _safe_target(target)
+    directory = workspace.problems / key / SOLUTIONS / _safe_target(target)
     solution = load_solution(solution_from_json(path, directory, replace=replace))
     warnings = [str(error) for error in check_solution(solution, problem.definition)]
     if theirs.spec.dependencies:
@@ -194,7 +195,9 @@ def _import_solution(
 
 
 def _safe_target(target: str) -> str:
-    if target.isascii() and target.replace("-", "").replace("_", "").isalnum():
+    from harness.model.paths import is_target
+
+    if is_target(target):
         return target
     raise click.UsageError(f"`{target}` is no target; expected letters, digits, - and _ (say which with --target)")
 
@@ -245,9 +248,9 @@ def _data_root(workspace: Workspace) -> Path | None:
 
 
 def _targets(directory: Path) -> list[str]:
-    from harness.formats.problems import SOLUTIONS_NAME
+    from harness.model.paths import SOLUTIONS
 
-    solutions = directory / SOLUTIONS_NAME
+    solutions = directory / SOLUTIONS
     return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []
 
 

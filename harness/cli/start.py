@@ -196,9 +196,10 @@ def _problems(workspace: Workspace, config: Config) -> list[str]:
     from harness.errors import ConfigurationError
     from harness.formats.problems import problem_names
     from harness.git.repo import Repo
+    from harness.model.paths import PROBLEMS
 
     with Repo(workspace) as repo:
-        files = repo.files(repo.tip(config.coordination_branch), "problems")
+        files = repo.files(repo.tip(config.coordination_branch), PROBLEMS)
     for glob in config.problems:
         if not problem_names(files, (glob,)):
             there = ", ".join(problem_names(files)) or "none at all"
@@ -248,7 +249,7 @@ def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
             why = "not evaluated yet"
         elif one.best is None:
             why = "no candidate passed"
-        elif one.best.low is not None and one.best.low > 1:
+        elif (one.best.speedup_ci95_low or 0.0) > 1:
             why = f"{one.best.speedup:.3f}x, its confirmation has not been made or did not hold"
         else:
             why = "no candidate is surely faster than the baseline"

@@ -26,6 +26,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     from harness.ledger.candidates import Tried
     from harness.ledger.submission import locate, trailers, wait_for_outcome
     from harness.ledger.submission import submit as commit
+    from harness.model.paths import problem_path
     from harness.workspace.configuration import load_config
 
     place = locate()
@@ -52,7 +53,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
                 click.echo(json.dumps({"commit": done.commit, "tree": done.tree, "branch": done.branch}))
             return 0
         tried = Tried(place.workspace, repo, config, aim)
-        tried.begin(place.problem, place.worktree / "problems" / place.problem)
+        tried.begin(place.problem, place.worktree / problem_path(place.problem))
         try:
             entry = wait_for_outcome(
                 place.workspace,

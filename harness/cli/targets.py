@@ -11,6 +11,7 @@ from harness.errors import ConfigurationError
 from harness.formats.import_solutions import solution_from_json
 from harness.formats.problems import DEFINITION_NAME, load_problem
 from harness.formats.solutions import SOLUTION_NAME
+from harness.model.paths import SOLUTIONS, problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import Workspace
 
@@ -69,7 +70,7 @@ def _problem_at(path: Path, named: str | None, workspace: Workspace | None) -> P
 
 
 def _solution_at(path: Path, problem: Problem, target: str) -> Path:
-    directory = path if (path / SOLUTION_NAME).is_file() else problem.directory / "solutions" / target
+    directory = path if (path / SOLUTION_NAME).is_file() else problem.directory / SOLUTIONS / target
     if not (directory / SOLUTION_NAME).is_file():
         raise ConfigurationError(
             f"no {SOLUTION_NAME} in {path}, nor in {directory}",
@@ -87,6 +88,6 @@ def _from_commit(
         raise ConfigurationError(f"which problem of the commit {commit}?", remedy="name it: --problem suite/name")
     from harness.git.repo import Repo
 
-    directory = Repo(workspace).export(commit, f"problems/{named}", scratch / named)
+    directory = Repo(workspace).export(commit, problem_path(named), scratch / named)
     problem = load_problem(directory, key=named)
     return problem, _solution_at(directory, problem, target)

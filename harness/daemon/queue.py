@@ -1,6 +1,6 @@
 """What waits to be judged: fair between workers, confirmations first, nothing twice. In memory and pure.
 
-The queue can be lost at any time: git and the ledger say what must stand in it (`harness.daemon.reconcile`).
+The queue can be lost at any time: it is derived again from git and the ledger (`harness.daemon.due_work`).
 """
 
 from __future__ import annotations

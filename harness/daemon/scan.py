@@ -6,17 +6,18 @@ import logging
 from collections.abc import Callable, Mapping
 
 from harness.daemon.queue import EvaluationQueue, Job, Key
-from harness.daemon.reconcile import candidates, place_of, run_prefix
 from harness.daemon.settle import due
 from harness.daemon.snapshots import Snapshots
 from harness.daemon.status_writer import StatusWriter
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
+from harness.ledger.candidates import committed_candidates
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeReady
+from harness.model.paths import parse_agent_branch, run_branches
 
 logger = logging.getLogger(__name__)
 
@@ -67,17 +68,17 @@ class Scanner:
             HarnessError: the repository or the index refuse; a later scan makes up for it.
         """
         # The branches first: one that is made meanwhile begins at the base as it is then.
-        branches = self._repo.branches(run_prefix(self._config.run))
+        branches = self._repo.branches(run_branches(self._config.run))
         base = self._repo.tip(self._config.coordination_branch)
         self.refresh()
         failpoint("daemon.before_scan")
         found: list[tuple[int, Job]] = []
         problems: set[tuple[str, str]] = set()
         for branch, tip in branches.items():
-            place = place_of(branch)
+            place = parse_agent_branch(branch)
             for target, judge in judges.items() if place else ():
                 found += self._branch(branch, tip, base, target, judge.environment.judge)
-                problems.add((place[1] if place else "", target))
+                problems.add((place.problem if place else "", target))
         for _, job in sorted(found, key=lambda one: one[0]):
             if self._queue.add(job):
                 logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
@@ -99,14 +100,14 @@ class Scanner:
 
     def _branch(self, branch: str, tip: str, base: str, target: str, judge: str) -> list[tuple[int, Job]]:
         """The branch's candidates that have no entry, with their commits' times."""
-        place = place_of(branch)
-        mark = (tip, self._snapshots.problem_tree(base, place[1]) or "" if place else "", judge)
+        place = parse_agent_branch(branch)
+        mark = (tip, self._snapshots.problem_tree(base, place.problem) or "" if place else "", judge)
         if place is None or self._seen.get((branch, target)) == mark:
             return []
-        digest = self._digest(base, place[1])
+        digest = self._digest(base, place.problem)
         self._queue.drop(
             lambda job: (
-                (job.key.problem, job.key.target) == (place[1], target)
+                (job.key.problem, job.key.target) == (place.problem, target)
                 and (job.key.problem_digest, job.key.judge) != (digest, judge)
             )
         )
@@ -114,7 +115,7 @@ class Scanner:
             self._seen.pop((branch, target), None)  # what was dropped is queued again once the problem is whole
             return []
         found = []
-        for each in candidates(self._repo, branch, tip, base, target):
+        for each in committed_candidates(self._repo, branch, tip, base, target):
             if not self._index.has(digest, each.tree, target, judge):
                 key = Key(each.problem, digest, each.tree, target, judge)
                 found.append((each.at, Job("evaluation", key, each.commit, branch, each.worker)))

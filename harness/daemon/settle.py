@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.ledger.standings import champion_of, needs_confirmation, rank
+from harness.model.champions import champion_of, needs_confirmation, rank
 from harness.model.verdict import EntryKind
 
 

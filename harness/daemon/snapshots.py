@@ -7,8 +7,9 @@ from pathlib import Path
 
 from harness.errors import FormatError, RepositoryError
 from harness.failpoints import failpoint
-from harness.formats.problems import SOLUTIONS_NAME, load_problem, problem_digest
+from harness.formats.problems import load_problem, problem_digest
 from harness.git.repo import Repo
+from harness.model.paths import PROBLEMS, SOLUTIONS, problem_path, solution_path
 from harness.model.problem import Problem
 from harness.workspace.directories import Workspace
 
@@ -23,13 +24,13 @@ class Snapshots:
     def __init__(self, workspace: Workspace, repo: Repo, data_root: Path | None = None) -> None:
         self._repo = repo
         self._data_root = data_root
-        self._problems_dir = workspace.cache / "problems"
+        self._problems_dir = workspace.cache / PROBLEMS
         self._candidates_dir = workspace.cache / "candidates"
         self._problems: dict[tuple[str, str], Problem | FormatError] = {}
 
     def problem_tree(self, commit: str, key: str) -> str | None:
         """The tree id of a problem's directory at a commit: cheap, and the same as long as nothing of it changed."""
-        return self._repo.tree_of(commit, f"problems/{key}")
+        return self._repo.tree_of(commit, problem_path(key))
 
     def problem(self, commit: str, key: str) -> Problem:
         """A problem as it stands at a commit of the coordination branch, read and checked.
@@ -41,7 +42,7 @@ class Snapshots:
         if tree is None:
             raise RepositoryError(
                 f"there is no problem {key} on the coordination branch",
-                where=f"problems/{key}",
+                where=problem_path(key),
                 remedy="commit it there: what is judged is what is committed",
             )
         known = self._problems.get((key, tree))
@@ -58,14 +59,14 @@ class Snapshots:
         Raises:
             RepositoryError: the tree holds what cannot be judged (a submodule, a link that leads out of it).
         """
-        return self._repo.export(commit, f"problems/{key}/solutions/{target}", self._candidates_dir / tree)
+        return self._repo.export(commit, solution_path(key, target), self._candidates_dir / tree)
 
     def _load(self, commit: str, key: str, tree: str) -> Problem | FormatError:
         incoming = self._problems_dir / f"incoming-{tree}"
         shutil.rmtree(incoming, ignore_errors=True)  # a killed daemon may have left a part of it
         try:
-            self._repo.export(commit, f"problems/{key}", incoming)
-            shutil.rmtree(incoming / SOLUTIONS_NAME, ignore_errors=True)  # the judge reads nothing of other candidates
+            self._repo.export(commit, problem_path(key), incoming)
+            shutil.rmtree(incoming / SOLUTIONS, ignore_errors=True)  # the judge reads nothing of other candidates
             digest = problem_digest(incoming)
             directory = self._problems_dir / digest.removeprefix("sha256:")
             failpoint("daemon.before_problem_kept")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,6 @@ from pathlib import Path
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.problems import (
     DEFINITION_NAME,
-    SOLUTIONS_NAME,
     WORKLOADS_NAME,
     Findings,
     inspect_problem,
@@ -27,6 +25,7 @@ from harness.formats.problems import (
 )
 from harness.formats.schema import shown
 from harness.formats.source_lines import parse_json
+from harness.model.paths import SOLUTIONS, name_from
 
 _OLD_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 """Names that early FlashInfer-Bench definitions use."""
@@ -146,8 +145,8 @@ def _move_in(staging: Path, target: Path) -> None:
     staging.chmod(0o755)  # mkdtemp makes a private directory
     old = None
     if target.exists():
-        if (target / SOLUTIONS_NAME).is_dir():
-            shutil.copytree(target / SOLUTIONS_NAME, staging / SOLUTIONS_NAME, symlinks=True)
+        if (target / SOLUTIONS).is_dir():
+            shutil.copytree(target / SOLUTIONS, staging / SOLUTIONS, symlinks=True)
         old = Path(tempfile.mkdtemp(prefix=".import-", dir=target.parent)) / target.name
         target.rename(old)
     staging.rename(target)
@@ -157,7 +156,7 @@ def _move_in(staging: Path, target: Path) -> None:
 
 def _copier(source: Path) -> Callable[[Path], None]:
     def write(staging: Path) -> None:
-        ignored = shutil.ignore_patterns("__pycache__", ".git", SOLUTIONS_NAME, "solution*.json")
+        ignored = shutil.ignore_patterns("__pycache__", ".git", SOLUTIONS, "solution*.json")
         # Links are copied as links: the check then refuses them, instead of what they lead to being copied in.
         shutil.copytree(source, staging, dirs_exist_ok=True, symlinks=True, ignore=ignored)
 
@@ -208,11 +207,7 @@ def _workloads_text(file: Path) -> str:
 
 
 def _key(suite: str, name: str) -> str:
-    return f"{_plain(suite)}/{_plain(name)}"
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip("._-") or "problem"
+    return f"{name_from(suite)}/{name_from(name)}"
 
 
 def problem_named(name: str, problems_dir: Path, keys: Sequence[str]) -> str:

@@ -17,9 +17,8 @@ from harness.errors import LedgerError
 from harness.formats.ledger_documents import check_header, field_of, hash_of
 from harness.formats.ledger_versions import check_format
 from harness.model.entry import LEDGER_FORMAT
+from harness.model.paths import HEADS
 
-LEDGER = "ledger"
-HEADS = "ledger/heads.yaml"
 HEADER = b"# kernel-harness heads, format %d\n" % LEDGER_FORMAT
 _HEAD = re.compile(rb"# kernel-harness heads, format (\d{1,9})\n")
 _REMEDY = f"restore it: `git log -p -- {HEADS}` shows who changed it; `harness audit` checks it against the files"

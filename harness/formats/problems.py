@@ -8,7 +8,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,11 @@ from harness.formats.schema import extra_keys, shown, validated
 from harness.formats.source_lines import Path as FieldPath
 from harness.formats.source_lines import field_name, json_lines, parse_json
 from harness.formats.workloads import check_workloads
+from harness.model.paths import NAME_FORM, SOLUTIONS, is_problem, parse_problem_path
 from harness.model.problem import Definition, Problem, Workload
 
 DEFINITION_NAME = "definition.json"
 WORKLOADS_NAME = "workload.jsonl"
-SOLUTIONS_NAME = "solutions"
-_KEY_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MAX_FILE_BYTES = 64 * 2**20
 """Of a definition or workload file: the largest published ones stay below 1 MB."""
 
@@ -104,9 +102,8 @@ def list_problems(problems_dir: Path, globs: Sequence[str] = ("*",)) -> list[str
 
 def problem_names(files: Iterable[str], globs: Sequence[str] = ("*",)) -> list[str]:
     """Like `list_problems`, from the paths of a commit (`problems/<suite>/<name>/...`)."""
-    parts = (file.split("/") for file in files)
-    holding = (DEFINITION_NAME, WORKLOADS_NAME)
-    keys = {f"{each[1]}/{each[2]}" for each in parts if len(each) == 4 and each[0] == "problems" and each[3] in holding}
+    places = filter(None, map(parse_problem_path, files))
+    keys = {place.problem for place in places if place.inside in {DEFINITION_NAME, WORKLOADS_NAME}}
     return sorted(key for key in keys if any(_matches(key, glob) for glob in globs))
 
 
@@ -127,7 +124,7 @@ def digest_of(files: Mapping[str, bytes]) -> str:
 
 def takes_part(name: str) -> bool:
     """Whether a file of a problem, named relative to its directory, takes part in judging and so in the digest."""
-    return not name.startswith(f"{SOLUTIONS_NAME}/") and PurePosixPath(name).suffix != ".md"
+    return not name.startswith(f"{SOLUTIONS}/") and PurePosixPath(name).suffix != ".md"
 
 
 def _digest(files: Iterable[tuple[str, bytes]]) -> str:
@@ -156,8 +153,8 @@ def _files(directory: Path) -> list[Path]:
     found: list[Path] = []
     for here, names, files in os.walk(directory):
         inside = Path(here)
-        if inside == directory and SOLUTIONS_NAME in names:
-            names.remove(SOLUTIONS_NAME)
+        if inside == directory and SOLUTIONS in names:
+            names.remove(SOLUTIONS)
         for name in [*names, *files]:
             path = inside / name
             mode = path.lstat().st_mode
@@ -172,10 +169,9 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _check_key(key: str, directory: Path) -> list[FormatError]:
-    suite, slash, name = key.partition("/")
-    if slash and all(_KEY_PART.fullmatch(part) and not part.endswith(".lock") for part in (suite, name)):
+    if is_problem(key):
         return []
-    what = f"`{key}` is no problem key; expected suite/name, each of letters, digits, `.`, `_` and `-`"
+    what = f"`{key}` is no problem key; expected suite/name, each of {NAME_FORM}"
     return [FormatError(what, where=shown(directory))]
 
 

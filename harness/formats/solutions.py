@@ -17,12 +17,13 @@ from pathlib import Path
 import yaml
 
 from harness.errors import ConfigurationError, FormatError
-from harness.formats.problems import SOLUTIONS_NAME, Findings
+from harness.formats.problems import Findings
 from harness.formats.schema import located, shown, validated
 from harness.formats.source_lines import Path as FieldPath
 from harness.formats.source_lines import parse_yaml
 from harness.formats.sources import MAX_SOURCE_BYTES, MAX_TOTAL_BYTES, check_entry, check_names
 from harness.formats.specs import check_fit, check_spec
+from harness.model.paths import SOLUTIONS
 from harness.model.problem import Definition
 from harness.model.solution import ParamValue, Solution, SolutionSpec
 
@@ -98,7 +99,7 @@ def place_of_another_gpu(problem: Path, target: str) -> str | None:
     Returns:
         The target whose solution it was; None where nothing was done.
     """
-    solutions = problem / SOLUTIONS_NAME
+    solutions = problem / SOLUTIONS
     if target == "cpu" or (solutions / target / SOLUTION_NAME).is_file():
         return None
     others = {found.parent.name for found in solutions.glob(f"*/{SOLUTION_NAME}")} - {"cpu"}
@@ -111,7 +112,7 @@ def place_of_another_gpu(problem: Path, target: str) -> str | None:
 
 def check_all_solutions(found: Findings) -> list[FormatError]:
     """Errors of every solution below a problem: `solutions/<target>/` and, where there is one, `baseline/`."""
-    parent = found.directory / SOLUTIONS_NAME
+    parent = found.directory / SOLUTIONS
     directories = sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
     if (found.directory / BASELINE_NAME).is_dir():
         directories.append(found.directory / BASELINE_NAME)

@@ -11,16 +11,15 @@ from pathlib import Path
 
 from harness.errors import RepositoryError
 from harness.failpoints import failpoint
-from harness.formats.ledger_heads import HEADS, with_heads_of
+from harness.formats.ledger_heads import with_heads_of
 from harness.git.checkout import Checkout, index_lines, locked_index, refresh, tree_entries
 from harness.git.environment import Git
+from harness.model.paths import HEADS, LEDGER
 from harness.workspace.files import file_lock
 
 _RETRY_S = 20.0
 _LOCK_S = 120.0
 _OLD_SCRATCH_S = 3600.0
-APPEND_ONLY = "ledger/"
-"""Files below it only ever grow: a tail that a person's reset cut off is put back with the next commit."""
 
 
 class BranchMovedError(RepositoryError):
@@ -232,8 +231,9 @@ def _written(branch: str) -> str:
 
 
 def lost_appends(writer: Writer, branch: str, tip: str) -> dict[str, str]:
-    """Append-only files whose end `tip` lacks though the harness once committed it -> the commit that has it.
+    """Return the ledger files whose end `tip` lacks though the harness once committed it -> the commit that has it.
 
+    Ledger files only ever grow.
     That happens when a person resets or force-moves the branch, or a `git stash` races with a commit: git's
     `reset --hard` puts the branch back to where it found it.
     """
@@ -242,7 +242,7 @@ def lost_appends(writer: Writer, branch: str, tip: str) -> dict[str, str]:
         return {}
     if writer.git.ask("merge-base", "--is-ancestor", written, tip).code == 0:
         return {}
-    listing = writer.git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", written, "--", APPEND_ONLY)
+    listing = writer.git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", written, "--", f"{LEDGER}/")
     paths = dict.fromkeys(path for path in listing.text.split("\0") if path)
     ours, theirs = (tree_entries(writer.git, commit_id, paths) for commit_id in (written, tip))
     lost = {}

@@ -23,13 +23,13 @@ from pathlib import Path
 from harness.errors import RepositoryError
 from harness.failpoints import failpoint
 from harness.git.environment import Git
+from harness.model.paths import LEDGER
 from harness.workspace.files import atomic_write
 
 LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.01
 _LOCK_TEXT = "kernel-harness"
 _SHOWN = 8
-_LEDGER = "ledger/"
 _HISTORY = 500
 
 Blob = str | None
@@ -150,7 +150,7 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
         want, have = wanted.get(path), present.get(path, _Entry(None, None, skipped=False))
         known: set[Blob] = {*former, want[1] if want else None}
         here = _contents(checkout.root / path, len(tip))
-        if path.startswith(_LEDGER) and not (have.blob in known and here & known):
+        if path.startswith(f"{LEDGER}/") and not (have.blob in known and here & known):
             known |= _once_held(checkout.git, tip, path)
         if have.mode == "unmerged" or have.blob not in known:
             left[path] = former

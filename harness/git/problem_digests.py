@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from harness.formats.problems import digest_of, takes_part
 from harness.git.repo import Repo
+from harness.model.paths import problem_path
 
 
 def digest_at(repo: Repo, commit: str, problem: str) -> str | None:
     """What `harness.formats.problems.problem_digest` says of the problem in a commit; None where it is not there."""
-    directory = f"problems/{problem}/"
+    directory = f"{problem_path(problem)}/"
     names = [name for name in repo.files(commit, directory.rstrip("/")) if takes_part(name[len(directory) :])]
     files = {name[len(directory) :]: data for name, data in repo.read_many(commit, names).items()}
     return digest_of(files) if files else None

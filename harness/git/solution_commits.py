@@ -16,6 +16,7 @@ from harness.git import worktrees
 from harness.git.branch_commits import resolve
 from harness.git.environment import Git
 from harness.git.worktrees import Place, Worktree
+from harness.model.paths import WORKTREE_FORM, solution_path
 from harness.workspace.directories import Workspace
 
 MAX_SOLUTION_BYTES = 16 << 20
@@ -61,7 +62,7 @@ def commit_solution(
 ) -> Submission:
     """Commit a worktree's solution on its branch; see `Repo.commit_solution`."""
     tree = _of_the_harness(workspace, worktree, problem)
-    solution = f"{tree.place.path}/solutions/{target}"
+    solution = solution_path(problem, target)
     with worktrees.locked(workspace, tree.place, "committing a solution"):
         branch = tree.branch()
         tip = resolve(git, f"refs/heads/{branch}") if branch else None
@@ -96,7 +97,7 @@ def _of_the_harness(workspace: Workspace, worktree: Path, problem: str) -> Workt
         raise RepositoryError(
             "not a worktree of the harness",
             where=str(worktree),
-            remedy="submit from workspaces/<worker>/<suite>/<name>/",
+            remedy=f"submit from {WORKTREE_FORM}",
         ) from error
     tree = worktrees.locate(workspace, Place(worker, f"{suite}/{name}"))
     if f"{suite}/{name}" != problem:

@@ -8,7 +8,6 @@ its own, so that a killed call cannot be continued. A file that exists in a work
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
 import time
@@ -21,11 +20,11 @@ from harness.failpoints import failpoint
 from harness.git.branch_commits import resolve
 from harness.git.checkout import locked_index
 from harness.git.environment import Git
+from harness.model.paths import NAME_FORM, is_problem, is_worker, parse_worktree_path, problem_path
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 
 SAVED = "refs/harness/saved/"
-_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]|\.(?![.]))*(?<!\.)(?<!\.lock)")
 _LOCK_S = 60.0
 _STALE_LOCK_S = 60.0
 _BEING_MADE = "kernel-harness: being made\n"
@@ -43,11 +42,10 @@ class Place:
     problem: str
 
     def __post_init__(self) -> None:
-        parts = (self.worker, *self.problem.split("/"))
-        if len(parts) != 3 or not all(_NAME.fullmatch(part) for part in parts):
+        if not (is_worker(self.worker) and is_problem(self.problem)):
             raise RepositoryError(
-                f"worker {self.worker!r} on problem {self.problem!r}: names are of letters, digits, `_`, `-` and `.`, "
-                "and a problem is suite/name"
+                f"worker {self.worker!r} on problem {self.problem!r}: names are of {NAME_FORM} "
+                "(a worker's has no dot), and a problem is suite/name"
             )
 
     @property
@@ -58,7 +56,7 @@ class Place:
     @property
     def path(self) -> str:
         """The problem's directory in the repository, the only one that is checked out."""
-        return f"problems/{self.problem}"
+        return problem_path(self.problem)
 
 
 @dataclass(frozen=True)
@@ -146,9 +144,9 @@ def listing(workspace: Workspace) -> list[WorktreeInfo]:
     admins = sorted((workspace.git_common_dir / "worktrees").glob(f"{_OURS}*"))
     known = {(parts[1], f"{parts[2]}/{parts[3]}") for admin in admins if len(parts := admin.name.split("+")) == 4}
     for directory in workspace.worktrees.glob("*/*/*"):
-        worker, suite, name = directory.relative_to(workspace.worktrees).parts
-        if directory.is_dir() and all(_NAME.fullmatch(part) for part in (worker, suite, name)):
-            known.add((worker, f"{suite}/{name}"))
+        place = parse_worktree_path(directory.relative_to(workspace.root).as_posix())
+        if directory.is_dir() and place and is_worker(place[0]) and is_problem(place[1]):
+            known.add(place)
     found = []
     for worker, problem in sorted(known):
         tree = locate(workspace, Place(worker, problem))

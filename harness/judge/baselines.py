@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from harness.judge.reference import Reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
+from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import (
     Baselines,
     Cost,
@@ -176,16 +176,15 @@ def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadChec
     _check(memory, side, check, 0)
     single = min(per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration) for _ in range(3))
     calls = calls_for(single, memory.capacity, calibration)
-    logs = []
+    times = []
     for _ in range(_BATCHES):
         sets.fill([memory.views(slot) for slot in range(calls)])
         with timing():
             batch = side.batch(memory, range(calls), _PATIENCE_S)
         _check(memory, side, check, calls - 1)
-        logs.append(math.log(per_call_ns(batch, calls, calibration)))
-    logs.sort()
-    middle = logs[1:-2]  # a disturbed batch is only ever longer
-    return math.exp(math.fsum(middle) / len(middle)) / 1e3
+        times.append(per_call_ns(batch, calls, calibration))
+    times.sort()
+    return geometric_mean(times[1:-2]) / 1e3  # a disturbed batch is only ever longer
 
 
 def _check(memory: Memory, side: Side, check: WorkloadCheck, slot: int) -> None:

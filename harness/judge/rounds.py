@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from harness.judge.reference import Value
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block, Entrant, Match, block, kept, wanted_width
+from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import FIRST_BLOCKS, blocks_needed
 from harness.model.verdict import Verdict
 
@@ -330,7 +330,7 @@ class Rounds:
         if self.candidate.plans:
             return
         together, theirs = (
-            math.exp(statistics.fmean(map(math.log, times)))
+            geometric_mean(times)
             for times in ([each.candidate_ns for each in blocks], [each.baseline_ns for each in blocks])
         )
         for last in (False, False, True):  # the machine may have been slow just then

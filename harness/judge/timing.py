@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from harness.judge.clock import disturbed, per_call_ns
 from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.sides import Side
+from harness.model.geometric_mean import geometric_mean
 from harness.model.verdict import Trust
 from harness.workspace.timing_lock import timing
 
@@ -85,7 +86,7 @@ def block(match: Match, fill: Callable[[int], None], check: Callable[[Match], No
         check(match)
     calibration = match.candidate.side.device.calibration
     baseline, candidate = (
-        math.exp(math.fsum(math.log(per_call_ns(batch, one.calls, calibration)) for batch in batches) / 2)
+        geometric_mean(per_call_ns(batch, one.calls, calibration) for batch in batches)
         for one, batches in zip(entrants, seen, strict=True)
     )
     both = [*seen[0], *seen[1]]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
 from harness.judge.devices.interface import Device
 from harness.judge.rounds import Tally, Timed
+from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import workload_interval
 from harness.model.judging import Variant, WorkloadResult
 from harness.model.problem import Workload
-from harness.model.verdict import Trust, Verdict
+from harness.model.verdict import Trust, Verdict, least_possible_us
 from harness.sol.score import score
 
 _GRAVEST = (Verdict.REWARD_HACK, Verdict.INVALID_REFERENCE)
 """Said first, whichever workload showed it; otherwise the first workload that failed speaks."""
 _WEAKEST = (Trust.LAUNCH_BOUND, Trust.BOUNDED, Trust.SEALED)
-CLOCK_ERROR = 0.02
-"""Share by which a latency may lie below the floor before it is held to be impossible."""
 
 
 def failed(workload: Workload, verdict: Verdict, reason: str, tally: Tally | None = None) -> WorkloadResult:
@@ -37,11 +35,6 @@ def _with_errors(result: WorkloadResult, tally: Tally) -> WorkloadResult:
     return result.model_copy(update=seen)
 
 
-def _mean_us(times_ns: Sequence[float]) -> float:
-    """Geometric mean, in microseconds."""
-    return math.exp(math.fsum(math.log(each) for each in times_ns) / len(times_ns)) / 1e3
-
-
 def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, device: Device) -> WorkloadResult:
     """A workload that passed, with its numbers; bound and score are added by `with_bounds`."""
     ratios = tuple(block.log_ratio for block in found.blocks)
@@ -49,8 +42,8 @@ def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, devi
     result = WorkloadResult(
         uuid=workload.uuid,
         verdict=Verdict.PASSED,
-        latency_us=_mean_us([block.candidate_ns for block in found.blocks]),
-        baseline_us=_mean_us([block.baseline_ns for block in found.blocks]),
+        latency_us=geometric_mean(block.candidate_ns for block in found.blocks) / 1e3,
+        baseline_us=geometric_mean(block.baseline_ns for block in found.blocks) / 1e3,
         speedup=speedup,
         speedup_ci95=interval,
         log_ratios=ratios,
@@ -73,7 +66,7 @@ def with_bounds(result: WorkloadResult, sol_us: float | None, floor_us: float | 
     update: dict[str, object] = {"sol_us": sol_us, "floor_us": floor_us}
     if sol_us is not None:
         update["score"] = score(latency, baseline, sol_us)
-    if floor_us is not None and latency < floor_us * (1 - CLOCK_ERROR):
+    if floor_us is not None and latency < least_possible_us(floor_us):
         update["verdict"] = Verdict.SUSPECT
         update["reason"] = f"{latency:.3f} us a call is below the floor of {floor_us:.3f} us that the hardware allows"
     return result.model_copy(update=update)

@@ -16,10 +16,9 @@ from typing import Any, Self
 
 from harness.git.repo import Repo
 from harness.ledger.ledger import read_records
+from harness.model.paths import ACCOUNTS
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
-
-ACCOUNTS = "ledger/accounts.yaml"
 
 
 @dataclass(frozen=True)

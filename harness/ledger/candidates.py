@@ -1,4 +1,4 @@
-"""What was tried on one problem: by anyone, judged or still under way."""
+"""Candidates: the rule which commits make one, and the candidates of one problem, judged or still under way."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from harness.formats.problems import problem_digest
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.ledger.standings import champion_of
+from harness.model.champions import champion_of
 from harness.model.config import Config
 from harness.model.entry import Entry
+from harness.model.paths import parse_agent_branch, run_branches, solution_path
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 
@@ -32,12 +33,50 @@ class TriedCandidate:
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A tree as it was committed first."""
+class CommittedCandidate:
+    """A solution tree in the first commit of a worker's branch that makes it a candidate."""
 
-    worker: str
     commit: str
-    message: str
+    tree: str
+    branch: str
+    worker: str
+    problem: str
+    at: int
+    """The commit's time, seconds since 1970."""
+    subject: str
+    """The first line of the commit's message."""
+
+
+def committed_candidates(repo: Repo, branch: str, tip: str, base: str, target: str) -> list[CommittedCandidate]:
+    """Return every candidate for `target` in the commits of a branch that `base` does not have.
+
+    A commit makes its solution tree a candidate when it changes the solution, or when it has the trailer `Worker`: a
+    submission may repeat a solution that was there before. Commits that the base lost in a reset do neither.
+
+    Args:
+        repo: the workspace's repository.
+        branch: `agents/<run>/<worker>/<suite>/<name>`; a branch of another form has no candidates.
+        tip: the branch's commit.
+        base: the coordination branch's commit, or an earlier tip of the branch.
+        target: whose solution directory.
+
+    Returns:
+        The candidates, oldest first; each tree once, with its first commit.
+    """
+    place = parse_agent_branch(branch)
+    if place is None:
+        return []
+    path = solution_path(place.problem, target)
+    found: dict[str, CommittedCandidate] = {}
+    for commit in repo.new_commits(tip, base):
+        tree = repo.tree_of(commit.id, path)
+        if tree is None or tree in found:
+            continue
+        if "Worker" in commit.trailers or all(repo.tree_of(parent, path) != tree for parent in commit.parents):
+            found[tree] = CommittedCandidate(
+                commit.id, tree, branch, place.worker, place.problem, commit.at, commit.subject
+            )
+    return list(found.values())
 
 
 @dataclass
@@ -51,8 +90,8 @@ class Tried:
     _problem: str = ""
     _digest: str = ""
     _base: str = ""
-    _committed: dict[str, tuple[str, dict[str, _Made]]] = field(default_factory=dict)
-    """Branch -> (its tip, tree -> its making): branches only grow, so what was read once need not be read again."""
+    _committed: dict[str, tuple[str, dict[str, CommittedCandidate]]] = field(default_factory=dict)
+    """Branch -> (its tip, tree -> candidate). Branches only grow, so each commit is read once."""
 
     def __post_init__(self) -> None:
         self._index = Index(self.workspace, branch=self.config.coordination_branch)
@@ -69,12 +108,12 @@ class Tried:
         made = self._trees()
         found = []
         for tree, row in judged.items():
-            verdict, message = Verdict(row.verdict or Verdict.RUNTIME_ERROR), made[tree].message if tree in made else ""
+            verdict, message = Verdict(row.verdict or Verdict.RUNTIME_ERROR), made[tree].subject if tree in made else ""
             worker, commit = row.worker or "", row.commit or ""
             found.append(TriedCandidate(tree, worker, verdict, row.speedup, row.reason, commit, message))
         waiting = {tree: each for tree, each in made.items() if tree not in judged}
         under_way = (
-            TriedCandidate(tree, each.worker, None, commit=each.commit, message=each.message)
+            TriedCandidate(tree, each.worker, None, commit=each.commit, message=each.subject)
             for tree, each in waiting.items()
         )
         return (*found, *under_way)
@@ -99,7 +138,7 @@ class Tried:
         champion = self._champion()
         if champion is None or champion.commit is None:
             return False
-        path = f"problems/{self._problem}/solutions/{self.target}"
+        path = solution_path(self._problem, self.target)
         if not self.repo.has_object(champion.commit):
             raise ConfigurationError(
                 f"the champion's commit {champion.commit} is gone",
@@ -122,19 +161,16 @@ class Tried:
         rows = self._index.rows(self._problem, target=self.target, kind="evaluation")
         return [row for row in rows if row.problem_digest == self._digest]
 
-    def _trees(self) -> dict[str, _Made]:
-        """Tree -> its making, of every candidate on the run's branches."""
-        path = f"problems/{self._problem}/solutions/{self.target}"
-        for branch, tip in self.repo.branches(f"agents/{self.config.run}/").items():
-            if not branch.endswith(f"/{self._problem}"):
+    def _trees(self) -> dict[str, CommittedCandidate]:
+        """Tree -> candidate, of every candidate on the run's branches."""
+        for branch, tip in self.repo.branches(run_branches(self.config.run)).items():
+            place = parse_agent_branch(branch)
+            if place is None or place.problem != self._problem:
                 continue
             known_tip, trees = self._committed.get(branch, (self._base, {}))
             if known_tip == tip:
                 continue
-            worker = branch.split("/")[2]
-            for commit in self.repo.new_commits(tip, known_tip):
-                tree = self.repo.tree_of(commit.id, path)
-                if tree:
-                    trees.setdefault(tree, _Made(worker, commit.id, commit.subject))
+            for each in committed_candidates(self.repo, branch, tip, known_tip, self.target):
+                trees.setdefault(each.tree, each)
             self._committed[branch] = (tip, trees)
         return {tree: made for _, trees in self._committed.values() for tree, made in trees.items()}

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from harness.errors import AnswerIsNo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.ledger.standings import champion_of, rank
+from harness.model.champions import champion_of, rank
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind, Trust, Verdict
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCandidate:
     """A candidate's evaluation and, where there is one, the confirmation that counts in its place."""
 
     evaluation: Entry
@@ -32,28 +32,14 @@ class Measured:
         return self.evaluation.candidate.tree if self.evaluation.candidate else ""
 
 
-def lower_bound(entry: Entry) -> float | None:
-    """The lower bound of an entry's speed-up; None where it has none."""
-    return entry.summary.speedup_ci95[0] if entry.summary and entry.summary.speedup_ci95 else None
-
-
-class Bounds:
-    """An entry as the champion's rules look at it (`harness.ledger.standings.Measured`)."""
-
-    def __init__(self, entry: Entry) -> None:
-        self.verdict: str | None = entry.verdict
-        self.trust: str | None = entry.trust
-        self.low = lower_bound(entry)
-
-
-def champion(index: Index, problem: str, digest: str, target: str, run: str | None = None) -> Measured | None:
+def champion(index: Index, problem: str, digest: str, target: str, run: str | None = None) -> MeasuredCandidate | None:
     """The confirmed champion of a problem as it is now; of a run, or of all runs together."""
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.CONFIRMATION))
     found = champion_of(row for row in rows if row.problem_digest == digest)
     return None if found is None else _measured(index, found)
 
 
-def measured(index: Index, problem: str, tree: str, target: str) -> Measured | None:
+def measured(index: Index, problem: str, tree: str, target: str) -> MeasuredCandidate | None:
     """What the ledger says of one tree: its best confirmation, or else its latest evaluation."""
     rows = [row for row in index.rows(problem, target=target) if row.tree == tree]
     confirmed = [row for row in rows if row.kind == EntryKind.CONFIRMATION and row.verdict == Verdict.PASSED]
@@ -63,7 +49,7 @@ def measured(index: Index, problem: str, tree: str, target: str) -> Measured | N
     return _measured(index, evaluations[-1]) if evaluations else None
 
 
-def unconfirmed_better(index: Index, than: Measured) -> Row | None:
+def unconfirmed_better(index: Index, than: MeasuredCandidate) -> Row | None:
     """An evaluation that says more than the champion's confirmation and has none of its own yet."""
     entry = than.counts
     rows = index.rows(entry.problem, target=entry.target, kind=str(EntryKind.EVALUATION))
@@ -74,7 +60,7 @@ def unconfirmed_better(index: Index, than: Measured) -> Row | None:
         if row.problem_digest == entry.problem_digest
         and row.verdict == Verdict.PASSED
         and row.seq not in cited
-        and rank(row) > rank(Bounds(entry))
+        and rank(row) > rank(entry)
     ]
     return max(better, key=rank, default=None)
 
@@ -103,18 +89,23 @@ def why_none(index: Index, problem: str, digest: str, target: str, run: str | No
             "measurement has not been made yet",
             remedy=f"see `harness log {problem}`; a running `harness start` confirms what is faster",
         )
-    best = max(confirmations, key=lambda row: row.low or 0.0)
-    said = f"{best.verdict}, lower bound {best.low:.3f}x" if best.low is not None else str(best.verdict)
+    best = max(confirmations, key=lambda row: row.speedup_ci95_low or 0.0)
+    low = best.speedup_ci95_low
+    said = f"{best.verdict}, lower bound {low:.3f}x" if low is not None else str(best.verdict)
     return AnswerIsNo(f"no confirmation of {about} shows a speed-up: the best is seq {best.seq}, {said}")
 
 
-def _measured(index: Index, row: Row) -> Measured | None:
+def _measured(index: Index, row: Row) -> MeasuredCandidate | None:
     entry = index.entry(row.problem, row.seq)
     if entry is None:
         return None
     confirmation = entry if entry.kind is EntryKind.CONFIRMATION else None
     evaluation = index.entry(row.problem, entry.cites) if confirmation and entry.cites else entry
-    return None if evaluation is None else Measured(evaluation, confirmation, hash_in(index, row.problem, row.seq))
+    return (
+        None
+        if evaluation is None
+        else MeasuredCandidate(evaluation, confirmation, hash_in(index, row.problem, row.seq))
+    )
 
 
 def hash_in(index: Index, problem: str, seq: int) -> str:

@@ -16,13 +16,12 @@ from importlib import resources
 from harness.errors import FormatError
 from harness.git.repo import Repo
 from harness.model.assignment import Assignment
+from harness.model.paths import is_problem, is_worker
 from harness.workspace.directories import COORDINATION_NAME
 
 SECTIONS = ("assignments", "standings", "notes")
 _STATES = ("active", "pinned", "paused")
 _HEADER = ("worker", "problem", "state", "wanted")
-_WORKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-_PROBLEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _RULE = re.compile(r"\s*:?-+:?\s*")
 NOBODY = "-"
 """The worker of a paused row: the pause is of the problem."""
@@ -197,9 +196,9 @@ def _row(cells: list[str], at: str) -> Assignment:
     worker, problem, state, wanted = cells
     if state not in _STATES:
         raise FormatError(f"the state is `{state}`; expected one of {', '.join(_STATES)}", where=at)
-    if not (_WORKER.fullmatch(worker) or (worker == NOBODY and state == "paused")):
+    if not (is_worker(worker) or (worker == NOBODY and state == "paused")):
         raise FormatError(f"`{worker}` is no worker's name; expected letters and digits, such as w01", where=at)
-    if not _PROBLEM.fullmatch(problem):
+    if not is_problem(problem):
         raise FormatError(f"`{problem}` is no problem's key; expected suite/name", where=at)
     return Assignment(worker=worker, problem=problem, state=state, wanted=wanted)  # type: ignore[arg-type] # checked above
 

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ConfigurationError, RepositoryError
-from harness.formats.ledger_heads import HEADER, HEADS
+from harness.formats.ledger_heads import HEADER
 from harness.git.environment import Git, clean_environment, options, run_git
 from harness.git.repo import Repo
 from harness.ledger.coordination import default_text
+from harness.model.paths import HEADS, PROBLEMS, WORKTREES
 from harness.workspace.configuration import DEFAULT_YAML
 from harness.workspace.directories import CONFIG_NAME, COORDINATION_NAME, Workspace
 from harness.workspace.starter_problems import SUITE, shipped_files
 
-_IGNORED = ("/workspaces/", "/.harness/")
+_IGNORED = (f"/{WORKTREES}/", "/.harness/")
 _BRANCH = "main"
 
 
@@ -55,7 +56,7 @@ def create_workspace(directory: Path, *, starter: bool) -> Creation:
     if ignore is not None:
         wanted[".gitignore"] = ignore
     added = sorted(wanted)
-    suite = f"problems/{SUITE}"
+    suite = f"{PROBLEMS}/{SUITE}"
     if starter and not (root / suite).exists():
         wanted |= {f"{suite}/{name}": content for name, content in shipped_files().items()}
         added.append(f"{suite}/")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
@@ -14,6 +13,7 @@ from harness.errors import LedgerError
 from harness.formats.ledger_documents import parse
 from harness.formats.ledger_versions import in_newest_format
 from harness.model.entry import Entry
+from harness.model.geometric_mean import geometric_mean
 
 # Our writer puts each top-level key at the start of a line and never breaks a string, so a block ends at the next key.
 _WORKLOADS = re.compile(rb"^workloads:\n(?:[- ].*\n)*", re.MULTILINE)
@@ -46,9 +46,9 @@ class Row:
     reason: str | None = None
     trust: str | None = None
     speedup: float | None = None
-    low: float | None = None
+    speedup_ci95_low: float | None = None
     """Lower bound of the speed-up's 95 % interval."""
-    high: float | None = None
+    speedup_ci95_high: float | None = None
     score: float | None = None
     passed: int | None = None
     of: int | None = None
@@ -80,7 +80,7 @@ def row_of(raw: bytes, where: str) -> Row:
     document = in_newest_format(parse(head, where), where)
     if "workloads" in document:  # not as our writer lays it out: read it whole
         return _row_of_entry(document, where)
-    times = {name: _mean([float(text) for text in pattern.findall(numbers)]) for name, pattern in _TIME.items()}
+    times = {name: _mean_time([float(text) for text in pattern.findall(numbers)]) for name, pattern in _TIME.items()}
     return _row(document, where, **times)
 
 
@@ -90,7 +90,7 @@ def _row_of_entry(document: Mapping[str, Any], where: str) -> Row:
     except ValidationError as error:
         raise LedgerError(f"not a ledger entry: {error}", where=where) from error
     times = {
-        name: _mean([time for time in (getattr(work, name) for work in entry.workloads) if time is not None])
+        name: _mean_time([time for time in (getattr(work, name) for work in entry.workloads) if time is not None])
         for name in ("latency_us", "baseline_us")
     }
     return _row(document, where, **times)
@@ -103,15 +103,15 @@ def _row(document: Mapping[str, Any], where: str, *, latency_us: float | None, b
         low, high = summary.get("speedup_ci95") or (None, None)
         if baseline_us is None and baselines:
             fastest = [[time for time in variants.values() if time is not None] for variants in baselines.values()]
-            baseline_us = _mean([min(times) for times in fastest if times])
+            baseline_us = _mean_time([min(times) for times in fastest if times])
         values: dict[str, Any] = {
             **{name: document[name] for name in ("problem", "seq", "kind", "run", "target", "problem_digest", "at")},
             **{name: document.get(name) for name in ("cites", "judge_protocol", "verdict", "reason", "trust", "note")},
             **{name: candidate.get(name) for name in ("commit", "tree", "branch", "worker", "language")},
             **{name: summary.get(name) for name in ("speedup", "score", "passed", "of")},
             "judge": (document.get("environment") or {}).get("judge"),
-            "low": low,
-            "high": high,
+            "speedup_ci95_low": low,
+            "speedup_ci95_high": high,
             "baseline_us": baseline_us,
             "latency_us": latency_us,
             "cost_s": float(cost.get("build_s", 0)) + float(cost.get("judge_s", 0)) if cost else None,
@@ -121,8 +121,6 @@ def _row(document: Mapping[str, Any], where: str, *, latency_us: float | None, b
         raise LedgerError(f"not a ledger entry: {error!r}", where=where) from error
 
 
-def _mean(times: list[float]) -> float | None:
-    """Geometric mean; None of nothing or of a time that is none."""
-    if not times or min(times) <= 0:
-        return None
-    return math.exp(math.fsum(map(math.log, times)) / len(times))
+def _mean_time(times: list[float]) -> float | None:
+    """Return the geometric mean; None without times, or with one that is not positive."""
+    return geometric_mean(times) if times and min(times) > 0 else None

@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import Document, split
-from harness.formats.ledger_heads import LEDGER
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of, row_values
-from harness.ledger.ledger import problem_of
 from harness.ledger.spool import read_all, signature
+from harness.model.paths import LEDGER, parse_ledger_file
 from harness.workspace.directories import Workspace
 
 SCHEMA = "kernel-harness index 2"
@@ -23,7 +22,7 @@ Progress = Callable[[int, int], None]
 _BATCH = 500
 _NOTHING = hashlib.sha256().hexdigest()
 _TYPES = dict.fromkeys(("seq", "cites", "judge_protocol", "passed", "of"), "INTEGER") | dict.fromkeys(
-    ("speedup", "low", "high", "score", "baseline_us", "latency_us", "cost_s"), "REAL"
+    ("speedup", "speedup_ci95_low", "speedup_ci95_high", "score", "baseline_us", "latency_us", "cost_s"), "REAL"
 )
 _COLUMNS = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in ROW_FIELDS)
 _MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 4))
@@ -38,7 +37,7 @@ CREATE INDEX by_tree ON entries (tree);
 CREATE INDEX by_run ON entries (run, target);
 CREATE INDEX by_time ON entries (at);
 CREATE INDEX standing ON entries (
-  kind, problem, seq, target, run, verdict, worker, speedup, low, cost_s, form, candidate
+  kind, problem, seq, target, run, verdict, worker, speedup, speedup_ci95_low, cost_s, form, candidate
 );
 CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
 """
@@ -59,7 +58,7 @@ def update(
     """
     # The spools first: what a flush moves to the branch meanwhile is then seen twice, never not at all.
     state = {"spool": signature(workspace.spool)}
-    spooled = [(problem, record) for record in read_all(workspace.spool) if (problem := problem_of(record.file))]
+    spooled = [(problem, record) for record in read_all(workspace.spool) if (problem := parse_ledger_file(record.file))]
     state["tip"] = repo.tip(branch)
     filling = _Filling(database)
     filling.branch(repo, branch, state["tip"], progress)
@@ -88,7 +87,7 @@ class _Filling:
         A file whose end a person's reset cut off keeps its rows: the harness' next commit puts the end back.
         """
         known = {file: rest for file, *rest in self._database.execute("SELECT file, blob, bytes, digest FROM files")}
-        present = {file: blob for file, blob in repo.blobs(tip, LEDGER).items() if problem_of(file)}
+        present = {file: blob for file, blob in repo.blobs(tip, LEDGER).items() if parse_ledger_file(file)}
         shorter = {file for file, (_, size, _) in known.items() if file not in present or present[file].bytes < size}
         cut_off = shorter.intersection(repo.lost_appends(branch)) if shorter else set()
         for file in known.keys() - present.keys() - cut_off:
@@ -107,7 +106,7 @@ class _Filling:
                 self._forget(file, f"{file} was rewritten, not appended to: `harness audit` says where")
                 start, read = 0, hashlib.sha256()
             for document in split(content, file, start=start):
-                self._add(problem_of(file) or "", file, document, committed=True)
+                self._add(parse_ledger_file(file) or "", file, document, committed=True)
                 done += len(document.raw)
                 if len(self._rows) >= _BATCH:
                     self.write()
@@ -155,7 +154,7 @@ class _Filling:
         self._bodies.append((problem, row.seq, zlib.compress(document.raw, 1)))
 
     def _forget(self, file: str, message: str) -> None:
-        problem = problem_of(file)
+        problem = parse_ledger_file(file)
         self.messages.append(message)
         self._database.execute("DELETE FROM files WHERE file = ?", (file,))
         self._database.execute("DELETE FROM entries WHERE problem = ? AND committed = 1", (problem,))

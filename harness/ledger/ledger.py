@@ -8,7 +8,6 @@ Two writers exist and never write the same file: the daemon (`ledger/<suite>/<na
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 import time
 from collections import Counter
@@ -22,8 +21,6 @@ from harness.errors import LedgerError
 from harness.failpoints import failpoint
 from harness.formats.ledger_documents import Document, header, parse, render_entry, split
 from harness.formats.ledger_heads import (
-    HEADS,
-    LEDGER,
     Head,
     head_of,
     heads_format,
@@ -36,32 +33,13 @@ from harness.git.branch_commits import Change, Read
 from harness.git.repo import Repo
 from harness.ledger.spool import Record, Spool, read_all, read_segment, record_of, still_to_commit
 from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft, stamp
+from harness.model.paths import HEADS, LEDGER, is_planner_file, ledger_file
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 
 Writer = Literal["daemon", "planner"]
 _FLUSH_EVERY_S = 60.0
-_PLANNERS = re.compile(r"ledger/(decisions|accounts|lessons/[A-Za-z0-9][A-Za-z0-9._/-]*)\.yaml")
-_PROBLEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEDGERS_OWN = ("format", "seq", "prev", "at")
-
-
-def ledger_file(problem: str) -> str:
-    """The ledger file of a problem, relative to the repository's root.
-
-    Raises:
-        LedgerError: the key is not `suite/name`, or its suite is the lessons' directory.
-    """
-    if not _PROBLEM.fullmatch(problem) or problem.startswith("lessons/"):
-        raise LedgerError(f"`{problem}` cannot have a ledger file: a problem's key is `suite/name`")
-    return f"{LEDGER}/{problem}.yaml"
-
-
-def problem_of(file: str) -> str | None:
-    """The problem whose entries a ledger file holds; None for the planner's files and heads.yaml."""
-    key = file.removeprefix(f"{LEDGER}/").removesuffix(".yaml")
-    is_problems = file == f"{LEDGER}/{key}.yaml" and _PROBLEM.fullmatch(key) and not key.startswith("lessons/")
-    return key if is_problems else None
 
 
 def utc_now() -> datetime:
@@ -155,7 +133,7 @@ class Ledger:
         Raises:
             LedgerError: not one of those files, or as for `append`.
         """
-        if self._writer != "planner" or not _PLANNERS.fullmatch(file) or ".." in file:
+        if self._writer != "planner" or not is_planner_file(file):
             raise LedgerError(f"the {self._writer} does not write {file}")
         taken = [key for key in _LEDGERS_OWN if key in record]
         if taken:

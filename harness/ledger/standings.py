@@ -1,30 +1,20 @@
-"""What the ledger says about every problem right now, and the rules that make a champion. From the index alone."""
+"""Standings: the present state of every problem, computed from the index alone."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.index_filling import short_id
-from harness.ledger.ledger import problem_of
+from harness.model.champions import champion_of
+from harness.model.paths import parse_ledger_file
 from harness.model.verdict import EntryKind, Trust, Verdict
-
-
-class Measured(Protocol):
-    """What the rules look at: a `Row` of the index."""
-
-    @property
-    def verdict(self) -> str | None: ...  # noqa: D102
-    @property
-    def trust(self) -> str | None: ...  # noqa: D102
-    @property
-    def low(self) -> float | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -71,37 +61,6 @@ class Standing:
     """Of every kind."""
 
 
-def rank(measured: Measured) -> tuple[bool, float]:
-    """The order of PASSED measurements: by the interval's lower bound, every launch-bound one below all others.
-
-    Bounded and sealed numbers compare as they are: each is a ratio of two measurements by the same clock. One rule of
-    order for all three is needed because "a launch-bound number never outranks a sealed one" alone would go in circles
-    (sealed 1.2 > launch-bound 3.0 > bounded 2.0 > sealed 1.2).
-    """
-    return measured.trust != Trust.LAUNCH_BOUND, measured.low if measured.low is not None else 0.0
-
-
-def needs_confirmation(evaluation: Measured, champion: Measured | None) -> bool:
-    """Is this evaluation worth a second, fresh one: PASSED, surely faster than the baseline and than the champion?"""
-    return is_new_champion(evaluation, champion)
-
-
-def is_new_champion(confirmation: Measured, champion: Measured | None) -> bool:
-    """Does this confirmation make a champion: PASSED, its lower bound above 1 and above the champion's?"""
-    if confirmation.verdict != Verdict.PASSED or confirmation.low is None or confirmation.low <= 1.0:
-        return False
-    return champion is None or rank(confirmation) > rank(champion)
-
-
-def champion_of(confirmations: Iterable[Row]) -> Row | None:
-    """The champion among a problem's confirmations (one target, one run, one digest); the earliest of equals."""
-    champion: Row | None = None
-    for confirmation in sorted(confirmations, key=lambda row: row.seq):
-        if is_new_champion(confirmation, champion):
-            champion = confirmation
-    return champion
-
-
 def standings(
     index: Index, problems: Sequence[str], target: str | None = None, run: str | None = None
 ) -> tuple[Standing, ...]:
@@ -135,7 +94,7 @@ def standings(
 
 def known_problems(index: Index) -> list[str]:
     """Every problem that has entries, of whichever run."""
-    committed = (problem_of(str(file)) for (file,) in index.query("SELECT file FROM files"))
+    committed = (parse_ledger_file(str(file)) for (file,) in index.query("SELECT file FROM files"))
     spooled = (str(problem) for (problem,) in index.query("SELECT DISTINCT problem FROM entries WHERE committed = 0"))
     return sorted({*filter(None, committed), *spooled})
 
@@ -156,7 +115,7 @@ class _Evaluations(NamedTuple):
     verdict: tuple[str, ...] = ()
     worker: tuple[str | None, ...] = ()
     speedup: tuple[float | None, ...] = ()
-    low: tuple[float | None, ...] = ()
+    speedup_ci95_low: tuple[float | None, ...] = ()
     cost_s: tuple[float | None, ...] = ()
     form: tuple[int, ...] = ()
     """`short_id` of the problem's digest."""
@@ -205,7 +164,7 @@ def _gains_and_best(made: _Evaluations, form: int | None) -> tuple[tuple[Gain, .
     """
     gains: list[Gain] = []
     best, highest, mark = None, 0.0, 0.0
-    each = zip(made.seq, made.verdict, made.worker, made.speedup, made.low, made.form, strict=True)
+    each = zip(made.seq, made.verdict, made.worker, made.speedup, made.speedup_ci95_low, made.form, strict=True)
     for number, (seq, verdict, worker, speedup, low, its_form) in enumerate(each, 1):
         if speedup is None or speedup <= mark or verdict != _PASSED or its_form != form:
             continue

@@ -54,7 +54,8 @@ def speedup(row: Row) -> str:
     """`1.38x [1.36, 1.40]`, as far as the row has it; how far to trust it where that is less than usual."""
     if row.speedup is None:
         return "-"
-    interval = f" [{row.low:.3f}, {row.high:.3f}]" if row.low is not None and row.high is not None else ""
+    low, high = row.speedup_ci95_low, row.speedup_ci95_high
+    interval = f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
     return f"{row.speedup:.3f}x{interval}{' launch-bound' if row.trust == 'launch-bound' else ''}"
 
 
@@ -90,7 +91,7 @@ def _candidate(row: Row | None) -> dict[str, Any] | None:
         "worker": row.worker,
         "latency_us": row.latency_us,
         "speedup": row.speedup,
-        "speedup_ci95": None if row.low is None else [row.low, row.high],
+        "speedup_ci95": None if row.speedup_ci95_low is None else [row.speedup_ci95_low, row.speedup_ci95_high],
         "score": row.score,
         "trust": row.trust,
         "at": row.at,

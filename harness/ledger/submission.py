@@ -16,6 +16,7 @@ from harness.failpoints import failpoint
 from harness.formats.solutions import load_solution
 from harness.git.repo import Repo, Submission
 from harness.model.entry import Entry
+from harness.model.paths import WORKTREE_FORM, parse_worktree_path, solution_path
 from harness.model.solution import Language
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import Changes
@@ -47,21 +48,20 @@ def locate(start: Path | None = None) -> Place:
             continue
         # The repository that a worktree belongs to has its workspace where its own checkout is.
         root = Workspace(directory).git_common_dir.parent
-        if marker.is_file() and directory.is_relative_to(root / "workspaces"):
-            parts = directory.relative_to(root / "workspaces").parts
-            if len(parts) == 3:
-                worker, suite, name = parts
-                return Place(Workspace(root), directory, worker, f"{suite}/{name}")
+        if marker.is_file() and directory.is_relative_to(root):
+            place = parse_worktree_path(directory.relative_to(root).as_posix())
+            if place is not None:
+                return Place(Workspace(root), directory, *place)
         break
     raise ConfigurationError(
         f"{here} is not inside a worker's worktree",
-        remedy="change into workspaces/<worker>/<suite>/<name>/ of a workspace and submit from there",
+        remedy=f"change into {WORKTREE_FORM} of a workspace and submit from there",
     )
 
 
 def solution_dir(worktree: Path, problem: str, target: str) -> Path:
     """Where the solution stands in a worktree."""
-    return worktree / "problems" / problem / "solutions" / target
+    return worktree / solution_path(problem, target)
 
 
 def trailers(

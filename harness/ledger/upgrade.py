@@ -13,13 +13,13 @@ from typing import get_args
 
 from harness.failpoints import failpoint
 from harness.formats.ledger_documents import Document, split
-from harness.formats.ledger_heads import HEADS, LEDGER
 from harness.git.branch_commits import Change, Read
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Writer, documents_change, ledger_format
 from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit
 from harness.model.entry import LEDGER_FORMAT
+from harness.model.paths import HEADS, LEDGER
 from harness.workspace.directories import CONFIG_NAME, Workspace
 from harness.workspace.files import file_lock
 

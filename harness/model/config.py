@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
+from harness.model.paths import NAME_FORM, is_run
 from harness.model.solution import Language
 
 Positive = Annotated[int, Field(gt=0)]
@@ -117,10 +119,16 @@ class JudgeConfig(_Section):
         return self.half_width_cpu if target == "cpu" else self.half_width_gpu
 
 
+def _checked_run(run: str) -> str:
+    if not is_run(run):
+        raise PydanticCustomError("run_name", "a name of {form}", {"form": NAME_FORM})
+    return run
+
+
 class Config(_Section):
     """Every key of harness.yaml with its default."""
 
-    run: str = Field(default="main", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    run: Annotated[str, AfterValidator(_checked_run)] = "main"
     coordination_branch: str = "main"
     target: str | None = None
     """null: the device's own (`cpu`, `h200` ...)."""

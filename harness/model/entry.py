@@ -98,6 +98,11 @@ class Entry(EntryDraft):
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
     """A `stamp`, never before the previous entry's."""
 
+    @property
+    def speedup_ci95_low(self) -> float | None:
+        """Lower bound of the 95 % interval of the speed-up; None where the entry has none."""
+        return self.summary.speedup_ci95[0] if self.summary and self.summary.speedup_ci95 else None
+
 
 _PARTS: dict[EntryKind, tuple[str, ...]] = {
     EntryKind.EVALUATION: ("candidate", "environment", "judge_protocol", "verdict", "summary"),

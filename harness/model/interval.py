@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import Summary, WorkloadResult
 from harness.model.verdict import Verdict
 
@@ -94,8 +95,8 @@ def summarise(workloads: Sequence[WorkloadResult]) -> Summary:
     if all(len(workload.log_ratios) > 1 for workload in workloads):
         speedup, interval = summary_interval([workload.log_ratios for workload in workloads])
         return summary.model_copy(update={"speedup": speedup, "speedup_ci95": interval, "score": mean_score})
-    logs = [math.log(workload.speedup) for workload in workloads if workload.speedup is not None]
-    return summary.model_copy(update={"speedup": math.exp(math.fsum(logs) / len(logs)), "score": mean_score})
+    speedup = geometric_mean(workload.speedup for workload in workloads if workload.speedup is not None)
+    return summary.model_copy(update={"speedup": speedup, "score": mean_score})
 
 
 def summary_interval(workloads: Sequence[Sequence[float]]) -> tuple[float, tuple[float, float]]:

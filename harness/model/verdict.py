@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+CLOCK_ERROR = 0.02
+"""Share by which a latency may be below the hardware's floor: the error of the clocks."""
+
+
+def least_possible_us(floor_us: float) -> float:
+    """Return the latency in microseconds below which a measurement is impossible, from the hardware's floor."""
+    return floor_us * (1 - CLOCK_ERROR)
+
 
 class Verdict(StrEnum):
     """What one evaluation decided."""

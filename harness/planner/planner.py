@@ -20,7 +20,7 @@ from harness.failpoints import failpoint
 from harness.formats.problems import problem_names
 from harness.git.branch_commits import Change
 from harness.git.repo import Repo
-from harness.ledger.accounts import ACCOUNTS, drop, kept, recorded
+from harness.ledger.accounts import drop, kept, recorded
 from harness.ledger.coordination import parse, read_text, render
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger, read_records
@@ -29,6 +29,7 @@ from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import markdown, speedup
 from harness.model.assignment import Assignment
 from harness.model.config import Config
+from harness.model.paths import ACCOUNTS, DECISIONS, LESSONS, PROBLEMS, is_lessons_file, lessons_file
 from harness.model.process_status import PlannerStatus
 from harness.planner.advice import Adviser
 from harness.planner.facts import inputs_of, worker_facts
@@ -39,7 +40,6 @@ from harness.workspace.files import file_lock
 from harness.workspace.notes import drop_note, waiting_notes
 from harness.workspace.status import is_worker_status, read_worker_status, write_status
 
-DECISIONS = "ledger/decisions.yaml"
 LOOK_EVERY_S = 10.0
 """How often everything is looked at without a reason."""
 STANDINGS_EVERY_S = 30.0
@@ -142,8 +142,8 @@ class _Planner:
         found: list[dict[str, object]] = []
         tip = self._repo.tip(self._branch)
         waiting = {record.file for record in read_all(self._workspace.spool)}  # a file may have no commit yet
-        lessons = {file for file in waiting if file.startswith("ledger/lessons/")}
-        for file in sorted({*self._repo.files(tip, "ledger/lessons"), *lessons}):
+        lessons = {file for file in waiting if is_lessons_file(file)}
+        for file in sorted({*self._repo.files(tip, LESSONS), *lessons}):
             found += read_records(self._workspace, self._repo, file, branch=self._branch)
         return found
 
@@ -194,7 +194,7 @@ class _Planner:
 
     def _standings(self) -> tuple[Standing, ...]:
         tip = self._repo.tip(self._branch)
-        names = problem_names(self._repo.files(tip, "problems"), self._config.problems)
+        names = problem_names(self._repo.files(tip, PROBLEMS), self._config.problems)
         table = standings(self._index, names, self._target, self._config.run)
         self._confirmed = {one.problem: speedup(one.champion) for one in table if one.champion}
         return table
@@ -264,7 +264,7 @@ class _Planner:
             if note.id not in self._recorded:
                 record = {**asdict(note), "left": note.at}
                 record.pop("at")
-                self._ledger.append_record(f"ledger/lessons/{note.problem}.yaml", record)
+                self._ledger.append_record(lessons_file(note.problem), record)
                 self._recorded.add(note.id)
                 failpoint("planner.note_recorded")
             drop_note(self._workspace, note)

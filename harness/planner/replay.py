@@ -11,7 +11,7 @@ from harness.errors import LedgerError
 from harness.git.repo import Repo
 from harness.ledger.ledger import read_records
 from harness.model.config import Config
-from harness.planner.planner import DECISIONS
+from harness.model.paths import DECISIONS
 from harness.planner.policies import POLICIES
 from harness.planner.policy import NAME, Decision, PolicyInputs, decide, value
 from harness.workspace.directories import Workspace

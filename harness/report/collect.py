@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,10 +19,10 @@ from harness.ledger.index import Index
 from harness.ledger.ledger import read_documents, read_records
 from harness.ledger.standings import Standing, standings
 from harness.model.entry import Entry
+from harness.model.geometric_mean import geometric_mean
+from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.verdict import Trust, Verdict
 
-DECISIONS = "ledger/decisions.yaml"
-ACCOUNTS = "ledger/accounts.yaml"
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
 """A decision's inputs: by far its longest part, and not shown."""
 _MOST_DOTS = 400
@@ -154,8 +154,8 @@ def _problem(
         "bound_us": _short(_bound(entry)),
         "latency_us": _short(shown.latency_us) if shown else None,
         "speedup": _short(shown.speedup) if shown else None,
-        "low": _short(shown.low) if shown else None,
-        "high": _short(shown.high) if shown else None,
+        "low": _short(shown.speedup_ci95_low) if shown else None,
+        "high": _short(shown.speedup_ci95_high) if shown else None,
         "score": _short(shown.score) if shown else None,
         "trust": shown.trust if shown else None,
         "seq": shown.seq if shown else None,
@@ -177,7 +177,7 @@ def _problem(
 def _bound(entry: Entry | None) -> float | None:
     """Geometric mean of the workloads' speed-of-light bounds, where each has one."""
     bounds = [one.sol_us for one in entry.workloads if one.sol_us] if entry else []
-    return _mean(bounds) if entry and bounds and len(bounds) == len(entry.workloads) else None
+    return geometric_mean(bounds) if entry and bounds and len(bounds) == len(entry.workloads) else None
 
 
 def _against(index: Index, standing: Standing, target: str, champion: Entry | None) -> Json:
@@ -201,7 +201,7 @@ def _against(index: Index, standing: Standing, target: str, champion: Entry | No
             if workload.speedup and name in times and workload.variant in times:
                 ratios.append(times[name] / times[workload.variant] * workload.speedup)
         if ratios and len(ratios) == len(champion.workloads):
-            found[name] = _short(_mean(ratios))
+            found[name] = _short(geometric_mean(ratios))
     return found
 
 
@@ -216,12 +216,12 @@ def _headline(shown: list[Json], table: Sequence[Standing], accounts: list[Json]
     return {
         "problems": len(shown),
         "confirmed": len(confirmed),
-        "geomean": _short(_mean(speedups)) if speedups else None,
-        "geomean_confirmed": _short(_mean([one["speedup"] for one in confirmed])) if confirmed else None,
+        "geomean": _short(geometric_mean(speedups)) if speedups else None,
+        "geomean_confirmed": _short(geometric_mean([one["speedup"] for one in confirmed])) if confirmed else None,
         "above_2": sum(one["speedup"] > 2 for one in confirmed),
         "median_score": _short(statistics.median(scores)) if scores else None,
-        "against_agent": [_short(_mean(agents)), len(agents)] if agents else None,
-        "against_eager": [_short(_mean(eager)), len(eager)] if eager else None,
+        "against_agent": [_short(geometric_mean(agents)), len(agents)] if agents else None,
+        "against_eager": [_short(geometric_mean(eager)), len(eager)] if eager else None,
         "evaluations": sum(one.evaluations for one in table),
         "duplicates": sum(one.duplicates for one in table),
         "device_hours": round(sum(one.cost_s for one in table) / 3600, 3),
@@ -282,12 +282,6 @@ def _verdicts(made: dict[str, list[_Evaluation]]) -> Json:
 def _thinned(dots: list[tuple[float, float]]) -> list[tuple[float, float]]:
     stride = math.ceil(len(dots) / _MOST_DOTS) if dots else 1
     return dots[::stride]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Geometric mean."""
-    logs = [math.log(value) for value in values if value]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def _short(value: float | None) -> float | None:

@@ -34,11 +34,6 @@ class WinBranch:
     """False where it stood there already."""
 
 
-def win_branch_name(run: str, problem: str, target: str, *, one_target: bool) -> str:
-    """`win/<run>/<suite>/<name>`, and `@<target>` after it where a run has several targets."""
-    return f"win/{run}/{problem}{'' if one_target else f'@{target}'}"
-
-
 def make_win_branch(
     repo: Repo, name: str, base: str, place: str, tree: str, message: str, *, replace: bool = False
 ) -> WinBranch:

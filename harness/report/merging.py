@@ -12,10 +12,11 @@ from harness.errors import AnswerIsNo, ConfigurationError, LedgerError, Reposito
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
-from harness.ledger.champions import Measured, champion, unconfirmed_better, why_none
+from harness.ledger.champions import MeasuredCandidate, champion, unconfirmed_better, why_none
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.ledger.standings import known_targets
+from harness.model.paths import merge_branch, solution_path
 from harness.report.merge_branches import (
     WinBranch,
     default_branch,
@@ -24,7 +25,6 @@ from harness.report.merge_branches import (
     remotes,
     text_of,
     web_address,
-    win_branch_name,
 )
 from harness.report.proof_text import ENTRY_TRAILER, message, proof_text, subject
 
@@ -36,7 +36,7 @@ _CITED = re.compile(rf"^{ENTRY_TRAILER}: \S+ seq (\d+) ", re.MULTILINE)
 class Pull:
     """A champion on its way into the main branch."""
 
-    winner: Measured
+    winner: MeasuredCandidate
     base: str
     """The branch it is to be merged into."""
     branch: WinBranch | None
@@ -94,7 +94,7 @@ def prepare(
     if winner is None:
         raise why_none(index, problem, digest, target, run)
     _commit_spooled(repo, index, winner, coordination)
-    place = f"problems/{problem}/solutions/{target}"
+    place = solution_path(problem, target)
     pull = Pull(winner, base, None, subject(winner), proof_text(winner))
     rival = unconfirmed_better(index, winner)
     if rival is not None:
@@ -104,14 +104,14 @@ def prepare(
     if repo.tree_of(tip, place) == winner.tree:
         pull.notes.append(f"{base} has this very solution already: nothing to merge")
         return pull
-    name = win_branch_name(run, problem, target, one_target=len(known_targets(index, run)) < 2)
+    name = merge_branch(run, problem, target if len(known_targets(index, run)) > 1 else None)
     if not replace:
         _refuse_older(repo, name, winner)
     pull.branch = make_win_branch(repo, name, tip, place, winner.tree, message(winner), replace=replace)
     return pull
 
 
-def _commit_spooled(repo: Repo, index: Index, winner: Measured, coordination: str) -> None:
+def _commit_spooled(repo: Repo, index: Index, winner: MeasuredCandidate, coordination: str) -> None:
     """A proof cites what is on the coordination branch: a confirmation that waits in the spool is committed first."""
     entry = winner.counts
     sql = "SELECT committed FROM entries WHERE problem = ? AND seq = ?"
@@ -129,7 +129,7 @@ def _commit_spooled(repo: Repo, index: Index, winner: Measured, coordination: st
         raise LedgerError(f"the confirmation cannot be committed: {error.what}", remedy=error.remedy) from error
 
 
-def _refuse_older(repo: Repo, name: str, winner: Measured) -> None:
+def _refuse_older(repo: Repo, name: str, winner: MeasuredCandidate) -> None:
     tip = resolve(repo.git, f"refs/heads/{name}")
     cited = _CITED.search(text_of(repo, tip)) if tip else None
     if cited and int(cited[1]) != winner.counts.seq:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,19 +13,25 @@ from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import Chains, read_chains
 from harness.ledger.audit.entries import entry_faults
-from harness.ledger.champions import Bounds, Measured, lower_bound
-from harness.ledger.ledger import ledger_file, problem_of
-from harness.ledger.standings import is_new_champion, rank
+from harness.ledger.champions import MeasuredCandidate
+from harness.model.champions import is_new_champion, rank
 from harness.model.entry import Entry
+from harness.model.paths import (
+    LEDGER,
+    SolutionPath,
+    ledger_file,
+    parse_ledger_file,
+    parse_problem_path,
+    parse_solution_path,
+    solution_path,
+)
 from harness.model.verdict import EntryKind, Verdict
 from harness.report.merge_branches import changed_paths, text_of
 from harness.report.proof_text import ENTRY_TRAILER, proof_text
 
-_SOLUTION = re.compile(r"problems/([^/]+/[^/]+)/solutions/([^/]+)/")
-_PROBLEM_FILE = re.compile(r"problems/([^/]+/[^/]+)/(.+)")
 _LISTED = 5
 _OURS = {
-    "ledger/": "the ledger: only the daemon writes it, and a proof is looked up in the base's",
+    f"{LEDGER}/": "the ledger: only the daemon writes it, and a proof is looked up in the base's",
     "harness/judge/": "the judge that measures every solution",
     "harness/runner/": "the runner that every solution is measured in",
     ".github/": "the checks themselves",
@@ -46,7 +51,7 @@ class Proof:
     """null: the range touches no solution."""
     target: str | None = None
     tree: str | None = None
-    found: Measured | None = None
+    found: MeasuredCandidate | None = None
     """The ledger's word on the tree."""
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -73,11 +78,11 @@ def check_proof(repo: Repo, base: str, head: str, *, ledger: str | None = None) 
     ledger_commit = _commit(repo, ledger) if ledger else base_commit
     _, paths = changed_paths(repo, base_commit, head_commit)
     proof = Proof(base_commit, head_commit)
-    places = sorted({(found[1], found[2]) for path in paths if (found := _SOLUTION.match(path))})
+    places = sorted({(found.problem, found.target) for path in paths if (found := _solution_of(path))})
     if len(places) > 1:
         names = ", ".join(f"{problem} for {target}" for problem, target in places[:_LISTED])
         proof.faults.append(f"it changes {len(places)} solutions ({names}): one pull request proves one")
-    place = f"problems/{places[0][0]}/solutions/{places[0][1]}/" if places else None
+    place = f"{solution_path(*places[0])}/" if places else None
     proof.faults += _strangers(paths, place)
     if place is None:
         proof.notes.append("it touches no solution: there is nothing to prove")
@@ -107,11 +112,19 @@ def _commit(repo: Repo, name: str) -> str:
     return found
 
 
+def _solution_of(path: str) -> SolutionPath | None:
+    """The solution that a file belongs to."""
+    found = parse_solution_path(path)
+    return found if found and found.inside else None
+
+
 def _strangers(paths: frozenset[str], place: str | None) -> Iterator[str]:
     """Everything changed outside the one solution directory, in words that say what it would do."""
     outside = sorted(path for path in paths if place is None or not path.startswith(place))
     if place is None:
-        outside = [path for path in outside if path.startswith("ledger/")]  # other pull requests are people's business
+        outside = [
+            path for path in outside if path.startswith(f"{LEDGER}/")
+        ]  # other pull requests are people's business
     named: set[str] = set()
     for prefix, what in _OURS.items():
         group = [path for path in outside if path.startswith(prefix)]
@@ -119,11 +132,11 @@ def _strangers(paths: frozenset[str], place: str | None) -> Iterator[str]:
         if group:
             yield f"it changes {what}: {_list(group)}"
     for path in outside:
-        match = _PROBLEM_FILE.match(path)
-        if match and path not in named and takes_part(match[2]):
+        file = parse_problem_path(path)
+        if file and file.inside and path not in named and takes_part(file.inside):
             named.add(path)
-            yield f"it changes how {match[1]} is judged: {path} takes part in the problem's digest"
-    others = [path for path in outside if path not in named and not _SOLUTION.match(path)]
+            yield f"it changes how {file.problem} is judged: {path} takes part in the problem's digest"
+    others = [path for path in outside if path not in named and not _solution_of(path)]
     if others:
         yield f"it changes files outside {place}: {_list(others)}"
 
@@ -184,14 +197,14 @@ def _look_up(proof: Proof, chains: Chains, digest: str) -> None:
     if not confirmations:
         proof.faults.append(f"{about} has no confirmation: seq {passed[-1].seq} is its only measurement")
         return
-    best = max(confirmations, key=lambda one: rank(Bounds(one)))
-    if not is_new_champion(Bounds(best), None):
-        low = lower_bound(best)
+    best = max(confirmations, key=rank)
+    if not is_new_champion(best, None):
+        low = best.speedup_ci95_low
         said = f"a lower bound of {low:.3f}x" if low is not None else f"{best.verdict}: {best.reason}"
         proof.faults.append(f"the confirmation of {about} shows no speed-up: seq {best.seq} has {said}")
         return
     documents = {document.seq: document for document in chains.documents[ledger_file(problem)]}
-    proof.found = Measured(seqs[best.cites or 0], best, documents[best.seq].hash)
+    proof.found = MeasuredCandidate(seqs[best.cites or 0], best, documents[best.seq].hash)
 
 
 def _elsewhere(chains: Chains, tree: str) -> str:
@@ -200,7 +213,7 @@ def _elsewhere(chains: Chains, tree: str) -> str:
 
     def places() -> Iterator[tuple[str, Document]]:
         for file, documents in chains.documents.items():
-            if problem_of(file):
+            if parse_ledger_file(file):
                 yield from ((file, document) for document in documents if wanted in document.raw)
 
     found = next(places(), None)
@@ -210,7 +223,7 @@ def _elsewhere(chains: Chains, tree: str) -> str:
     return f"it was judged for {entry.problem} on {entry.target} (seq {entry.seq}), not here"
 
 
-def _word_faults(repo: Repo, proof: Proof, found: Measured) -> Iterator[str]:
+def _word_faults(repo: Repo, proof: Proof, found: MeasuredCandidate) -> Iterator[str]:
     """A commit that cites the ledger must say exactly what the ledger says."""
     log = repo.git.run("rev-list", "--no-merges", f"{proof.base}..{proof.head}", "--").text.split()
     citing = {commit: text for commit in log if f"{ENTRY_TRAILER}:" in (text := text_of(repo, commit))}
@@ -232,7 +245,7 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-def _newer(chains: Chains, proof: Proof, found: Measured) -> Iterator[str]:
+def _newer(chains: Chains, proof: Proof, found: MeasuredCandidate) -> Iterator[str]:
     """A better champion of the same problem, which a person may want instead."""
     entries = [one for one in _entries(chains, proof.problem or "") if one.target == proof.target]
     rivals = [
@@ -242,9 +255,9 @@ def _newer(chains: Chains, proof: Proof, found: Measured) -> Iterator[str]:
         and one.problem_digest == found.counts.problem_digest
         and one.candidate
         and one.candidate.tree != proof.tree
-        and is_new_champion(Bounds(one), Bounds(found.counts))
+        and is_new_champion(one, found.counts)
     ]
     if rivals:
-        best = max(rivals, key=lambda one: rank(Bounds(one)))
+        best = max(rivals, key=rank)
         speedup = best.summary.speedup if best.summary else None
         yield f"a newer champion exists: seq {best.seq}, {speedup:.3f}x (`harness pr {proof.problem}`)"

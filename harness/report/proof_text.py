@@ -5,22 +5,22 @@ The same entries always give the same text, so that `harness proof` can make it 
 
 from __future__ import annotations
 
-from harness.ledger.champions import Measured, doubts
-from harness.ledger.ledger import ledger_file
+from harness.ledger.champions import MeasuredCandidate, doubts
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
+from harness.model.paths import ledger_file, solution_path
 
 ENTRY_TRAILER = "Ledger-Entry"
 _TABLE = ("workload", "latency us", "baseline us", "by", "speed-up", "95 % interval", "bound us", "score", "checked")
 
 
-def subject(winner: Measured) -> str:
+def subject(winner: MeasuredCandidate) -> str:
     """The commit's first line and the pull request's title."""
     entry = winner.counts
     return f"Make {entry.problem} {_speedup(entry)} as fast on {entry.target}"
 
 
-def proof_text(winner: Measured) -> str:
+def proof_text(winner: MeasuredCandidate) -> str:
     """The whole proof as Markdown, ending in trailers that name the entry and its hash."""
     entry, evaluation = winner.counts, winner.evaluation
     low, high = _interval(entry)
@@ -56,7 +56,7 @@ def proof_text(winner: Measured) -> str:
     return "\n".join(lines)
 
 
-def message(winner: Measured) -> str:
+def message(winner: MeasuredCandidate) -> str:
     """The whole message of a win branch's commit."""
     return f"{subject(winner)}\n\n{proof_text(winner)}\n"
 
@@ -64,7 +64,7 @@ def message(winner: Measured) -> str:
 def reproduce(entry: Entry) -> str:
     """The command that measures a merged or checked out solution again."""
     device = "cpu" if entry.target == "cpu" else "cuda"
-    return f"harness evaluate problems/{entry.problem}/solutions/{entry.target} --device {device}"
+    return f"harness evaluate {solution_path(entry.problem, entry.target)} --device {device}"
 
 
 def workload_table(entry: Entry) -> str:

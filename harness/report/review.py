@@ -8,18 +8,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.errors import AnswerIsNo, ConfigurationError
+from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Commit, Repo
-from harness.ledger.champions import Measured, champion, doubts, hash_in, measured, unconfirmed_better
+from harness.ledger.champions import MeasuredCandidate, champion, doubts, hash_in, measured, unconfirmed_better
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_records
+from harness.model.paths import (
+    AGENT_BRANCH_FORM,
+    lessons_file,
+    parse_agent_branch,
+    parse_merge_branch,
+    problem_path,
+    solution_path,
+)
 from harness.model.verdict import EntryKind
 from harness.report.merge_branches import diff
 
-_AGENTS = re.compile(r"agents/[^/]+/[^/]+/([^/]+/[^/]+)")
-_WINS = re.compile(r"win/[^/]+/([^/]+/[^/@]+)(?:@.+)?")
 _COMPARED = re.compile(r"(?:==|!=|<=|>=|<|>|\bcase)\s*\(?(\d{2,})\b|\b(\d{2,})\s*(?:==|!=)")
 _TRIED = 12
 _CURSE = 0.03
@@ -52,8 +59,8 @@ class Review:
     base: str
     """The commit that it is compared with."""
     present_tree: str | None
-    measured: Measured | None
-    present: Measured | None
+    measured: MeasuredCandidate | None
+    present: MeasuredCandidate | None
     """What the ledger says of the solution that stands now."""
     diff: str
     provenance: dict[str, str]
@@ -85,7 +92,7 @@ def review(repo: Repo, index: Index, what: str, *, base: str, target: str, run: 
         raise ConfigurationError(
             f"`{what}` is neither a problem on {base} nor a branch here", remedy="harness problems list"
         )
-    place = f"problems/{problem}/solutions/{target}"
+    place = solution_path(problem, target)
     if branch:
         commit = repo.tip(branch)
         tree = repo.tree_of(commit, place)
@@ -123,29 +130,29 @@ def review(repo: Repo, index: Index, what: str, *, base: str, target: str, run: 
 
 
 def _definition(problem: str) -> str:
-    return f"problems/{problem}/definition.json"
+    return f"{problem_path(problem)}/{DEFINITION_NAME}"
 
 
 def _problem_of(branch: str) -> str:
-    match = _AGENTS.fullmatch(branch) or _WINS.fullmatch(branch)
-    if match is None:
+    parts = parse_agent_branch(branch) or parse_merge_branch(branch)
+    if parts is None:
         raise ConfigurationError(
             f"`{branch}` is no branch of an agent and no win branch: which problem is meant?",
-            remedy="name the problem, or a branch agents/<run>/<worker>/<suite>/<name>",
+            remedy=f"name the problem, or a branch {AGENT_BRANCH_FORM}",
         )
-    return match[1]
+    return parts.problem
 
 
-def _best(index: Index, problem: str, digest: str, target: str, run: str) -> Measured | None:
+def _best(index: Index, problem: str, digest: str, target: str, run: str) -> MeasuredCandidate | None:
     """The fastest that passed and was not confirmed."""
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.EVALUATION))
     passed = [row for row in rows if row.problem_digest == digest and row.verdict == "PASSED" and row.speedup]
     best = max(passed, key=lambda row: row.speedup or 0.0, default=None)
     entry = index.entry(problem, best.seq) if best else None
-    return Measured(entry, None, hash_in(index, problem, entry.seq)) if entry else None
+    return MeasuredCandidate(entry, None, hash_in(index, problem, entry.seq)) if entry else None
 
 
-def _provenance(found: Measured | None, made: Commit | None) -> dict[str, str]:
+def _provenance(found: MeasuredCandidate | None, made: Commit | None) -> dict[str, str]:
     """Who made it, with which model, at what cost: the entry's word and the commit's trailers."""
     known = {}
     if found and found.evaluation.candidate:
@@ -179,7 +186,7 @@ def _warnings(repo: Repo, index: Index, this: Review) -> Iterator[str]:
     yield from _special_cases(repo, this)
 
 
-def _below(found: Measured) -> float:
+def _below(found: MeasuredCandidate) -> float:
     """How much lower the confirmation is than the evaluation, as a share."""
     first, second = found.evaluation.summary, found.confirmation.summary if found.confirmation else None
     if not first or not second or not first.speedup or not second.speedup:
@@ -203,7 +210,7 @@ def _special_cases(repo: Repo, this: Review) -> Iterator[str]:
 
 
 def _sizes(repo: Repo, this: Review) -> set[int]:
-    text = (repo.read(this.base, f"problems/{this.problem}/workload.jsonl") or b"").decode(errors="replace")
+    text = (repo.read(this.base, f"{problem_path(this.problem)}/{WORKLOADS_NAME}") or b"").decode(errors="replace")
     sizes = set()
     for line in filter(str.strip, text.splitlines()):
         axes = json.loads(line).get("axes", {})
@@ -228,7 +235,7 @@ def _attempt(repo: Repo, row: Row) -> Attempt:
 
 def _lessons(repo: Repo, problem: str) -> list[str]:
     """What workers noted about the problem, the newest first."""
-    file = f"ledger/lessons/{problem}.yaml"
+    file = lessons_file(problem)
     records = read_records(repo.workspace, repo, file)
     lines = [f"{record.get('worker', '?')}: {record.get('text', '')}" for record in reversed(records)]
     return list(dict.fromkeys(lines))[:_TRIED]

@@ -11,12 +11,12 @@ from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_records
-from harness.ledger.standings import Standing, champion_of
+from harness.ledger.standings import Standing
+from harness.model.champions import champion_of
 from harness.model.config import Config
 from harness.model.entry import stamp
+from harness.model.paths import ACCOUNTS, run_merge_branches, solution_path
 from harness.model.verdict import Verdict
-
-ACCOUNTS = "ledger/accounts.yaml"
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ def today(
 def champions_waiting(repo: Repo, table: Sequence[Standing], run: str, target: str, base: str) -> list[Waiting]:
     """Confirmed champions that neither the main branch nor a win branch has, the fastest first."""
     tip = repo.tip(base)
-    wins = list(repo.branches(f"win/{run}/").values())
+    wins = list(repo.branches(run_merge_branches(run)).values())
     found = []
     for one in sorted(table, key=lambda each: -(each.champion.speedup or 0) if each.champion else 0):
         if one.champion is None:
             continue
-        place = f"problems/{one.problem}/solutions/{target}"
+        place = solution_path(one.problem, target)
         if any(repo.tree_of(commit, place) == one.champion.tree for commit in (tip, *wins)):
             continue
         what = f"{one.problem} {one.champion.speedup:.3f}x" if one.champion.speedup else one.problem

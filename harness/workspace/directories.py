@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from harness.errors import ConfigurationError
+from harness.model.paths import PROBLEMS, WORKTREES, worktree_path
 
 CONFIG_NAME = "harness.yaml"
 COORDINATION_NAME = "COORDINATION.md"
@@ -60,12 +61,12 @@ class Workspace:
     @property
     def problems(self) -> Path:
         """problems/ in the user's checkout; what is judged is what the coordination branch holds."""
-        return self.root / "problems"
+        return self.root / PROBLEMS
 
     @property
     def worktrees(self) -> Path:
         """workspaces/: `<worker>/<suite>/<name>/`, one git worktree each."""
-        return self.root / "workspaces"
+        return self.root / WORKTREES
 
     @property
     def state(self) -> Path:
@@ -118,4 +119,4 @@ class Workspace:
 
     def worktree(self, worker: str, problem: str) -> Path:
         """The worktree of one worker on one problem."""
-        return self.worktrees / worker / problem
+        return self.root / worktree_path(worker, problem)

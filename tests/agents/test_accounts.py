@@ -8,7 +8,6 @@ from dataclasses import replace
 from harness.agents.governor import Purse, over
 from harness.git.repo import Repo
 from harness.ledger.accounts import (
-    ACCOUNTS,
     Account,
     Spent,
     all_accounts,
@@ -20,6 +19,7 @@ from harness.ledger.accounts import (
     total,
 )
 from harness.model.config import Budget, Config
+from harness.model.paths import ACCOUNTS
 from tests.site import Site
 from tests.waiting import wait_until
 

@@ -120,7 +120,7 @@ def standings_of(workspace: Workspace) -> list[Mapping[str, Any]]:
             {
                 "problem": one.problem,
                 "evaluations": one.evaluations,
-                "best": one.best and [one.best.seq, one.best.speedup, one.best.low],
+                "best": one.best and [one.best.seq, one.best.speedup, one.best.speedup_ci95_low],
                 "champion": one.champion and [one.champion.seq, one.champion.tree],
             }
             for one in standings(index, PROBLEMS, "cpu", "main")

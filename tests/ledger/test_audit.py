@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from harness.formats.ledger_documents import HEADER, hash_of, parse, parse_entry, render, render_entry, split
-from harness.formats.ledger_heads import HEADS, Head, read_heads, render_heads
+from harness.formats.ledger_heads import Head, read_heads, render_heads
 from harness.formats.problems import problem_digest
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import Break, audit
-from harness.ledger.ledger import Ledger, ledger_file
+from harness.ledger.ledger import Ledger
 from harness.model.entry import EntryDraft
+from harness.model.paths import HEADS, ledger_file
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace, ticking, workload

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from harness.errors import FormatError
 from harness.ledger.coordination import NOBODY, default_text, parse, render
 from harness.model.assignment import Assignment
+from harness.model.paths import is_name
 
 ROW = "| w01 | starter/rmsnorm_h4096 | active | try wider vectors |"
 TABLE_LINE = next(n for n, line in enumerate(default_text().splitlines(), 1) if line == "| --- | --- | --- | --- |") + 1
@@ -21,7 +22,7 @@ def with_rows(*rows: str) -> str:
     return default_text().replace(marker, "\n".join([*rows, marker]), 1)
 
 
-names = st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True)
+names = st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True).filter(is_name)
 lines = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=60).map(
     lambda t: " ".join(t.split())
 )

@@ -19,7 +19,8 @@ from harness.formats.ledger_documents import render, render_entry
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import row_of
 from harness.ledger.index import Index
-from harness.ledger.ledger import Ledger, ledger_file
+from harness.ledger.ledger import Ledger
+from harness.model.paths import ledger_file
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import DIGEST, JUDGE, PROBLEM, draft, git, make_workspace, ticking, workload
@@ -81,7 +82,7 @@ def test_a_row_says_what_its_entry_does(ledger: Ledger, index: Index, repo: Repo
     assert entry.summary is not None
     assert (row.commit, row.tree, row.worker) == (entry.candidate.commit, entry.candidate.tree, "w01")
     assert (row.speedup, row.score, row.passed, row.of) == (entry.summary.speedup, entry.summary.score, 2, 2)
-    assert (row.low, row.high) == entry.summary.speedup_ci95
+    assert (row.speedup_ci95_low, row.speedup_ci95_high) == entry.summary.speedup_ci95
     assert (row.verdict, row.kind, row.trust, row.judge, row.cost_s) == ("PASSED", "evaluation", "bounded", JUDGE, 3.0)
     assert row.baseline_us == pytest.approx(12.0)
     first, second = (work.latency_us for work in entry.workloads)

@@ -17,16 +17,16 @@ import yaml
 
 from harness.errors import ConfigurationError, LedgerError, RepositoryError
 from harness.formats.ledger_documents import HEADER, hash_of, parse_entry, split
-from harness.formats.ledger_heads import HEADS, read_heads
+from harness.formats.ledger_heads import read_heads
 from harness.git.repo import Repo
-from harness.ledger.ledger import Ledger, ledger_file, problem_of, read_documents, read_records
+from harness.ledger.ledger import Ledger, read_documents, read_records
 from harness.ledger.spool import segments
 from harness.model.entry import EntryDraft
+from harness.model.paths import DECISIONS, HEADS, ledger_file
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import PROBLEM, START, draft, git, make_workspace, small_disk, ticking
 
 FILE = ledger_file(PROBLEM)
-DECISIONS = "ledger/decisions.yaml"
 
 
 @pytest.fixture
@@ -143,13 +143,6 @@ def test_writers_keep_to_their_own_files(workspace: Workspace, repo: Repo) -> No
             planner.append_record(DECISIONS, {"seq": 1, "at": "now"})
         planner.append_record("ledger/lessons/starter/rmsnorm_h4096.yaml", {"text": "vectorise first"})
     assert committed(workspace, "ledger/lessons/starter/rmsnorm_h4096.yaml") == [1]
-
-
-@pytest.mark.parametrize("key", ["../x/y", "a", "a/b/c", "lessons/x", "a b/c", ""])
-def test_a_key_that_is_no_file_name_is_refused(key: str) -> None:
-    with pytest.raises(LedgerError, match="cannot have a ledger file"):
-        ledger_file(key)
-    assert problem_of(f"ledger/{key}.yaml") is None
 
 
 def test_the_same_writer_twice_names_the_holder(workspace: Workspace, repo: Repo) -> None:

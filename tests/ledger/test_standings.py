@@ -1,65 +1,24 @@
-"""Standings and the rules of champions, from the index alone."""
+"""Standings, from the index alone."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.git.repo import Repo
-from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.ledger.standings import (
-    champion_of,
-    is_new_champion,
     known_problems,
-    needs_confirmation,
-    rank,
     standings,
 )
 from harness.model.entry import EntryDraft
 from harness.model.verdict import Trust, Verdict
 from tests.ledger.ledgers import PROBLEM, draft, make_workspace, ticking, workload
-
-ROW = Row(PROBLEM, 1, "confirmation", "main", "cpu", "sha256:b", "2026", verdict="PASSED", trust="bounded")
-
-
-def measured(low: float | None, trust: str = "bounded", seq: int = 1, verdict: str = "PASSED") -> Row:
-    return replace(ROW, low=low, trust=trust, seq=seq, verdict=verdict)
-
-
-@pytest.mark.parametrize(
-    ("evaluation", "champion", "needed"),
-    [
-        (measured(1.2), None, True),
-        (measured(1.0), None, False),
-        (measured(0.8), None, False),
-        (measured(None), None, False),
-        (measured(2.0, verdict="SUSPECT"), None, False),
-        (measured(1.2), measured(1.1), True),
-        (measured(1.1), measured(1.1), False),
-        (measured(3.0, "launch-bound"), measured(1.1, "sealed"), False),
-        (measured(3.0, "launch-bound"), measured(1.1, "bounded"), False),
-        (measured(1.1, "sealed"), measured(3.0, "launch-bound"), True),
-        (measured(1.3, "bounded"), measured(1.2, "sealed"), True),
-    ],
-)
-def test_what_makes_a_champion(evaluation: Row, champion: Row | None, needed: bool) -> None:
-    assert is_new_champion(evaluation, champion) is needed
-    assert needs_confirmation(evaluation, champion) is needed
-
-
-def test_the_order_never_goes_in_circles() -> None:
-    rows = [measured(low, trust) for low in (1.1, 2.0, 3.0) for trust in Trust]
-    ordered = sorted(rows, key=rank)
-    assert [row.trust for row in ordered[:3]] == ["launch-bound"] * 3
-    assert champion_of(reversed([measured(1.2, seq=1), measured(1.2, seq=2)])) == measured(1.2, seq=1)
-
 
 Enter = Callable[[Sequence[EntryDraft]], Index]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness.formats.ledger_documents import HEADER, hash_of, parse, render, split
-from harness.formats.ledger_heads import HEADS, Head, read_heads, render_heads
+from harness.formats.ledger_heads import Head, read_heads, render_heads
+from harness.model.paths import HEADS
 from tests.ledger.ledgers import PROBLEM, git
 from tests.ledger.test_audit import FILE, Place
 

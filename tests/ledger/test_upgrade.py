@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from harness.cli import cli
 from harness.errors import ConfigurationError, LedgerError
 from harness.formats.ledger_documents import parse, parse_entry, render, split
-from harness.formats.ledger_heads import HEADS, heads_format
+from harness.formats.ledger_heads import heads_format
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import audit
 from harness.ledger.index import Index
@@ -20,6 +20,7 @@ from harness.ledger.ledger import Ledger, read_records
 from harness.ledger.spool import read_all
 from harness.ledger.upgrade import LedgerUpgrade, upgrade_ledger
 from harness.model.entry import LEDGER_FORMAT, MEASURED
+from harness.model.paths import HEADS
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 from tests.ledger.fixture_ledgers import FIXTURES, SPOOLED, STANDINGS, restore, standings_of

@@ -15,8 +15,9 @@ from harness.ledger.coordination import parse, read_text
 from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
 from harness.model.config import Config
+from harness.model.paths import DECISIONS
 from harness.model.process_status import FinishReason, PlannerStatus, WorkerStatus
-from harness.planner.planner import DECISIONS, run_planner
+from harness.planner.planner import run_planner
 from harness.planner.policy import Decision, PolicyInputs, decide
 from harness.planner.replay import replay
 from harness.workspace.notes import leave_note, waiting_notes

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.formats.ledger_documents import HEADER, hash_of, render, render_entry
-from harness.formats.ledger_heads import HEADS, Head, render_heads
-from harness.ledger.ledger import ledger_file
+from harness.formats.ledger_heads import Head, render_heads
 from harness.model.entry import Candidate, Entry, EntryDraft
 from harness.model.interval import summarise, workload_interval
 from harness.model.judging import Cost, WorkloadResult
+from harness.model.paths import HEADS, ledger_file
 from harness.model.verdict import EntryKind, Trust, Verdict
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import draft, make_workspace

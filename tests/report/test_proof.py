@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.formats.ledger_documents import split
-from harness.formats.ledger_heads import HEADS
 from harness.ledger.index import Index
+from harness.model.paths import HEADS
 from harness.model.verdict import Verdict
 from harness.report.merging import prepare
 from harness.report.proof import Proof, check_proof

@@ -10,16 +10,17 @@ from pydantic import ValidationError
 from harness.errors import HarnessError, LedgerError
 from harness.formats.ledger_documents import HEADER, Document, check_header, field_of, parse, split
 from harness.formats.ledger_heads import HEADER as HEADS_HEADER
-from harness.formats.ledger_heads import HEADS, LEDGER, Head, end_of, heads_format, read_heads
+from harness.formats.ledger_heads import Head, end_of, heads_format, read_heads
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.environment import EMAIL
 from harness.git.repo import Repo
 from harness.ledger.audit.entries import entry_faults
 from harness.ledger.audit.history import authors, pushed_copy
 from harness.ledger.audit.origins import Origins
-from harness.ledger.ledger import coordination_branch, problem_of
+from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import Record, read_all
 from harness.model.entry import LEDGER_FORMAT, Entry
+from harness.model.paths import HEADS, LEDGER, parse_ledger_file
 from harness.workspace.directories import Workspace
 
 Progress = Callable[[int, int], None]
@@ -149,7 +150,7 @@ class _Contents:
         """Look into every file; counts and breaks go to the result."""
         done, of = 0, sum(map(len, chains.values()))
         for file, documents in chains.items():
-            problem = problem_of(file)
+            problem = parse_ledger_file(file)
             if problem is None:
                 self._result.records += len(documents)
             else:

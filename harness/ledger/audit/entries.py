@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.ledger.audit.numbers import faults
-from harness.ledger.standings import is_new_champion
+from harness.model.champions import is_new_champion
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind, Verdict
 
@@ -80,21 +80,11 @@ def _champion_faults(
         return
     key = (entry.run, entry.target, entry.problem_digest)
     former = champions.get(key)
-    if not is_new_champion(_Bound(confirmation), _Bound(former) if former else None):
-        above = _Bound(former).low if former else 1.0
-        found = _Bound(confirmation).low
+    if not is_new_champion(confirmation, former):
+        above = former.speedup_ci95_low if former else 1.0
+        found = confirmation.speedup_ci95_low
         yield entry.seq, "a champion that its confirmation does not make", f"a lower bound above {above}", found
     champions[key] = confirmation
     if entry.summary is not None and entry.summary != confirmation.summary:
         what = f"the summary is not that of the confirmation it cites (seq {confirmation.seq})"
         yield entry.seq, what, confirmation.summary, entry.summary
-
-
-class _Bound:
-    """An entry as the champion's rules look at it."""
-
-    def __init__(self, entry: Entry) -> None:
-        self.verdict: str | None = entry.verdict
-        self.trust: str | None = entry.trust
-        interval = entry.summary.speedup_ci95 if entry.summary else None
-        self.low = interval[0] if interval else None

@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from harness.model.entry import Entry
 from harness.model.interval import FIRST_BLOCKS, summarise, workload_interval
 from harness.model.judging import Summary, WorkloadResult
-from harness.model.verdict import EntryKind, Verdict
+from harness.model.verdict import EntryKind, Verdict, least_possible_us
 
 _RELATIVE = 1e-6
 """Numbers agree when they do to a millionth: far below what is measured, far above rounding of the last digits."""
-
-CLOCK_ERROR = 0.02
-"""Share by which a latency may lie below the floor before it is impossible; the judge has the same."""
 
 Fault = tuple[str, object, object]
 """What does not follow, what was expected, what was found."""
@@ -55,7 +52,7 @@ def _possibility_faults(workload: WorkloadResult) -> Iterator[Fault]:
             yield f"{name} is impossible", "a time above 0", value
     latency, floor = workload.latency_us, workload.floor_us
     if workload.verdict is Verdict.PASSED and latency is not None and floor is not None:
-        least = floor * (1 - CLOCK_ERROR)
+        least = least_possible_us(floor)
         if latency < least:
             yield "PASSED below the floor that the hardware allows", f"at least {least:.4g} us", f"{latency:.4g} us"
     if workload.matched is not None and not 0 <= workload.matched <= 1:

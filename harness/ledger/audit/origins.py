@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
 from harness.model.entry import Entry
+from harness.model.paths import problem_path, solution_path
 
 Fault = tuple[int, str, object, object]
 
@@ -24,14 +25,15 @@ class Origins:
         for entry in entries:
             yield from self._candidate_faults(problem, entry)
             if entry.problem_digest not in digests:
-                what = f"no version of problems/{problem} in the history of the coordination branch has this digest"
+                path = problem_path(problem)
+                what = f"no version of {path} in the history of the coordination branch has this digest"
                 yield entry.seq, what, f"one of {len(digests)} versions", entry.problem_digest
 
     def _candidate_faults(self, problem: str, entry: Entry) -> Iterator[Fault]:
         candidate = entry.candidate
         if candidate is None:
             return
-        path = f"problems/{problem}/solutions/{entry.target}"
+        path = solution_path(problem, entry.target)
         key = (candidate.commit, path)
         if key not in self._trees:
             self._trees[key] = self._repo.tree_of(*key)
@@ -45,7 +47,7 @@ class Origins:
 
     def _digests(self, problem: str) -> set[str]:
         """The digests of every form a problem ever had on the coordination branch."""
-        directory = f"problems/{problem}"
+        directory = problem_path(problem)
         found: dict[str, str] = {}
         for commit in self._repo.history(self._tip, directory):
             tree = self._repo.tree_of(commit, directory)

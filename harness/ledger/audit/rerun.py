@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.ledger.standings import rank
+from harness.model.champions import rank
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer
 from harness.model.sessions import Spread, estimate_of, prediction_interval, spread_between
@@ -38,7 +38,9 @@ def choose(
 
     A candidate with a confirmation is represented by it, since that number counts.
     """
-    rows = [row for row in index.rows(target=target) if row.verdict == Verdict.PASSED and row.low is not None]
+    rows = [
+        row for row in index.rows(target=target) if row.verdict == Verdict.PASSED and row.speedup_ci95_low is not None
+    ]
     confirmed = {(row.problem, row.cites) for row in rows if row.kind == EntryKind.CONFIRMATION}
     standing: list[Row] = [
         row

@@ -1,0 +1,58 @@
+"""The rules of champions: one order for rows of the index and for ledger entries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.ledger.entry_rows import Row
+from harness.model.champions import champion_of, is_new_champion, needs_confirmation, rank
+from harness.model.entry import Entry
+from harness.model.verdict import Trust
+from tests.ledger.ledgers import PROBLEM, draft
+
+ROW = Row(PROBLEM, 1, "confirmation", "main", "cpu", "sha256:b", "2026", verdict="PASSED", trust="bounded")
+
+
+def measured(low: float | None, trust: str = "bounded", seq: int = 1, verdict: str = "PASSED") -> Row:
+    return replace(ROW, speedup_ci95_low=low, trust=trust, seq=seq, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "champion", "needed"),
+    [
+        (measured(1.2), None, True),
+        (measured(1.0), None, False),
+        (measured(0.8), None, False),
+        (measured(None), None, False),
+        (measured(2.0, verdict="SUSPECT"), None, False),
+        (measured(1.2), measured(1.1), True),
+        (measured(1.1), measured(1.1), False),
+        (measured(3.0, "launch-bound"), measured(1.1, "sealed"), False),
+        (measured(3.0, "launch-bound"), measured(1.1, "bounded"), False),
+        (measured(1.1, "sealed"), measured(3.0, "launch-bound"), True),
+        (measured(1.3, "bounded"), measured(1.2, "sealed"), True),
+    ],
+)
+def test_what_makes_a_champion(evaluation: Row, champion: Row | None, needed: bool) -> None:
+    assert is_new_champion(evaluation, champion) is needed
+    assert needs_confirmation(evaluation, champion) is needed
+
+
+def test_the_order_never_goes_in_circles() -> None:
+    rows = [measured(low, trust) for low in (1.1, 2.0, 3.0) for trust in Trust]
+    ordered = sorted(rows, key=rank)
+    assert [row.trust for row in ordered[:3]] == ["launch-bound"] * 3
+    assert champion_of(reversed([measured(1.2, seq=1), measured(1.2, seq=2)])) == measured(1.2, seq=1)
+
+
+def test_entries_and_rows_have_the_same_order() -> None:
+    place = {"prev": None, "at": "2026-11-21T02:00:00.000Z"}
+    drafts = [draft("confirmation", cites=1, speedup=speedup) for speedup in (1.5, 1.2, 2.0)]
+    entries = [Entry.model_validate({**dict(each), "seq": seq, **place}) for seq, each in enumerate(drafts, 1)]
+    rows = [measured(entry.speedup_ci95_low, str(entry.trust), entry.seq) for entry in entries]
+    assert [rank(row) for row in rows] == [rank(entry) for entry in entries]
+    champion = champion_of(entries)
+    assert champion is entries[2]
+    assert champion_of(rows) == rows[2]
