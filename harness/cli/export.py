@@ -21,6 +21,7 @@ from harness.cli.merging import opened, the_target
 def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
     from harness.errors import AnswerIsNo, ConfigurationError
+    from harness.formats.bounded import PROBLEM_BYTES, load_json
     from harness.formats.export_solutions import their_solution
     from harness.formats.solutions import load_solution
     from harness.git.problem_digests import digest_at
@@ -46,7 +47,7 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
                 raise why_none(index, problem, digest, target, run)
             commit, tree = found.evaluation.candidate.commit, found.tree
         solution = load_solution(repo.export(commit, place, Path(scratch) / "solution"))
-        whole = json.loads(definition)
+        whole = load_json(definition, where=f"problems/{problem}/definition.json", max_bytes=PROBLEM_BYTES)
         named, axes = whole["name"], whole.get("axes", {})
         worker = found.evaluation.candidate.worker if found and found.evaluation.candidate else "unknown"
         document = their_solution(

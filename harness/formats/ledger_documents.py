@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import yaml
 from pydantic import ValidationError
 
-from harness.errors import LedgerError
+from harness.errors import FormatError, LedgerError
+from harness.formats.bounded import LEDGER_BYTES, load_yaml
 from harness.model.entry import Entry, EntryDraft
 
 FORMAT = 1
@@ -28,6 +28,7 @@ _FIELDS = {
     "at": re.compile(rb'^at: "([^"\n]*)"$', re.MULTILINE),
 }
 _WIDTH = 118
+_RESTORE = "`git log -p -- ledger/` shows who changed it; restore it from there"
 _LONGEST_KEY = 256
 """YAML readers may refuse longer ones."""
 
@@ -137,9 +138,9 @@ def parse(raw: bytes, where: str) -> dict[str, Any]:
         LedgerError: it is not YAML, or not a mapping with a whole-number `seq`.
     """
     try:
-        document = yaml.load(raw, Loader=yaml.CSafeLoader)
-    except (yaml.YAMLError, ValueError) as error:
-        raise LedgerError(f"not YAML: {' '.join(str(error).split())}", where=where) from error
+        document = load_yaml(raw, where=where, max_bytes=LEDGER_BYTES)
+    except FormatError as error:
+        raise LedgerError(error.what, where=where, remedy=_RESTORE) from error
     if not isinstance(document, dict) or type(document.get("seq")) is not int:
         raise LedgerError("not a ledger document: it must be a mapping with a whole number `seq`", where=where)
     return document

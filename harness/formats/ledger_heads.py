@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.errors import LedgerError
+from harness.errors import FormatError, LedgerError
+from harness.formats.bounded import LEDGER_BYTES, load_yaml
 from harness.formats.ledger_documents import check_header, field_of, hash_of
 
 LEDGER = "ledger"
@@ -39,9 +39,11 @@ def read_heads(content: bytes | None) -> dict[str, Head]:
     if not content.startswith(HEADER):
         raise LedgerError(f"its first line must be `{HEADER.decode().strip()}`", where=f"{HEADS}:1", remedy=remedy)
     try:
-        parsed = yaml.load(content, Loader=yaml.CSafeLoader) or {}
+        parsed = load_yaml(content, where=HEADS, max_bytes=LEDGER_BYTES) or {}
         return {str(file): Head.model_validate(head) for file, head in parsed.items()}
-    except (yaml.YAMLError, ValidationError, AttributeError) as error:
+    except FormatError as error:
+        raise LedgerError(f"not a heads file: {error.what}", where=error.where, remedy=remedy) from error
+    except (ValidationError, AttributeError) as error:
         raise LedgerError(f"not a heads file: {' '.join(str(error).split())}", where=HEADS, remedy=remedy) from error
 
 

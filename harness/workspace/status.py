@@ -7,6 +7,8 @@ import json
 import os
 from collections.abc import Mapping
 
+from harness.errors import FormatError
+from harness.formats.bounded import load_json_file
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 
@@ -18,8 +20,8 @@ def write_live(workspace: Workspace, part: str, state: Mapping[str, object]) -> 
 
 def read_live(workspace: Workspace, part: str) -> dict[str, object]:
     """What a part said last; {} where it said nothing that can be read."""
-    with contextlib.suppress(OSError, ValueError):
-        state = json.loads((workspace.live / f"{part}.json").read_bytes())
+    with contextlib.suppress(OSError, FormatError):
+        state = load_json_file(workspace.live / f"{part}.json")
         return state if isinstance(state, dict) else {}
     return {}
 
