@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -125,6 +126,17 @@ def test_texts_are_parsed_by_the_bounded_module_only() -> None:
 def test_a_parsing_call_is_found() -> None:
     assert parsing_calls("import json\njson.loads(x)\nyaml.compose(x)\njson.dumps(x)") == {"json.loads", "yaml.compose"}
     assert parsing_calls("from json import loads, dumps") == {"json.loads"}
+
+
+def test_commands_print_through_the_module_that_escapes() -> None:
+    """`click.echo` prints what agents wrote as they wrote it; `harness.cli.output.echo` escapes it."""
+    printing = re.compile(r"\bclick\.s?echo\(|(?<![\w.])print\(")
+    users = {path.relative_to(PACKAGE).as_posix() for path in modules() if printing.search(path.read_text())}
+    assert users == {
+        "cli/output.py",
+        "cli/completion.py",  # a shell's completion script, ours
+        "__main__.py",  # a HarnessError, which is printable
+    }
 
 
 def imported_files(path: Path) -> set[Path]:

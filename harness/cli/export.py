@@ -10,6 +10,7 @@ import click
 
 from harness.cli.completing import complete_problem
 from harness.cli.merging import opened, the_target
+from harness.cli.output import echo, echo_json
 
 
 @click.command()
@@ -61,7 +62,7 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
         )
     text = json.dumps(document, indent=2) + "\n"
     if output is None:
-        click.echo(text, nl=False)
+        echo_json(text, nl=False)
     else:
         atomic_write(output.absolute(), text)
-        click.echo(f"{output}: {document['name']}", err=True)
+        echo(f"{output}: {document['name']}", err=True)

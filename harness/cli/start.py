@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import json_option
+from harness.cli.output import echo, echo_json, json_option
+from harness.model.printable import printable
 
 if TYPE_CHECKING:
     from harness.ledger.standings import Standing
@@ -111,7 +112,7 @@ def _display(limits: Limits, *, as_json: bool) -> Iterator[Callable[[Snapshot], 
             for about, line in _lines(snapshot).items():
                 if said.get(about) != line:
                     said[about] = line
-                    click.echo(f"[{snapshot.elapsed_s:5.0f} s] {line}")
+                    echo(f"[{snapshot.elapsed_s:5.0f} s] {line}")
 
         yield show
 
@@ -140,7 +141,8 @@ def _lines(snapshot: Snapshot) -> dict[str, str]:
             lines[name] = f"{name}: {said['said']}"
     for problem, speedup in _confirmed(snapshot).items():
         lines[f"{problem} confirmed"] = f"confirmed: {problem} {speedup}"
-    return lines | {message: message for message in snapshot.messages}
+    lines |= {message: message for message in snapshot.messages}
+    return {about: printable(line) for about, line in lines.items()}
 
 
 def _confirmed(snapshot: Snapshot) -> dict[str, str]:
@@ -168,15 +170,15 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
     for heading in ("worker", "state", "problem", "last"):
         table.add_column(heading)
     for name, said in sorted(snapshot.workers.items()):
-        table.add_row(name, *(Text(str(said.get(key) or "-")) for key in ("state", "problem", "said")))
+        table.add_row(name, *(Text(printable(str(said.get(key) or "-"))) for key in ("state", "problem", "said")))
     done, queued = int(snapshot.daemon.get("evaluations_done", 0)), snapshot.daemon.get("queued", 0)
     head = f"{snapshot.elapsed_s:.0f} s   {done} evaluations, {queued} queued   "
     return Group(
         Text(head + _left(snapshot.elapsed_s, done, limits)),
-        Text(_doing(snapshot) + _stage(snapshot)),
+        Text(printable(_doing(snapshot) + _stage(snapshot))),
         table,
         *(Text(f"confirmed: {problem} {speedup}", style="green") for problem, speedup in _confirmed(snapshot).items()),
-        *(Text(message, style="yellow") for message in snapshot.messages[-3:]),
+        *(Text(printable(message), style="yellow") for message in snapshot.messages[-3:]),
     )
 
 
@@ -217,12 +219,12 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         sentences = repo.checkout_state(config.coordination_branch)
     if as_json:
         shown = {"ended": outcome.why, "target": target, "problems": [for_scripts(one) for one in table]}
-        click.echo(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
+        echo_json(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
         return
-    click.echo(f"ended: {outcome.why}")
+    echo(f"ended: {outcome.why}")
     emit([dict(zip(HEADINGS, cells(one), strict=True)) for one in table], as_json=False)
     for line in [totals(table), *_unbeaten(table), *sentences]:
-        click.echo(line)
+        echo(line)
 
 
 def _unbeaten(table: tuple[Standing, ...]) -> list[str]:

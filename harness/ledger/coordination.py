@@ -17,6 +17,7 @@ from harness.errors import FormatError
 from harness.formats.bounded import check_size
 from harness.git.repo import Repo
 from harness.model.assignment import Assignment
+from harness.model.printable import printable
 from harness.model.truncate import one_line
 from harness.workspace.directories import COORDINATION_NAME
 
@@ -244,7 +245,7 @@ def _table(assignments: Iterable[Assignment]) -> str:
 
 def _one_line(text: str) -> str:
     """Anything as one line of a table or list: a note is an agent's text and may not break the file."""
-    return _without_markers(" ".join(text.split()))
+    return _without_markers(printable(" ".join(text.split())))
 
 
 def _without_markers(text: str) -> str:

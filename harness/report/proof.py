@@ -18,6 +18,7 @@ from harness.ledger.champions import Bounds, Measured, lower_bound
 from harness.ledger.ledger import ledger_file, problem_of
 from harness.ledger.standings import is_new_champion, rank
 from harness.model.entry import Entry
+from harness.model.printable import printable
 from harness.model.verdict import EntryKind, Verdict
 from harness.report.merge_branches import changed_paths, text_of
 from harness.report.proof_text import ENTRY_TRAILER, proof_text
@@ -122,7 +123,7 @@ def _strangers(paths: frozenset[str], place: str | None) -> Iterator[str]:
         match = _PROBLEM_FILE.match(path)
         if match and path not in named and takes_part(match[2]):
             named.add(path)
-            yield f"it changes how {match[1]} is judged: {path} takes part in the problem's digest"
+            yield f"it changes how {match[1]} is judged: {printable(path)} takes part in the problem's digest"
     others = [path for path in outside if path not in named and not _SOLUTION.match(path)]
     if others:
         yield f"it changes files outside {place}: {_list(others)}"
@@ -130,7 +131,7 @@ def _strangers(paths: frozenset[str], place: str | None) -> Iterator[str]:
 
 def _list(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-    return ", ".join(paths[:_LISTED]) + more
+    return ", ".join(map(printable, paths[:_LISTED])) + more
 
 
 def _ledger_faults(chains: Chains, commit: str, problem: str) -> Iterator[str]:
