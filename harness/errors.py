@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from harness.model.printable import printable
+
 EXIT_NO = 1
 """The command worked and its answer is no. Nothing else ends with this code."""
 EXIT_ERROR = 2
@@ -26,13 +28,15 @@ class HarnessError(Exception):
     exit_code = EXIT_ERROR
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.remedy = remedy
+        # The only place that all error texts pass: file names and contents in them come from agents.
+        self.what = printable(what, keep_newlines=True)
+        self.where = None if where is None else printable(where)
+        self.remedy = None if remedy is None else printable(remedy, keep_newlines=True)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.what}" if self.where else self.what
+        what = self.what.replace("\n", "\n  ")  # a line break in foreign text begins no line of ours
+        head = f"{self.where}: {what}" if self.where else what
         return f"{head}\n  {self.remedy}" if self.remedy else head
 
 

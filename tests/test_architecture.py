@@ -90,6 +90,55 @@ def test_gitpython_is_imported_in_one_module() -> None:
     assert users == ["git/repo.py"]
 
 
+# Calls that parse a whole text, and the only modules besides harness/formats/bounded.py that may make them.
+PARSING = {
+    "yaml": {"load", "load_all", "safe_load", "safe_load_all", "full_load", "unsafe_load", "compose", "compose_all",
+             "parse", "scan", "SafeLoader", "CSafeLoader", "Loader", "CLoader"},
+    "json": {"load", "loads", "JSONDecoder"},
+}  # fmt: skip
+UNBOUNDED = {
+    "formats/bounded.py": "checks size and nesting first",
+    "judge/sandbox.py": "reads what bubblewrap, a trusted process, writes about itself",
+    "agents/inside/harness.py": "runs inside the agent's sandbox: it can only end the agent's own command",
+    "runner/main.py": "runs inside the sandbox: the judge's messages",
+    "runner/compilers.py": "runs inside the sandbox: the judge's request",
+    "runner/nvrtc.py": "runs inside the sandbox: the judge's request",
+    "runner/sealed.py": "runs inside the sandbox: what the compiler of the same candidate wrote",
+}
+
+
+def parsing_calls(source: str) -> set[str]:
+    """Names such as `json.loads` that a source refers to, also where they are imported from their module."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found |= {f"{node.value.id}.{node.attr}"} if node.attr in PARSING.get(node.value.id, ()) else set()
+        elif isinstance(node, ast.ImportFrom) and node.module in PARSING:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if alias.name in PARSING[node.module]}
+    return found
+
+
+def test_texts_are_parsed_by_the_bounded_module_only() -> None:
+    users = {path.relative_to(PACKAGE).as_posix() for path in modules() if parsing_calls(path.read_text())}
+    assert users == set(UNBOUNDED), "parse with harness.formats.bounded, which checks size and nesting first"
+
+
+def test_a_parsing_call_is_found() -> None:
+    assert parsing_calls("import json\njson.loads(x)\nyaml.compose(x)\njson.dumps(x)") == {"json.loads", "yaml.compose"}
+    assert parsing_calls("from json import loads, dumps") == {"json.loads"}
+
+
+def test_commands_print_through_the_module_that_escapes() -> None:
+    """`click.echo` prints what agents wrote as they wrote it; `harness.cli.output.echo` escapes it."""
+    printing = re.compile(r"\bclick\.s?echo\(|(?<![\w.])print\(")
+    users = {path.relative_to(PACKAGE).as_posix() for path in modules() if printing.search(path.read_text())}
+    assert users == {
+        "cli/output.py",
+        "cli/completion.py",  # a shell's completion script, ours
+        "__main__.py",  # a HarnessError, which is printable
+    }
+
+
 def imported_files(path: Path) -> set[Path]:
     """The files of the package that a file imports, wherever in the file the import statement is."""
     found = set()

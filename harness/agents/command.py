@@ -20,7 +20,8 @@ from typing import Any
 
 from harness.agents import confinement
 from harness.agents.session import Alive, Answer, Brief, End, Event, Text, ToolUse
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, FormatError
+from harness.formats.bounded import load_json_file
 from harness.workspace.files import atomic_write
 
 PLACEHOLDERS = ("prompt_file", "task", "solution", "problem", "target", "model", "worker")
@@ -146,9 +147,13 @@ class CommandSession:
         """The tool asked for and its arguments; None when the file is no request. It was written by the agent."""
         if request.is_symlink() or not request.is_file() or request.stat().st_size > _LONGEST_REQUEST:
             return None, {}
-        with suppress(ValueError, OSError):
-            asked = json.loads(request.read_bytes())
-            if isinstance(asked, dict) and asked.get("tool") in self._tools and isinstance(asked["arguments"], dict):
+        with suppress(FormatError, OSError, TypeError):  # TypeError: a tool that is a list or mapping
+            asked = load_json_file(request, max_bytes=_LONGEST_REQUEST)
+            if (
+                isinstance(asked, dict)
+                and asked.get("tool") in self._tools
+                and isinstance(asked.get("arguments"), dict)
+            ):
                 return str(asked["tool"]), asked["arguments"]
         return None, {}
 

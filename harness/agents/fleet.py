@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
+from harness.errors import FormatError
+from harness.formats.bounded import load_json_file
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write, file_lock
 
@@ -37,8 +39,8 @@ class Fleet:
 
 def look(workspace: Workspace) -> Fleet:
     """How things stand; all well where nothing can be read."""
-    with suppress(OSError, ValueError, TypeError):
-        return Fleet(**json.loads((workspace.state / "fleet.json").read_bytes()))
+    with suppress(OSError, FormatError, TypeError):
+        return Fleet(**load_json_file(workspace.state / "fleet.json"))
     return Fleet()
 
 

@@ -29,7 +29,8 @@ from harness.agents.kinds import KINDS
 from harness.agents.meter import Meter
 from harness.agents.profile import profile
 from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
-from harness.errors import ConfigurationError, HarnessError
+from harness.errors import ConfigurationError, FormatError, HarnessError
+from harness.formats.bounded import load_json_file
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, close_left_open, now
 from harness.ledger.coordination import read_text
@@ -339,8 +340,8 @@ class Sessions:
         return str(said["session"]) if same else None
 
     def _noted(self) -> dict[str, Any]:
-        with suppress(OSError, ValueError):
-            said = json.loads(self._file.read_bytes())
+        with suppress(OSError, FormatError):
+            said = load_json_file(self._file)
             return said if isinstance(said, dict) else {}
         return {}
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.errors import FormatError
+from harness.formats.bounded import load_json
 from harness.ledger.accounts import Spent
 
 _LONGEST_LINE = 4 << 20
 """A line of a stream longer than this carries no usage; it passes by unread."""
+_LARGEST_ANSWER = 64 << 20
 
 
 @dataclass
@@ -33,14 +35,14 @@ class AnswerUsage:
         self._rest = bytearray() if len(rest) > _LONGEST_LINE else bytearray(rest)
         for line in lines:
             if line.startswith(b"data:") and (b"usage" in line):
-                with suppress(ValueError):
-                    self._event(json.loads(line[5:]))
+                with suppress(FormatError):
+                    self._event(load_json(line[5:], where="an answer of the model"))
 
     def end(self) -> None:
         """The body is complete, or has broken off."""
         if not self.streamed:
-            with suppress(ValueError):
-                self._take(json.loads(self._rest))
+            with suppress(FormatError):
+                self._take(load_json(self._rest, where="an answer of the model", max_bytes=_LARGEST_ANSWER))
 
     def _event(self, event: Any) -> None:  # noqa: ANN401 - JSON from outside
         if not isinstance(event, dict):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo, echo_json, emit, json_option
 from harness.model.paths import LEDGER, problem_path, solution_path
 from harness.model.truncate import shortened
 
@@ -62,7 +62,7 @@ def audit(
     off = [one for one in again if not one.holds]
     if as_json:
         shown = {"whole": not result.breaks, **asdict(result), "reruns": [asdict(one) for one in again]}
-        click.echo(json.dumps(shown, indent=2, default=str))
+        echo_json(json.dumps(shown, indent=2, default=str))
     else:
         _print(result)
         if spread is not None:
@@ -91,17 +91,17 @@ def _print(result: Audit) -> None:
             "found": lambda row: _cell(row["found"]),
         }
         emit([asdict(found) for found in result.breaks], as_json=False, columns=columns)
-        click.echo()
+        echo()
     whole = "" if result.breaks else "whole: "
     waiting = f" ({result.spooled} of them wait in the spool)" if result.spooled else ""
-    click.echo(
+    echo(
         f"{whole}{result.entries} entries and {result.records} records in {result.files} files on {result.branch} "
         f"at {result.commit[:12]}{waiting}"
     )
     for line in result.checked:
-        click.echo(f"  {line}")
+        echo(f"  {line}")
     for note in result.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
 
 
 def _print_reruns(again: Sequence[Rerun], spread: Spread) -> None:
@@ -110,7 +110,7 @@ def _print_reruns(again: Sequence[Rerun], spread: Spread) -> None:
         if spread.pairs
         else "a guess, since the ledger has too few confirmations to tell"
     )
-    click.echo(f"\nmeasured again; between sessions a speed-up varies by {spread.deviation:.2%} ({source})")
+    echo(f"\nmeasured again; between sessions a speed-up varies by {spread.deviation:.2%} ({source})")
     rows = [
         {
             "problem": one.problem,
@@ -148,7 +148,7 @@ def _measure_again(
             spread = sessions_of(index, target)
             found = []
             for entry in picked:
-                click.echo(f"measuring {entry.problem} seq {entry.seq} again", err=True)
+                echo(f"measuring {entry.problem} seq {entry.seq} again", err=True)
                 answer = _judge(judge, repo, tip, entry, config)
                 found.append(compare(entry, answer, spread, together=len(picked)))
     return found, spread

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
+from harness.cli.output import echo
 
 if TYPE_CHECKING:
     from harness.model.judging import JudgeAnswer
@@ -53,13 +53,13 @@ def make(
 
     def heed(event: Event) -> None:
         if isinstance(event, Text):
-            click.echo(f"  {event.text}")
+            echo(f"  {event.text}")
         elif isinstance(event, ToolUse):
-            click.echo(f"  {event.name} {event.summary}")
+            echo(f"  {event.name} {event.summary}")
 
     made = make_baseline(workspace, config, problem, judge, target=target, stop=stop, heed=heed)
-    click.echo(f"ended: {made.end.reason} {made.end.text}; {made.tried} submissions, {made.usd:.2f} USD")
+    echo(f"ended: {made.end.reason} {made.end.text}; {made.tried} submissions, {made.usd:.2f} USD")
     if made.best is None:
         raise AnswerIsNo("nothing passed: baseline/ is as it was", where=problem.key)
     place = keep_baseline(problem, made)
-    click.echo(f"{place}: {made.speedup:.3f} times as fast as the fastest before it; look at it and commit it")
+    echo(f"{place}: {made.speedup:.3f} times as fast as the fastest before it; look at it and commit it")

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from harness.cli.check import Check
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo, emit, json_option
 from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
 from harness.workspace.directories import Workspace
 
@@ -41,7 +41,7 @@ def doctor(*, as_json: bool) -> None:
             columns={name: (lambda row, name=name: row[name]) for name in ("what", "state", "found", "fix")},  # type: ignore[misc]
         )
         if settings:
-            click.echo("\nconfiguration")
+            echo("\nconfiguration")
             emit(settings, as_json=False)
     missing = [check for check in checks if check.state == "missing"]
     if missing:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo_json, emit, json_option
 
 if TYPE_CHECKING:
     from harness.cli.devices import Chosen
@@ -80,7 +80,7 @@ def evaluate(
             answer = judge.ask(_request(problem, solution_dir, **raced, **settings), _show)
         _clear()
         if as_json:
-            click.echo(answer.model_dump_json(indent=2))
+            echo_json(answer.model_dump_json(indent=2))
         else:
             print_judgement(answer)
     if answer.verdict != "PASSED":

@@ -10,6 +10,7 @@ import click
 
 from harness.cli.completing import complete_problem
 from harness.cli.merging import opened, the_target
+from harness.cli.output import echo, echo_json
 
 
 @click.command()
@@ -21,6 +22,7 @@ from harness.cli.merging import opened, the_target
 def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
     from harness.errors import AnswerIsNo, ConfigurationError
+    from harness.formats.bounded import PROBLEM_BYTES, load_json
     from harness.formats.export_solutions import their_solution
     from harness.formats.problems import DEFINITION_NAME
     from harness.formats.solutions import load_solution
@@ -48,7 +50,7 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
                 raise why_none(index, problem, digest, target, run)
             commit, tree = found.evaluation.candidate.commit, found.tree
         solution = load_solution(repo.export(commit, place, Path(scratch) / "solution"))
-        whole = json.loads(definition)
+        whole = load_json(definition, where=f"problems/{problem}/definition.json", max_bytes=PROBLEM_BYTES)
         named, axes = whole["name"], whole.get("axes", {})
         worker = found.evaluation.candidate.worker if found and found.evaluation.candidate else "unknown"
         document = their_solution(
@@ -62,7 +64,7 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
         )
     text = json.dumps(document, indent=2) + "\n"
     if output is None:
-        click.echo(text, nl=False)
+        echo_json(text, nl=False)
     else:
         atomic_write(output.absolute(), text)
-        click.echo(f"{output}: {document['name']}", err=True)
+        echo(f"{output}: {document['name']}", err=True)

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from harness.cli.output import emit
+from harness.cli.output import echo, emit
 
 if TYPE_CHECKING:
     from harness.formats.import_problems import Imported
@@ -68,17 +66,17 @@ def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
     else:
         _print_suites(rows, target)
         if unusable:
-            click.echo("\nwhy not")
+            echo("\nwhy not")
             for cause, number in causes(row["cause"] for row in unusable):
                 examples = [row["problem"] for row in unusable if causes([row["cause"]])[0][0] == cause]
-                click.echo(f"  {number:4}  {cause} ({', '.join(examples[:3])}{' …' if number > 3 else ''})")
+                echo(f"  {number:4}  {cause} ({', '.join(examples[:3])}{' …' if number > 3 else ''})")
     warnings = [warning for row in rows for warning in row["warnings"]]
     for warning in warnings[:_WARNED]:
-        click.echo(f"warning: {warning}")
+        echo(f"warning: {warning}")
     if len(warnings) > _WARNED:
-        click.echo(f"and {len(warnings) - _WARNED} more warnings: `harness problems check` prints them all")
+        echo(f"and {len(warnings) - _WARNED} more warnings: `harness problems check` prints them all")
     imported = sum(row["imported"] for row in rows)
-    click.echo(f"{imported} of {len(rows)} problems imported, {len(rows) - len(unusable)} usable on {target}")
+    echo(f"{imported} of {len(rows)} problems imported, {len(rows) - len(unusable)} usable on {target}")
 
 
 def _print_suites(rows: Sequence[Mapping[str, Any]], target: str) -> None:

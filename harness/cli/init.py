@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from harness.cli.output import echo
+
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
@@ -27,8 +29,8 @@ def init(directory: Path, problems: str) -> None:
     made = create_workspace(directory, starter=problems == "starter")
     root = made.workspace.root
     if not made.added:
-        click.echo(f"{root} is a workspace already; nothing was missing")
+        echo(f"{root} is a workspace already; nothing was missing")
         return
-    click.echo(f"workspace {root}, branch {made.branch}: added {', '.join(made.added)}")
+    echo(f"workspace {root}, branch {made.branch}: added {', '.join(made.added)}")
     shown = "" if root == Path.cwd() else f"cd {shlex.quote(str(directory))} && "
-    click.echo(f"next: {shown}harness doctor    then: harness start")
+    echo(f"next: {shown}harness doctor    then: harness start")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.completing import complete_branch, complete_problem
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo, echo_json, emit, json_option
+from harness.model.printable import markdown_text, printable
 
 if TYPE_CHECKING:
     from harness.git.repo import Repo
@@ -56,7 +57,7 @@ def review(
             return
         found = collect(repo, index, what, base=base, target=target or the_target(config, index, run), run=run)
     if as_json:
-        click.echo(json.dumps(_as_data(found), indent=2, default=str))
+        echo_json(json.dumps(_as_data(found), indent=2, default=str))
     else:
         _print(found, diff=not no_diff)
 
@@ -98,7 +99,7 @@ def pr(
         elif pull.branch:
             pull.notes.append("not pushed: " + ("as you asked" if remote else "there is no remote"))
     if as_json:
-        click.echo(json.dumps(_pull_data(pull), indent=2))
+        echo_json(json.dumps(_pull_data(pull), indent=2))
     else:
         _print_pull(pull)
 
@@ -127,17 +128,17 @@ def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) ->
             name: getattr(found, name) for name in ("base", "head", "problem", "target", "tree", "faults", "notes")
         }
         shown |= {"holds": found.holds, "seq": entry.seq if entry else None}
-        click.echo(json.dumps(shown, indent=2))
+        echo_json(json.dumps(shown, indent=2))
     else:
         bullet = "- " if markdown else "  "
         if markdown:
-            click.echo(f"### {'The ledger proves this merge' if found.holds else 'Not proved'}\n")
+            echo(f"### {'The ledger proves this merge' if found.holds else 'Not proved'}\n")
         if entry is not None:
-            click.echo(f"{_headline(entry)}\n\n{workload_table(entry)}\n")
+            echo(f"{_headline(entry)}\n\n{workload_table(entry)}\n")
         for line in [*found.faults, *(f"note: {note}" for note in found.notes)]:
-            click.echo(f"{bullet}{line}")
+            echo(f"{bullet}{markdown_text(line, keep_code=True) if markdown else line}")
         if found.holds and found.problem and not markdown:
-            click.echo(f"proved: {found.problem} for {found.target}, tree {(found.tree or '')[:12]}")
+            echo(f"proved: {found.problem} for {found.target}, tree {(found.tree or '')[:12]}")
     if not found.holds:
         count = len(found.faults)
         raise AnswerIsNo(
@@ -161,7 +162,7 @@ def opened() -> Iterator[tuple[Workspace, Config, Repo, Index]]:
         with progress_bar("reading the ledger") as progress:
             messages = index.refresh(repo, progress)
         for message in messages:
-            click.echo(f"harness: {message}", err=True)
+            echo(f"harness: {message}", err=True)
         yield workspace, config, repo, index
 
 
@@ -191,7 +192,7 @@ def _waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, a
         rows += [{"champion": one.what, "problem": one.problem, "target": target, "seq": one.seq} for one in waiting]
     emit(rows, as_json=as_json, empty="no champion waits for a pull request")
     if rows and not as_json:
-        click.echo("\n`harness review PROBLEM` shows one, `harness pr PROBLEM` makes its branch")
+        echo("\n`harness review PROBLEM` shows one, `harness pr PROBLEM` makes its branch")
 
 
 def _headline(entry: Entry) -> str:
@@ -209,31 +210,29 @@ def _headline(entry: Entry) -> str:
 def _print(found: Review, *, diff: bool) -> None:
     from harness.cli.results import print_judgement
 
-    click.secho(f"{found.problem} for {found.target}", bold=True)
-    click.echo(
-        f"candidate  {found.commit[:12]} tree {found.tree[:12]}" + (f" on {found.branch}" if found.branch else "")
-    )
-    click.echo(f"entry      {_entry_line(found.measured)}")
+    echo(f"{found.problem} for {found.target}", bold=True)
+    echo(f"candidate  {found.commit[:12]} tree {found.tree[:12]}" + (f" on {found.branch}" if found.branch else ""))
+    echo(f"entry      {_entry_line(found.measured)}")
     standing = "none" if found.present_tree is None else f"tree {found.present_tree[:12]}: {_entry_line(found.present)}"
-    click.echo(f"stands now {standing}")
+    echo(f"stands now {standing}")
     for name, value in found.provenance.items():
-        click.echo(f"{name.lower():10} {value}")
+        echo(f"{name.lower():10} {printable(value)}")
     if found.warnings:
-        click.echo()
+        echo()
         for warning in found.warnings:
-            click.secho(f"warning: {warning}", fg="yellow")
+            echo(f"warning: {printable(warning)}", fg="yellow")
     if found.measured:
-        click.echo()
+        echo()
         print_judgement(found.measured.counts)
     _print_before(found)
     if diff and found.diff:
-        click.echo(f"\n{found.diff}")
+        echo(f"\n{found.diff}")
 
 
 def _print_before(found: Review) -> None:
     """The way to this candidate."""
     if found.attempts:
-        click.echo("\ntried before, the newest first")
+        echo("\ntried before, the newest first")
         rows = [
             {
                 "seq": one.seq,
@@ -246,9 +245,9 @@ def _print_before(found: Review) -> None:
         ]
         emit(rows, as_json=False)
     if found.lessons:
-        click.echo("\nlessons, the newest first")
+        echo("\nlessons, the newest first")
         for lesson in found.lessons:
-            click.echo(f"  {lesson}")
+            echo(f"  {printable(lesson)}")
 
 
 def _entry_line(measured: MeasuredCandidate | None) -> str:
@@ -288,10 +287,10 @@ def _print_pull(pull: Pull) -> None:
     if pull.branch is not None:
         made = "made" if pull.branch.made else "there already"
         pushed = f", pushed to {pull.remote}" if pull.remote else ""
-        click.echo(f"{pull.branch.name} at {pull.branch.commit[:12]}: {made}{pushed}, off {pull.base}")
+        echo(f"{pull.branch.name} at {pull.branch.commit[:12]}: {made}{pushed}, off {pull.base}")
     if pull.url:
-        click.echo(pull.url)
+        echo(pull.url)
     for note in pull.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
     if pull.branch is not None and not pull.url:
-        click.echo(f"\n{pull.title}\n\n{pull.body}")
+        echo(f"\n{pull.title}\n\n{pull.body}")

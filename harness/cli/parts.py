@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo, emit, json_option
+from harness.model.printable import printable
 from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
@@ -28,13 +29,21 @@ def stop_on_signals() -> threading.Event:
     return stop
 
 
+class _PrintableFormatter(logging.Formatter):
+    """Escapes what could steer a terminal, and indents further lines: none can pass for a record of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = printable(record.message, keep_newlines=True).replace("\n", "\n  ")
+        return super().formatMessage(record)
+
+
 def log_to_file(workspace: Workspace, part: str) -> None:
     """Append what a part says, with time and traceback, to `.harness/logs/<part>.log`; warnings also to stderr."""
     workspace.logs.mkdir(parents=True, exist_ok=True)
     file = logging.FileHandler(workspace.logs / f"{part}.log", encoding="utf-8")
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(process)d: %(message)s"))
+    file.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(process)d: %(message)s"))
     screen = logging.StreamHandler()
-    screen.setFormatter(logging.Formatter(f"harness {part}: %(message)s"))
+    screen.setFormatter(_PrintableFormatter(f"harness {part}: %(message)s"))
     screen.setLevel(logging.WARNING)
     logger = logging.getLogger("harness")
     logger.setLevel(logging.INFO)
@@ -207,4 +216,4 @@ def stop(within_s: float) -> None:
     workspace = Workspace.find()
     if not stop_running(workspace, within_s):
         raise AnswerIsNo("no `harness start` runs in this workspace", where=str(workspace.root))
-    click.echo("stopped; type `harness start` to go on")
+    echo("stopped; type `harness start` to go on")

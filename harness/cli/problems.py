@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo, echo_json, emit, json_option
 
 if TYPE_CHECKING:
     from harness.formats.problems import Findings
@@ -59,9 +59,9 @@ def show(problem: str, *, as_json: bool) -> None:
 
     found = _one(problem)
     if as_json:
-        click.echo(json.dumps(as_data(found), indent=2))
+        echo_json(json.dumps(as_data(found), indent=2))
     else:
-        click.echo(as_text(found))
+        echo(as_text(found))
 
 
 @problems.command()
@@ -82,7 +82,7 @@ def check(what: tuple[str, ...], *, as_json: bool) -> int:
             "warnings": list(found.warnings),
         })  # fmt: skip
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo_json(json.dumps(rows, indent=2))
     else:
         _print_checked(rows)
     return 0 if rows and all(row["ok"] for row in rows) else 1
@@ -161,7 +161,7 @@ def _import_all(
     target = target or choose(load_config(workspace)).target
     rows = import_rows(brought, workspace, target, data_root)
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo_json(json.dumps(rows, indent=2))
     else:
         print_imported(rows, target)
     return 0 if all(row["usable"] for row in rows) else 1
@@ -187,11 +187,11 @@ def _import_solution(
         warnings.append(f"it names dependencies, which are not installed for it: {', '.join(theirs.spec.dependencies)}")
     row = {"problem": key, "target": target, "directory": str(directory), "warnings": warnings}
     if as_json:
-        click.echo(json.dumps([row], indent=2))
+        echo_json(json.dumps([row], indent=2))
         return
-    click.echo(f"{theirs.name}: written to {directory}")
+    echo(f"{theirs.name}: written to {directory}")
     for warning in warnings:
-        click.echo(f"warning: {warning}")
+        echo(f"warning: {warning}")
 
 
 def _safe_target(target: str) -> str:
@@ -256,13 +256,13 @@ def _targets(directory: Path) -> list[str]:
 
 def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
-        click.echo(f"{'ok ' if row['ok'] else 'BAD'}  {row['problem']}  {_count(row['workloads'], 'workload')}")
+        echo(f"{'ok ' if row['ok'] else 'BAD'}  {row['problem']}  {_count(row['workloads'], 'workload')}")
         for error in row["errors"]:
-            click.echo(f"     {error['where']}: {error['what']}" + (f"; {error['remedy']}" if error["remedy"] else ""))
+            echo(f"     {error['where']}: {error['what']}" + (f"; {error['remedy']}" if error["remedy"] else ""))
         for warning in row["warnings"]:
-            click.echo(f"     warning: {warning}")
+            echo(f"     warning: {warning}")
     bad = sum(not row["ok"] for row in rows)
-    click.echo(f"{_count(len(rows), 'problem')}, {bad} with errors" if rows else "no problems here")
+    echo(f"{_count(len(rows), 'problem')}, {bad} with errors" if rows else "no problems here")
 
 
 def _count(number: int, what: str) -> str:

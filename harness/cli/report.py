@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from harness.cli.merging import opened, the_target
+from harness.cli.output import echo
 
 
 @click.command()
@@ -47,6 +48,4 @@ def report(output: Path, *, run: str | None, target: str | None, commit_url: str
         atomic_write(output.absolute(), render(data))
     except OSError as error:
         raise ConfigurationError(f"cannot be written: {error.strerror}", where=str(output)) from error
-    click.echo(
-        f"{output}: {output.stat().st_size / 1e6:.1f} MB, {len(data['problems'])} problems; open it in a browser"
-    )
+    echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, {len(data['problems'])} problems; open it in a browser")

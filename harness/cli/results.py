@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from harness.cli.output import emit
+from harness.cli.output import echo, emit
 
 if TYPE_CHECKING:
     from harness.model.entry import Entry
@@ -19,11 +17,11 @@ def print_judgement(judged: JudgeAnswer | Entry) -> None:
     _table(judged.workloads)
     summary, cost = judged.summary, judged.cost
     if summary is None or cost is None or summary.speedup is None or summary.speedup_ci95 is None:
-        click.echo(f"\n{judged.verdict}: {judged.reason}")
+        echo(f"\n{judged.verdict}: {judged.reason}")
         return
     low, high = summary.speedup_ci95
     score = f", score {summary.score:.3f}" if summary.score is not None else ""
-    click.echo(
+    echo(
         f"\n{judged.verdict}: {summary.speedup:.3f}x ({low:.3f} to {high:.3f}){score}, {judged.trust}; "
         f"built in {cost.build_s:.1f} s, judged in {cost.judge_s:.1f} s"
     )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import json_option
+from harness.cli.output import echo, echo_json, json_option
+from harness.model.printable import printable
 
 if TYPE_CHECKING:
     from harness.ledger.standings import Standing
@@ -116,7 +117,7 @@ def _display(limits: Limits, *, as_json: bool) -> Iterator[Callable[[Snapshot], 
             for about, line in _lines(snapshot).items():
                 if said.get(about) != line:
                     said[about] = line
-                    click.echo(f"[{snapshot.elapsed_s:5.0f} s] {line}")
+                    echo(f"[{snapshot.elapsed_s:5.0f} s] {line}")
 
         yield show
 
@@ -147,7 +148,8 @@ def _lines(snapshot: Snapshot) -> dict[str, str]:
             lines[name] = f"{name}: {status.last_message}"
     for problem, speedup in _confirmed(snapshot).items():
         lines[f"{problem} confirmed"] = f"confirmed: {problem} {speedup}"
-    return lines | {message: message for message in snapshot.messages}
+    lines |= {message: message for message in snapshot.messages}
+    return {about: printable(line) for about, line in lines.items()}
 
 
 def _confirmed(snapshot: Snapshot) -> dict[str, str]:
@@ -175,15 +177,15 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
         table.add_column(heading)
     for name, status in sorted(snapshot.workers.items()):
         cells = (status.state, status.problem, status.last_message) if status is not None else ("starting", "", "")
-        table.add_row(name, *(Text(cell or "-") for cell in cells))
+        table.add_row(name, *(Text(printable(cell or "-")) for cell in cells))
     done, queued = (snapshot.daemon.evaluations_done, snapshot.daemon.queued) if snapshot.daemon is not None else (0, 0)
     head = f"{snapshot.elapsed_s:.0f} s   {done} evaluations, {queued} queued   "
     return Group(
         Text(head + _left(snapshot.elapsed_s, done, limits)),
-        Text(_doing(snapshot) + _stage(snapshot)),
+        Text(printable(_doing(snapshot) + _stage(snapshot))),
         table,
         *(Text(f"confirmed: {problem} {speedup}", style="green") for problem, speedup in _confirmed(snapshot).items()),
-        *(Text(message, style="yellow") for message in snapshot.messages[-3:]),
+        *(Text(printable(message), style="yellow") for message in snapshot.messages[-3:]),
     )
 
 
@@ -231,12 +233,12 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
             "target": target,
             "problems": [for_scripts(one) for one in table],
         }
-        click.echo(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
+        echo_json(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
         return
-    click.echo(f"ended: {outcome.why}")
+    echo(f"ended: {outcome.why}")
     emit([dict(zip(HEADINGS, cells(one), strict=True)) for one in table], as_json=False)
     for line in [totals(table), *_unbeaten(table), *sentences]:
-        click.echo(line)
+        echo(line)
 
 
 def _unbeaten(table: tuple[Standing, ...]) -> list[str]:

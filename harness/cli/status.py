@@ -10,7 +10,8 @@ import click
 
 from harness.cli.completing import complete_problem
 from harness.cli.merging import opened
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo, echo_json, emit, json_option
+from harness.model.printable import printable
 from harness.model.truncate import shortened
 
 if TYPE_CHECKING:
@@ -56,14 +57,14 @@ def status(*, run: str | None, every: bool, costs: bool, as_json: bool) -> None:
         days = [{"target": target, **day.for_scripts()} for target, _, day in shown]
         running = {name: _for_scripts(status) for name, status in processes.items()}
         told = {"run": run, "problems": problems, "today": days, "running": running, "checkout": sentences}
-        click.echo(json.dumps(told, indent=2, default=str))
+        echo_json(json.dumps(told, indent=2, default=str))
         return
     for target, table, day in shown:
-        click.secho(f"run {run}" + (f", target {target}" if target else ""), bold=True)
+        echo(f"run {run}" + (f", target {target}" if target else ""), bold=True)
         lines = [*_running(processes), *_of_today(day), *sentences]
         _print_table(table, room=None if every else _room(len(lines), len(shown)))
         for line in lines:
-            click.echo(line)
+            echo(line)
 
 
 def _room(lines: int, tables: int) -> int | None:
@@ -86,9 +87,9 @@ def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
     rows = [dict(zip(HEADINGS, cells(standing), strict=True)) for standing in shown]
     emit(rows, as_json=False, empty="no problems here: `harness problems import` brings some in")
     if len(shown) < len(table):
-        click.echo(f"… and {len(table) - len(shown)} more: `harness status --all`")
+        echo(f"… and {len(table) - len(shown)} more: `harness status --all`")
     if rows:
-        click.echo(totals(table))
+        echo(totals(table))
 
 
 def _of_today(day: Today) -> list[str]:
@@ -130,7 +131,7 @@ def _costs(run: str | None, *, as_json: bool) -> None:
         tables = [one for _, table in _standings(workspace, config, index, name) for one in table]
     rows = cost_rows(accounts, tables)
     if as_json:
-        click.echo(json.dumps({"run": name, **rows}, indent=2))
+        echo_json(json.dumps({"run": name, **rows}, indent=2))
     else:
         print_costs(rows)
 
@@ -212,4 +213,4 @@ def _activity(status: ProcessStatus) -> str:
         if judge := status.current:
             words = [judge.kind, judge.problem, judge.stage, f"of {judge.worker}" if judge.worker else None]
         words.append(f"({status.queued} queued)" if status.queued else None)
-    return " ".join(word for word in words if word) or "running"
+    return printable(" ".join(word for word in words if word)) or "running"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from harness.cli.output import json_option
+from harness.cli.output import echo, echo_json, json_option
 
 
 @click.command()
@@ -45,12 +45,10 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
             languages=config.languages,
         )
         if not as_json:
-            click.echo(
-                f"committed {done.commit[:12]} on {done.branch}" if not done.unchanged else "nothing has changed"
-            )
+            echo(f"committed {done.commit[:12]} on {done.branch}" if not done.unchanged else "nothing has changed")
         if not wait:
             if as_json:
-                click.echo(json.dumps({"commit": done.commit, "tree": done.tree, "branch": done.branch}))
+                echo_json(json.dumps({"commit": done.commit, "tree": done.tree, "branch": done.branch}))
             return 0
         tried = Tried(place.workspace, repo, config, aim)
         tried.begin(place.problem, place.worktree / problem_path(place.problem))
@@ -69,7 +67,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     if entry is None:
         return EXIT_NO
     if as_json:
-        click.echo(entry.model_dump_json(indent=2))
+        echo_json(entry.model_dump_json(indent=2))
     else:
         print_judgement(entry)
     return 0 if entry.verdict == "PASSED" else EXIT_NO

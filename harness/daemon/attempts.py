@@ -15,7 +15,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.errors import FormatError
 from harness.failpoints import failpoint
+from harness.formats.bounded import load_json_file
 from harness.workspace.files import atomic_write
 
 MOST = 2
@@ -48,9 +50,9 @@ class Attempts:
         if self._file(identity) in self._here:
             return self._here[self._file(identity)]
         try:
-            rows = json.loads(self._file(identity).read_text())["losses"]
+            rows = load_json_file(self._file(identity))["losses"]
             return tuple(Loss.model_validate(row) for row in rows)
-        except (OSError, ValueError, KeyError, TypeError, ValidationError):
+        except (OSError, FormatError, KeyError, TypeError, ValidationError):
             return ()
 
     def lost(self, identity: Sequence[str], loss: Loss) -> tuple[Loss, ...]:

@@ -6,6 +6,8 @@ import json
 import os
 from contextlib import suppress
 
+from harness.errors import FormatError
+from harness.formats.bounded import load_json_file
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 from harness.workspace.parent_process import PARENT_VARIABLE
@@ -31,8 +33,8 @@ def evaluations_before(workspace: Workspace, invocation: str, count: int) -> int
         ConfigurationError: it cannot be written down.
     """
     file = workspace.state / "invocation.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        known = json.loads(file.read_text())
+    with suppress(OSError, FormatError, ValueError, KeyError, TypeError):
+        known = load_json_file(file)
         if known["id"] == invocation:
             return int(known["evaluations_before"])
     atomic_write(file, json.dumps({"version": 1, "id": invocation, "evaluations_before": count}))

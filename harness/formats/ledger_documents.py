@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import yaml
 from pydantic import ValidationError
 
-from harness.errors import LedgerError
+from harness.errors import FormatError, LedgerError
+from harness.formats.bounded import LEDGER_BYTES, load_yaml
 from harness.formats.ledger_versions import check_format, in_newest_format, written_format
 from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft
 
@@ -29,6 +29,7 @@ _FIELDS = {
     "at": re.compile(rb'^at: "([^"\n]*)"$', re.MULTILINE),
 }
 _WIDTH = 118
+_RESTORE = "`git log -p -- ledger/` shows who changed it; restore it from there"
 _LONGEST_KEY = 256
 """YAML readers may refuse longer ones."""
 
@@ -158,9 +159,9 @@ def parse(raw: bytes, where: str) -> dict[str, Any]:
         LedgerError: it is not YAML, not a mapping with a whole-number `seq`, or of a newer format.
     """
     try:
-        document = yaml.load(raw, Loader=yaml.CSafeLoader)
-    except (yaml.YAMLError, ValueError) as error:
-        raise LedgerError(f"not YAML: {' '.join(str(error).split())}", where=where) from error
+        document = load_yaml(raw, where=where, max_bytes=LEDGER_BYTES)
+    except FormatError as error:
+        raise LedgerError(error.what, where=where, remedy=_RESTORE) from error
     if not isinstance(document, dict) or type(document.get("seq")) is not int:
         raise LedgerError("not a ledger document: it must be a mapping with a whole number `seq`", where=where)
     check_format(document.get("format", 1), "the document", where)

@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.errors import LedgerError
+from harness.errors import FormatError, LedgerError
+from harness.formats.bounded import LEDGER_BYTES, load_yaml
 from harness.formats.ledger_documents import check_header, field_of, hash_of
 from harness.formats.ledger_versions import check_format
 from harness.model.entry import LEDGER_FORMAT
@@ -45,9 +45,11 @@ def read_heads(content: bytes | None) -> dict[str, Head]:
         return {}
     heads_format(content)
     try:
-        parsed = yaml.load(content, Loader=yaml.CSafeLoader) or {}
+        parsed = load_yaml(content, where=HEADS, max_bytes=LEDGER_BYTES) or {}
         return {str(file): Head.model_validate(head) for file, head in parsed.items()}
-    except (yaml.YAMLError, ValidationError, AttributeError) as error:
+    except FormatError as error:
+        raise LedgerError(f"not a heads file: {error.what}", where=error.where, remedy=_REMEDY) from error
+    except (ValidationError, AttributeError) as error:
         raise LedgerError(f"not a heads file: {' '.join(str(error).split())}", where=HEADS, remedy=_REMEDY) from error
 
 

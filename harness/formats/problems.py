@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness.errors import FormatError
+from harness.formats.bounded import PROBLEM_BYTES
 from harness.formats.definitions import check_definition
 from harness.formats.schema import extra_keys, shown, validated
 from harness.formats.source_lines import Path as FieldPath
@@ -24,8 +25,6 @@ from harness.model.problem import Definition, Problem, Workload
 
 DEFINITION_NAME = "definition.json"
 WORKLOADS_NAME = "workload.jsonl"
-_MAX_FILE_BYTES = 64 * 2**20
-"""Of a definition or workload file: the largest published ones stay below 1 MB."""
 
 
 @dataclass(frozen=True)
@@ -257,8 +256,8 @@ def read_text(file: Path) -> str:
         mode = file.stat()
         if not stat.S_ISREG(mode.st_mode):
             raise FormatError("not a plain file", where=where)
-        if mode.st_size > _MAX_FILE_BYTES:
-            raise FormatError(f"{mode.st_size} bytes; expected at most {_MAX_FILE_BYTES}", where=where)
+        if mode.st_size > PROBLEM_BYTES:
+            raise FormatError(f"{mode.st_size} bytes; expected at most {PROBLEM_BYTES}", where=where)
         return file.read_bytes().decode()
     except FileNotFoundError as error:
         raise FormatError("no such file", where=where) from error

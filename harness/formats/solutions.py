@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from harness.errors import ConfigurationError, FormatError
+from harness.formats.bounded import DOCUMENT_BYTES, compose_yaml
 from harness.formats.problems import Findings
 from harness.formats.schema import located, shown, validated
 from harness.formats.source_lines import Path as FieldPath
@@ -150,10 +151,7 @@ def param_spots(text: str) -> dict[str, tuple[int, int]]:
     Raises:
         FormatError: the text is not YAML.
     """
-    try:
-        top = yaml.compose(text, Loader=yaml.SafeLoader)  # the pure-Python loader: its marks count characters
-    except yaml.YAMLError as error:
-        raise FormatError(f"not YAML: {error}", where=SOLUTION_NAME) from error
+    top = compose_yaml(text, where=SOLUTION_NAME, max_bytes=DOCUMENT_BYTES, marks_count_characters=True)
     for key, value in top.value if isinstance(top, yaml.MappingNode) else ():
         if key.value == "params" and isinstance(value, yaml.MappingNode):
             return {name.value: (node.start_mark.index, node.end_mark.index) for name, node in value.value}

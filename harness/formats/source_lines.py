@@ -1,12 +1,11 @@
 """Where each field of a JSON or YAML text stands, so that an error can name its line.
 
-Parsing is left to `json` and PyYAML. Their values carry no positions, so a second, slower look at the text finds
-them, and only when there is something to say.
+`harness.formats.bounded` parses. Its values carry no positions, so a second, slower walk over the text finds them, and
+only when there is an error to report.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,15 +15,14 @@ from typing import Any
 import yaml
 
 from harness.errors import FormatError
+from harness.formats.bounded import DOCUMENT_BYTES, MAX_DEPTH, PROBLEM_BYTES, compose_yaml, load_json, value_of
 
 Path = tuple[str | int, ...]
 """Keys and indices from the top of a document to a field."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _ATOM = re.compile(r"[A-Za-z0-9.+-]+")
-_MAX_DEPTH = 50
 _YAML_KINDS = frozenset({"str", "int", "float", "bool", "null"})
-_TOO_DEEP = f"nested too deeply; expected at most {_MAX_DEPTH} levels"
 
 
 class _RefusedError(ValueError):
@@ -46,19 +44,18 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
         FormatError: naming the line (counted from `first_line`).
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
-        _check_printable(value, where)
-    except json.JSONDecodeError as error:
-        line = first_line + error.lineno - 1
-        raise FormatError(
-            f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} at column {error.colno}", where=f"{where}:{line}"
-        ) from error
-    except RecursionError as error:
-        raise FormatError(_TOO_DEEP, where=where) from error
+        value = load_json(
+            text,
+            where=where,
+            max_bytes=PROBLEM_BYTES,
+            first_line=first_line,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse,
+            parse_float=_finite,
+        )
     except _RefusedError as error:
         raise _refusal(text, where, first_line) from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise FormatError("not JSON: a number has too many digits", where=where) from error
+    _check_printable(value, where)
     return value
 
 
@@ -74,8 +71,6 @@ def _refusal(text: str, where: str, first_line: int) -> FormatError:
     found = _JsonLines(text, first_line)
     try:
         found.walk()
-    except RecursionError:
-        return FormatError(_TOO_DEEP, where=where)
     except (ValueError, IndexError):
         if not found.refused:
             return FormatError("not JSON: a key is given twice, or a number is not finite", where=where)
@@ -84,17 +79,15 @@ def _refusal(text: str, where: str, first_line: int) -> FormatError:
 
 
 def _check_printable(value: object, where: str) -> None:
-    waiting: list[tuple[object, int]] = [(value, 1)]
+    waiting = [value]
     while waiting:
-        item, depth = waiting.pop()
-        if depth > _MAX_DEPTH:
-            raise RecursionError
+        item = waiting.pop()
         if isinstance(item, str) and not _printable(item):
             raise FormatError(f"{item[:40]!a} holds half of a surrogate pair; expected text", where=where)
         if isinstance(item, dict):
-            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+            waiting += [part for pair in item.items() for part in pair]
         elif isinstance(item, list):
-            waiting += [(part, depth + 1) for part in item]
+            waiting += item
 
 
 def _printable(text: str) -> bool:
@@ -146,8 +139,8 @@ class _JsonLines:
         return self._line
 
     def _value(self, at: int, path: Path) -> int:
-        if len(path) > _MAX_DEPTH:
-            raise RecursionError
+        if len(path) > MAX_DEPTH:  # only in what follows a refused value, which `load_json` has not reached
+            raise ValueError(field_name(path[:1]))
         self.lines.setdefault(path, self._line_of(at))
         head = self.text[at]
         if head == "{":
@@ -191,32 +184,19 @@ class _JsonLines:
 def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[Path, int]]:
     """The value of a YAML document and the line of each of its fields.
 
-    Refused: anchors and aliases (one line could stand for gigabytes), keys that are not strings or come twice,
-    numbers that are not finite, more than one document.
+    Refused, besides what `harness.formats.bounded` refuses: keys that are not strings or come twice, numbers that are
+    not finite, more than one document.
 
     Raises:
         FormatError: naming the line.
     """
-    try:
-        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise FormatError("an anchor or alias; expected plain values", where=f"{where}:{line}")
-        node = yaml.compose(text, Loader=yaml.CSafeLoader)
-        lines: dict[Path, int] = {}
-        if node is not None:
-            _mark(node, (), lines, where)
-        value = yaml.load(text, Loader=yaml.CSafeLoader)
-        _check_printable(value, where)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
-        at = f"{where}:{mark.line + 1}" if mark else where
-        raise FormatError(f"not YAML: {problem}", where=at) from error
-    except RecursionError as error:
-        raise FormatError(_TOO_DEEP, where=where) from error
-    except ValueError as error:  # PyYAML's constructors: an impossible date, an integer of thousands of digits
-        raise FormatError(f"not YAML: {error}", where=where) from error
+    node = compose_yaml(text, where=where, max_bytes=DOCUMENT_BYTES)
+    lines: dict[Path, int] = {}
+    if node is None:
+        return None, lines
+    _mark(node, (), lines, where)
+    value = value_of(node, where=where)
+    _check_printable(value, where)
     return value, lines
 
 

@@ -5,14 +5,12 @@ The format: eight bytes of little-endian length, then that much JSON, tensor nam
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from harness.errors import FormatError
+from harness.formats.bounded import TENSOR_HEADER_BYTES, load_json
 
-_MAX_HEADER_BYTES = 100 * 2**20
-"""The format's own limit."""
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2", "F4": "float4_e2m1fn_x2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
@@ -65,11 +63,16 @@ def _header(file: Path) -> dict[str, object]:
     try:
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
-            if not 2 <= size <= _MAX_HEADER_BYTES:
+            if not 2 <= size <= TENSOR_HEADER_BYTES:
                 raise FormatError(f"{file.name} is not a safetensors file; expected a header of sensible length")
-            header = json.loads(stream.read(size))
-    except (OSError, ValueError, RecursionError) as error:
+            raw = stream.read(size)
+    except OSError as error:
         raise FormatError(f"{file.name} is not a safetensors file: its header cannot be read") from error
+    try:
+        header = load_json(raw, where=file.name, max_bytes=TENSOR_HEADER_BYTES)
+    except FormatError as error:
+        what = f"{file.name} is not a safetensors file: its header cannot be read: {error.what}"
+        raise FormatError(what) from error
     if not isinstance(header, dict):
         raise FormatError(f"{file.name} is not a safetensors file; expected an object as its header")
     return header

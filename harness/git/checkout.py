@@ -20,8 +20,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import RepositoryError
+from harness.errors import FormatError, RepositoryError
 from harness.failpoints import failpoint
+from harness.formats.bounded import load_json_file
 from harness.git.environment import Git
 from harness.model.paths import LEDGER
 from harness.workspace.files import atomic_write
@@ -59,8 +60,8 @@ class Checkout:
     def behind(self) -> Behind:
         """What a former commit left to refresh."""
         try:
-            paths = json.loads(self.record.read_text())["paths"]
-        except (FileNotFoundError, ValueError, KeyError):
+            paths = load_json_file(self.record)["paths"]
+        except (FileNotFoundError, FormatError, KeyError, TypeError):
             return {}  # only a hint about stale files: an unreadable one costs a `git status` that is not clean
         return {str(path): list(blobs) for path, blobs in paths.items()}
 

@@ -17,6 +17,7 @@ from harness.git.branch_commits import resolve
 from harness.git.environment import Git
 from harness.git.worktrees import Place, Worktree
 from harness.model.paths import WORKTREE_FORM, solution_path
+from harness.model.printable import printable
 from harness.workspace.directories import Workspace
 
 MAX_SOLUTION_BYTES = 16 << 20
@@ -32,9 +33,9 @@ class Message:
     trailers: Mapping[str, str]
 
     def render(self) -> str:
-        """The whole message, trailers last. A line break in a trailer would forge another: it becomes a space."""
-        text = self.text.replace("\0", "").strip() or "Submit a solution"
-        lines = [f"{name}: {' '.join(str(value).split())}" for name, value in self.trailers.items()]
+        """The whole printable message. A line break in a trailer would forge another: it becomes a space."""
+        text = printable(self.text.replace("\0", ""), keep_newlines=True).strip() or "Submit a solution"
+        lines = [printable(f"{name}: {' '.join(str(value).split())}") for name, value in self.trailers.items()]
         return "\n\n".join(part for part in (text, "\n".join(lines)) if part) + "\n"
 
 

@@ -24,6 +24,7 @@ from types import ModuleType
 
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
+from harness.formats.bounded import load_json_file
 from harness.judge.limits import GIB, Limits
 from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.model.axis_types import ConstAxis
@@ -118,7 +119,7 @@ def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
     """
     store = cache_dir / "artefacts"
     artefact, index = store / f"{key}.so", store / f"{key}.json"
-    if artefact.is_file() and index.is_file() and json.loads(index.read_text())["sha256"] == _digest(artefact):
+    if artefact.is_file() and index.is_file() and load_json_file(index)["sha256"] == _digest(artefact):
         return Built(artefact, cached=True)
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix="build-") as scratch, working():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 
 from harness.errors import FormatError
+from harness.formats.bounded import TENSOR_HEADER_BYTES, load_json
 
 
 def read_safetensors(path: str, key: str, roots: list[Path]) -> torch.Tensor:
@@ -22,11 +22,13 @@ def read_safetensors(path: str, key: str, roots: list[Path]) -> torch.Tensor:
     if file is None:
         raise FormatError(f"`{path}` is not a file below {' or '.join(map(str, roots))}")
     data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
     try:
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + length])
-    except ValueError as error:
-        raise FormatError("not a safetensors file", where=str(file)) from error
+        header = load_json(data[8 : 8 + length], where=str(file), max_bytes=TENSOR_HEADER_BYTES)
+    except FormatError as error:
+        raise FormatError(f"not a safetensors file: {error.what}", where=str(file)) from error
+    if not isinstance(header, dict):
+        raise FormatError("not a safetensors file; expected an object as its header", where=str(file))
     if key not in header:
         raise FormatError(f"no tensor `{key}`; expected one of {', '.join(sorted(header))}", where=str(file))
     entry = header[key]

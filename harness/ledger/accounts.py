@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from harness.errors import FormatError
+from harness.formats.bounded import load_json_file
 from harness.git.repo import Repo
 from harness.ledger.ledger import read_records
 from harness.model.paths import ACCOUNTS
@@ -93,8 +95,8 @@ def kept(workspace: Workspace) -> list[Account]:
     """The accounts that the planner has not recorded yet, oldest first. A file that is no account is left alone."""
     found = []
     for file in _directory(workspace).glob("*.json"):
-        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
-            found.append(Account.of_record(json.loads(file.read_bytes())))
+        with contextlib.suppress(OSError, FormatError, KeyError, TypeError, ValueError):
+            found.append(Account.of_record(load_json_file(file)))
     return sorted(found, key=lambda account: (account.began, account.id))
 
 

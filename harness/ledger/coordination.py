@@ -14,15 +14,19 @@ from dataclasses import dataclass
 from importlib import resources
 
 from harness.errors import FormatError
+from harness.formats.bounded import check_size
 from harness.git.repo import Repo
 from harness.model.assignment import Assignment
 from harness.model.paths import is_problem, is_worker
+from harness.model.printable import printable
+from harness.model.truncate import one_line
 from harness.workspace.directories import COORDINATION_NAME
 
 SECTIONS = ("assignments", "standings", "notes")
 _STATES = ("active", "pinned", "paused")
 _HEADER = ("worker", "problem", "state", "wanted")
 _RULE = re.compile(r"\s*:?-+:?\s*")
+_LONGEST_QUOTE = 60
 NOBODY = "-"
 """The worker of a paused row: the pause is of the problem."""
 
@@ -80,8 +84,10 @@ def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
     """The assignments in a text.
 
     Raises:
-        FormatError: markers are missing, doubled or out of order, or a row of the table is wrong; names the line.
+        FormatError: the text is too large, markers are missing, doubled or out of order, or a row is wrong;
+            names the line.
     """
+    check_size(text, where=where)
     spans = _sections(text, where)
     begin, end = spans["assignments"]
     first_line = text.count("\n", 0, begin) + 1
@@ -179,15 +185,23 @@ def _sections(text: str, where: str) -> dict[str, tuple[int, int]]:
 def _cells(line: str, at: str) -> list[str]:
     stripped = line.strip()
     if not (stripped.startswith("|") and stripped.endswith("|") and len(stripped) > 1):
-        raise FormatError(f"`{stripped[:60]}` is no row of the table; expected `| ... | ... | ... | ... |`", where=at)
+        raise FormatError(
+            f"`{_quoted(stripped)}` is no row of the table; expected `| ... | ... | ... | ... |`", where=at
+        )
     return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", stripped[1:-1])]
 
 
 def _check_header(cells: list[str], number: int, at: str) -> None:
     if number == 0 and tuple(cells) != _HEADER:
-        raise FormatError(f"the table's head is `{' | '.join(cells)}`; expected `{' | '.join(_HEADER)}`", where=at)
+        raise FormatError(
+            f"the table's head is `{_quoted(' | '.join(cells))}`; expected `{' | '.join(_HEADER)}`", where=at
+        )
     if number == 1 and not all(_RULE.fullmatch(cell) for cell in cells):
         raise FormatError("expected the line of dashes below the table's head", where=at)
+
+
+def _quoted(cell: str) -> str:
+    return one_line(cell, _LONGEST_QUOTE)
 
 
 def _row(cells: list[str], at: str) -> Assignment:
@@ -195,11 +209,13 @@ def _row(cells: list[str], at: str) -> Assignment:
         raise FormatError(f"a row of {len(cells)} cells; expected {len(_HEADER)}: {', '.join(_HEADER)}", where=at)
     worker, problem, state, wanted = cells
     if state not in _STATES:
-        raise FormatError(f"the state is `{state}`; expected one of {', '.join(_STATES)}", where=at)
+        raise FormatError(f"the state is `{_quoted(state)}`; expected one of {', '.join(_STATES)}", where=at)
     if not (is_worker(worker) or (worker == NOBODY and state == "paused")):
-        raise FormatError(f"`{worker}` is no worker's name; expected letters and digits, such as w01", where=at)
+        raise FormatError(
+            f"`{_quoted(worker)}` is no worker's name; expected letters and digits, such as w01", where=at
+        )
     if not is_problem(problem):
-        raise FormatError(f"`{problem}` is no problem's key; expected suite/name", where=at)
+        raise FormatError(f"`{_quoted(problem)}` is no problem's key; expected suite/name", where=at)
     return Assignment(worker=worker, problem=problem, state=state, wanted=wanted)  # type: ignore[arg-type] # checked above
 
 
@@ -228,7 +244,7 @@ def _table(assignments: Iterable[Assignment]) -> str:
 
 def _one_line(text: str) -> str:
     """Anything as one line of a table or list: a note is an agent's text and may not break the file."""
-    return _without_markers(" ".join(text.split()))
+    return _without_markers(printable(" ".join(text.split())))
 
 
 def _without_markers(text: str) -> str:

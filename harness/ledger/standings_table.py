@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.standings import Standing
+from harness.model.printable import markdown_text, printable
 
 HEADINGS = ("problem", "baseline", "best", "speed-up [95 %]", "score", "verdicts", "entries")
 
@@ -29,7 +30,8 @@ def cells(standing: Standing) -> tuple[str, ...]:
 def markdown(standings: Iterable[Standing]) -> str:
     """The table as Markdown."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *(cells(standing) for standing in standings)]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    # The other cells are numbers and words of ours, with brackets around intervals.
+    return "\n".join(f"| {' | '.join([markdown_text(row[0]), *map(printable, row[1:])])} |" for row in rows)
 
 
 def for_scripts(standing: Standing) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from harness.model.printable import printable
+
 
 def shortened(text: str, longest: int) -> str:
     """The text in `longest` characters at most; one that is cut ends in `…`."""
@@ -9,5 +11,5 @@ def shortened(text: str, longest: int) -> str:
 
 
 def one_line(text: str, longest: int) -> str:
-    """The same on one line: white space of every kind becomes single spaces."""
-    return shortened(" ".join(text.split()), longest)
+    """The same on one line and printable: white space of every kind becomes single spaces."""
+    return shortened(printable(" ".join(text.split())), longest)

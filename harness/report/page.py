@@ -7,11 +7,14 @@ import json
 from importlib import resources
 from typing import Any
 
+from harness.model.printable import printable
+
 
 def render(data: dict[str, Any]) -> str:
     """A page that opens from disk and asks nothing of any network."""
     part = {name: _read(f"page.{name}") for name in ("html", "css", "js")}
     # `<` in a string of the data could end the script element that holds it.
+    data = _printable(data)
     embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     meta = data["meta"]
     title = html.escape(f"{meta['run']} on {meta['target']}: kernels and their proof")
@@ -21,6 +24,14 @@ def render(data: dict[str, Any]) -> str:
         assert mark, name  # noqa: S101 - the template is ours
         page = before + text + after
     return page
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, str):
+        return printable(value, keep_newlines=True)
+    if isinstance(value, dict):
+        return {printable(key) if isinstance(key, str) else key: _printable(item) for key, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _read(name: str) -> str:

@@ -25,6 +25,7 @@ from harness.model.paths import (
     parse_solution_path,
     solution_path,
 )
+from harness.model.printable import printable
 from harness.model.verdict import EntryKind, Verdict
 from harness.report.merge_branches import changed_paths, text_of
 from harness.report.proof_text import ENTRY_TRAILER, proof_text
@@ -135,7 +136,7 @@ def _strangers(paths: frozenset[str], place: str | None) -> Iterator[str]:
         file = parse_problem_path(path)
         if file and file.inside and path not in named and takes_part(file.inside):
             named.add(path)
-            yield f"it changes how {file.problem} is judged: {path} takes part in the problem's digest"
+            yield f"it changes how {file.problem} is judged: {printable(path)} takes part in the problem's digest"
     others = [path for path in outside if path not in named and not _solution_of(path)]
     if others:
         yield f"it changes files outside {place}: {_list(others)}"
@@ -143,7 +144,7 @@ def _strangers(paths: frozenset[str], place: str | None) -> Iterator[str]:
 
 def _list(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-    return ", ".join(paths[:_LISTED]) + more
+    return ", ".join(map(printable, paths[:_LISTED])) + more
 
 
 def _ledger_faults(chains: Chains, commit: str, problem: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from harness.ledger.champions import MeasuredCandidate, doubts
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
 from harness.model.paths import ledger_file, solution_path
+from harness.model.printable import markdown_text, printable
 
 ENTRY_TRAILER = "Ledger-Entry"
 _TABLE = ("workload", "latency us", "baseline us", "by", "speed-up", "95 % interval", "bound us", "score", "checked")
@@ -42,9 +43,9 @@ def proof_text(winner: MeasuredCandidate) -> str:
     ]
     known = doubts(entry)
     if known:
-        lines += ["Known about it:", "", *(f"- {doubt}" for doubt in known), ""]
+        lines += ["Known about it:", "", *(f"- {markdown_text(doubt, keep_code=True)}" for doubt in known), ""]
     candidate = evaluation.candidate
-    lines += [
+    trailers = [
         f"{ENTRY_TRAILER}: {ledger_file(entry.problem)} seq {entry.seq} {winner.hash}",
         f"Evaluation: seq {evaluation.seq}",
         f"Problem-Digest: {entry.problem_digest}",
@@ -53,7 +54,7 @@ def proof_text(winner: MeasuredCandidate) -> str:
         f"Worker: {candidate.worker if candidate else 'unknown'}",
         f"Candidate: {candidate.commit if candidate else 'unknown'}",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(printable, trailers)])
 
 
 def message(winner: MeasuredCandidate) -> str:
@@ -79,20 +80,21 @@ def device_lines(entry: Entry) -> list[str]:
     environment = entry.environment.model_dump(exclude_none=True) if entry.environment else {}
     others = ", ".join(f"{name} {value}" for name, value in sorted(device.items()) if name not in {"name", "id"})
     software = ", ".join(f"{name} {value}" for name, value in environment.items() if name != "judge")
-    return [
-        f"- device: {device.get('name', 'unknown')} ({device.get('id', '?')}){f'; {others}' if others else ''}",
-        f"- environment: {software or 'unknown'}",
-        f"- judge: {environment.get('judge', 'unknown')}; trust: {entry.trust}; at {entry.at}",
+    lines = [
+        f"device: {device.get('name', 'unknown')} ({device.get('id', '?')}){f'; {others}' if others else ''}",
+        f"environment: {software or 'unknown'}",
+        f"judge: {environment.get('judge', 'unknown')}; trust: {entry.trust}; at {entry.at}",
     ]
+    return [f"- {markdown_text(line)}" for line in lines]
 
 
 def _cells(result: WorkloadResult) -> tuple[str, ...]:
     low_high = result.speedup_ci95
     return (
-        result.uuid,
+        markdown_text(result.uuid),
         _number(result.latency_us),
         _number(result.baseline_us),
-        result.variant or "-",
+        markdown_text(result.variant or "-"),
         f"{result.speedup:.3f}x" if result.speedup is not None else str(result.verdict),
         f"{low_high[0]:.3f} to {low_high[1]:.3f}" if low_high else "-",
         _number(result.sol_us),

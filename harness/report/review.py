@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.errors import AnswerIsNo, ConfigurationError
+from harness.formats.bounded import PROBLEM_BYTES, load_json
 from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
@@ -210,10 +210,16 @@ def _special_cases(repo: Repo, this: Review) -> Iterator[str]:
 
 
 def _sizes(repo: Repo, this: Review) -> set[int]:
-    text = (repo.read(this.base, f"{problem_path(this.problem)}/{WORKLOADS_NAME}") or b"").decode(errors="replace")
+    file = f"{problem_path(this.problem)}/{WORKLOADS_NAME}"
+    text = (repo.read(this.base, file) or b"").decode(errors="replace")
     sizes = set()
-    for line in filter(str.strip, text.splitlines()):
-        axes = json.loads(line).get("axes", {})
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        value = load_json(line, where=file, max_bytes=PROBLEM_BYTES, first_line=number)
+        axes = value.get("axes") if isinstance(value, dict) else None
+        if not isinstance(axes, dict):
+            continue
         sizes |= {size for size in axes.values() if isinstance(size, int) and size > 9}
     return sizes
 

@@ -16,7 +16,8 @@ import tempfile
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, FormatError
+from harness.formats.bounded import load_json, load_json_file
 from harness.sol.hardware import CPU, Hardware, Peaks
 from harness.workspace.files import atomic_write
 
@@ -62,8 +63,8 @@ def measured_cpu(cache_dir: Path) -> Hardware:
         key = hashlib.sha256(b"\n".join([text, model.encode(), str(sorted(flags)).encode()])).hexdigest()[:16]
         kept = cache_dir / "sol" / f"cpu-{key}.json"
         try:
-            figures = _checked(json.loads(kept.read_text()))
-        except (OSError, ValueError, TypeError):  # absent, or written by something else: measure again
+            figures = _checked(load_json_file(kept))
+        except (OSError, FormatError, ValueError, TypeError):  # absent, or written by something else: measure again
             figures = _measure(source)
             kept.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(kept, json.dumps({"cpu": model, **figures}, indent=2) + "\n")
@@ -112,8 +113,8 @@ def _measure(source: Path) -> dict[str, float]:
         _run([compiler, "-std=c++17", "-O3", "-march=native", str(source), "-o", program])
         answer = _run([program, str(_probe_bytes()), str(_SECONDS)])
     try:
-        return _checked(json.loads(answer))
-    except (ValueError, TypeError) as error:
+        return _checked(load_json(answer, where="the measurement of the CPU"))
+    except (FormatError, ValueError, TypeError) as error:
         raise ConfigurationError(f"the measurement of the CPU answered {answer[:200]!r}") from error
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import ConfigurationError
+from harness.formats.bounded import DOCUMENT_BYTES, load_yaml
 
 CPU = "cpu"
 _FORMAT = 1
@@ -99,7 +99,7 @@ def table() -> dict[str, Hardware]:
         ConfigurationError: the file does not follow its format.
     """
     where = "harness/sol/hardware.yaml"
-    value = yaml.safe_load((files("harness.sol") / "hardware.yaml").read_text())
+    value = load_yaml((files("harness.sol") / "hardware.yaml").read_text(), where=where, max_bytes=DOCUMENT_BYTES)
     if value.get("format") != _FORMAT:
         raise ConfigurationError(f"format {value.get('format')!r}; expected {_FORMAT}", where=where)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from harness.errors import ConfigurationError
+from harness.formats.bounded import DOCUMENT_BYTES, read_bytes
 from harness.formats.schema import shown, validated
 from harness.formats.source_lines import parse_yaml
 from harness.model.config import Config
@@ -90,7 +91,7 @@ def explain_config(workspace: Workspace, overrides: Mapping[str, object] | None 
 def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, ...], int]]:
     where = shown(workspace.config_file)
     try:
-        text = workspace.config_file.read_text(encoding="utf-8")
+        text = read_bytes(workspace.config_file, max_bytes=DOCUMENT_BYTES, where=where).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"cannot be read: {error}", where=where, remedy="mend it, or move it away and type `harness init`"

@@ -11,6 +11,8 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from harness.errors import FormatError
+from harness.formats.bounded import load_json_file
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 
@@ -40,8 +42,8 @@ def waiting_notes(workspace: Workspace) -> list[Note]:
     """Notes that wait, oldest first. A file that is no note is left alone."""
     notes = []
     for file in _directory(workspace).glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            notes.append(Note(**json.loads(file.read_bytes())))
+        with contextlib.suppress(OSError, FormatError, TypeError):
+            notes.append(Note(**load_json_file(file)))
     return sorted(notes, key=lambda note: (note.at, note.id))
 
 

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from harness.errors import FormatError
+from harness.formats.bounded import load_json_file
 from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
@@ -90,6 +92,6 @@ def _type_of(file: Path) -> type[ProcessStatus]:
 
 def _read(file: Path, of: type[_Status]) -> _Status | None:
     try:
-        return of.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError):
+        return of.model_validate(load_json_file(file))
+    except (OSError, FormatError, ValidationError):
         return None

@@ -137,6 +137,22 @@ def test_other_runs_and_other_branches_are_left_alone(site: Site, once: Once) ->
     assert not site.entries()
 
 
+def test_a_solution_that_would_overflow_a_parser_gets_its_verdict_and_others_are_judged(
+    site: Site, daemon: Daemon
+) -> None:
+    deep = site.submit("w01", "t/one", "deep", solution="[" * 50_000)
+    with daemon() as running:
+        entry = running.entry_of(deep)
+        assert running.entry_of(site.submit("w02", "t/one", "stub: speedup=1.2")).verdict is Verdict.PASSED
+    assert (entry.verdict, entry.reason) == (
+        Verdict.COMPILE_ERROR,
+        "solution.yaml:1: nested more than 50 levels deep",
+    )
+    with daemon() as running:  # after a restart the branch still holds it
+        assert running.entry_of(site.submit("w02", "t/two", "stub: speedup=1.3")).verdict is Verdict.PASSED
+    assert len(of(site.entries(), deep)) == 1
+
+
 def test_a_malformed_solution_gets_its_verdict_without_a_judge(site: Site, once: Once) -> None:
     commit = site.submit("w01", "t/one", solution="language: cobol\nentry: kernel.cpp::increment\n")
     once()

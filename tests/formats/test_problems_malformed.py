@@ -48,10 +48,10 @@ MALFORMED_DEFINITIONS: dict[str, tuple[Any, str]] = {
     "NaN": ('{\n "name": NaN}', "s/p/definition.json:2: `name` is NaN; expected a finite number"),
     "infinity by size": ('{\n "x": [0, 1e999]}', "s/p/definition.json:2: `x[1]` is 1e999; expected a finite number"),
     "too many digits": ('{"x": ' + "9" * 5000 + "}", "s/p/definition.json: not JSON: a number has too many digits"),
-    "nested too deeply": ("[" * 100000, "s/p/definition.json: nested too deeply; expected at most 50 levels"),
+    "nested too deeply": ("[" * 100000, "s/p/definition.json:1: nested more than 50 levels deep"),
     "nested too deeply to print": (
         '{"x": ' + "[" * 100 + "]" * 100 + "}",
-        "s/p/definition.json: nested too deeply; expected at most 50 levels",
+        "s/p/definition.json:1: nested more than 50 levels deep",
     ),
     "half a surrogate": (
         '{"name": "\\ud800"}',

@@ -23,7 +23,7 @@ def with_rows(*rows: str) -> str:
 
 
 names = st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True).filter(is_name)
-lines = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=60).map(
+lines = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Cf", "Zl", "Zp"]), max_size=60).map(
     lambda t: " ".join(t.split())
 )
 

@@ -143,22 +143,34 @@ def test_a_pause_moves_the_worker_at_once(site: Site) -> None:
         until(site, lambda rows: rows.get("w01") not in {None, before}, "another problem")
 
 
-def test_a_broken_table_is_named_by_line_and_the_last_good_one_stays(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("| w09 | nowhere |", "a row of 2 cells; expected 4"),
+        (f"w09 {'[' * 50_000}", f"`w09 {'[' * 55}…` is no row of the table"),
+        (f"| w09 | {'[' * 50_000} | active | |", f"`{'[' * 59}…` is no problem's key"),
+        (f"| w09 | t/one | active | {'x' * 2**20} |", "expected at most 1048576"),
+    ],
+    ids=["two cells", "brackets", "brackets in a cell", "a mebibyte"],
+)
+def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: str, complaint: str) -> None:
     with planning(site, workers=("w01",)):
         before = until(site, lambda rows: "w01" in rows, "a row")["w01"]
-        edit(site, "| w09 | nowhere |")
-        broken = git(site.root, "rev-parse", "main")
+        edit(site, row)
+        broken = git(site.root, "rev-parse", "main:COORDINATION.md")
         text = git(site.root, "show", "main:COORDINATION.md")
-        line = next(number for number, row in enumerate(text.splitlines(), 1) if "w09" in row)
+        line = next(number for number, line in enumerate(text.splitlines(), 1) if "w09" in line)
 
         def said() -> str | None:
             return next(iter(status(site).messages), None)
 
         message = wait_until(said, what="a complaint")
-        assert f"COORDINATION.md on main:{line}" in message
+        assert (f"COORDINATION.md on main:{line}: " in message) or "bytes;" in message
+        assert complaint in message
         assert "last good table stays in force" in message
         assert [row.problem for row in status(site).assignments] == [before]
-        assert git(site.root, "rev-parse", "main") == broken, "nothing is written over a person's broken table"
+        kept = git(site.root, "rev-parse", "main:COORDINATION.md")
+        assert kept == broken, "nothing is written over a person's broken table"
         edit(site, keep=False)
         wait_until(lambda: not said(), what="the end of the complaint")
         until(site, lambda rows: "w01" in rows, "a row again")
