@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.site import STUB
+
 # A busy machine is slow, not wrong: an example's time is no reason to fail.
 hypothesis.settings.register_profile("harness", deadline=None)
 hypothesis.settings.load_profile("harness")
+
+
+@pytest.fixture
+def stub_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The stub in place of the judge; the file that notes its requests."""
+    requests = tmp_path / "requests.jsonl"
+    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, str(STUB)]))
+    monkeypatch.setenv("STUB_JUDGE_REQUESTS", str(requests))
+    return requests
 
 
 @pytest.fixture
