@@ -47,7 +47,7 @@ def says(site: Site, what: str, condition: Callable[[dict[str, object]], object]
     """Wait for a worker's live file to be as wanted."""
     try:
         wait_until(
-            lambda: condition(read_live(site.workspace, f"worker-{worker}")), what=f"{worker} {what}", deadline_s=60
+            lambda: condition(read_live(site.workspace, f"worker-{worker}")), what=f"{worker} {what}", deadline_s=240
         )
     except TimeoutError as error:
         said = read_live(site.workspace, f"worker-{worker}")

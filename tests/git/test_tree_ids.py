@@ -15,7 +15,7 @@ NAMES = st.sampled_from(["a", "a.b", "a-b", "b/c.cpp", "b/d/e.h", "b.c", "b0", "
 
 def git(directory: Path, *arguments: str) -> str:
     return subprocess.run(
-        ["git", *arguments], cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=30
+        ["git", *arguments], cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=240
     ).stdout.strip()
 
 

@@ -145,7 +145,7 @@ class Killed:
         process = self.site.start(*START, extra=extra)
         worker = wait_until(lambda: read_live(self.site.workspace, "worker-w01").get("pid"), what="a worker")
         os.kill(int(str(worker)), signal.SIGKILL)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=120)
         return process.returncode, output
 
 

@@ -19,7 +19,7 @@ from harness.model.judging import JudgeProgress, JudgeReady, JudgeRequest
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import Answered, JudgeClient, Lost, News, deadline_s, expand_devices, judge_command
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 Told = JudgeReady | JudgeProgress | Answered | Lost
 
@@ -39,7 +39,7 @@ class Client:
             start_within_s=start_within_s,
         )
 
-    def told(self, deadline: float = 30.0) -> Told:
+    def told(self, deadline: float = DEADLINE_S) -> Told:
         """The next thing the client makes of its news."""
         until = time.monotonic() + deadline
         while time.monotonic() < until:
