@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
-import hypothesis
 import pytest
+from hypothesis import HealthCheck, settings
 
-# A busy machine is slow, not wrong: an example's time is no reason to fail.
-hypothesis.settings.register_profile("harness", deadline=None)
-hypothesis.settings.load_profile("harness")
+from tests.site import STUB
+
+# A busy machine is slow, not wrong: neither an example's time nor the time to make examples is a reason to fail.
+_PATIENT = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+# `make test` tries the same few examples each time; `make test-long` tries many new ones (--hypothesis-profile=long).
+settings.register_profile(
+    "harness", deadline=None, suppress_health_check=_PATIENT, max_examples=30, derandomize=True, database=None
+)
+settings.register_profile("long", deadline=None, suppress_health_check=_PATIENT, max_examples=500)
+settings.load_profile("harness")
+
+
+@pytest.fixture
+def stub_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The stub in place of the judge; the file that notes its requests."""
+    requests = tmp_path / "requests.jsonl"
+    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, str(STUB)]))
+    monkeypatch.setenv("STUB_JUDGE_REQUESTS", str(requests))
+    return requests
 
 
 @pytest.fixture

@@ -279,4 +279,4 @@ def scripted(choose: Callable[[Asked], Sequence[Step]]) -> Iterator[ScriptedMode
         yield model
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(timeout=120)

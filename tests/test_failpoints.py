@@ -26,7 +26,7 @@ def run(**variables: str) -> tuple[int, int]:
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     return done.returncode, done.stdout.count("passed")

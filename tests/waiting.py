@@ -7,9 +7,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+DEADLINE_S = 120.0
+"""No test depends on a quiet machine: a deadline only ends what hangs."""
 
 
-def wait_until(condition: Callable[[], T | None], *, what: str, deadline_s: float = 20.0, poll_s: float = 0.01) -> T:
+def wait_until(
+    condition: Callable[[], T | None], *, what: str, deadline_s: float = DEADLINE_S, poll_s: float = 0.02
+) -> T:
     """The first truthy value of `condition`.
 
     Raises:

@@ -346,10 +346,3 @@ def _summary(given: Mapping[str, Any]) -> str:
 def _key(block: sdk.ToolUseBlock) -> str:
     """Tells two uses of a tool apart by what they are given."""
     return json.dumps([block.name, block.input], sort_keys=True, default=str)
-
-
-def version() -> str:
-    """The SDK's version, and its CLI's."""
-    from claude_agent_sdk import _cli_version  # noqa: PLC0415 - the only place that says it
-
-    return f"{sdk.__version__}, CLI {_cli_version.__cli_version__}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
@@ -51,12 +54,17 @@ def agent_checks(config: Config) -> Iterator[Check]:
 
 
 def _version() -> str | None:
+    """The versions of the SDK and of the CLI in it; the SDK itself, which takes seconds to import, is not imported."""
     try:
         metadata.version("aiohttp")
-        from harness.agents.claude import version
-    except ImportError:
+        sdk = metadata.distribution("claude-agent-sdk")
+    except metadata.PackageNotFoundError:
         return None
-    return version()
+    cli = None
+    with suppress(OSError):
+        source = Path(str(sdk.locate_file("claude_agent_sdk/_cli_version.py"))).read_text()
+        cli = re.search(r'__cli_version__ = "([^"]+)"', source)
+    return f"{sdk.version}, CLI {cli[1] if cli else 'unknown'}"
 
 
 def _reach(url: str, lacking: Literal["missing", "note"]) -> Check:

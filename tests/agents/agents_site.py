@@ -51,7 +51,7 @@ def says(site: Site, what: str, condition: Callable[[WorkerStatus], object], wor
         return status is not None and bool(condition(status))
 
     try:
-        wait_until(meets, what=f"{worker} {what}", deadline_s=60)
+        wait_until(meets, what=f"{worker} {what}", deadline_s=240)
     except TimeoutError as error:
         status = read_worker_status(site.workspace, worker)
         raise AssertionError(f"{error}; {status}\n{log(site, worker)[-6000:]}") from None

@@ -55,7 +55,7 @@ def test_the_planner_records_closed_accounts_once_though_it_was_killed_between(s
     planner = site.start("planner")
     wait_until(lambda: [each.id for each in kept(site.workspace)] == ["open"], what="the account's recording")
     planner.terminate()
-    planner.communicate(timeout=30)
+    planner.communicate(timeout=120)
     with Repo(site.workspace) as repo:
         assert [each.id for each in recorded(site.workspace, repo, "main")] == ["a"]
         assert repo.read(repo.tip("main"), ACCOUNTS)
@@ -74,7 +74,7 @@ def test_a_purse_counts_each_account_once_while_it_moves_into_the_ledger(site: S
         planner = site.start("planner")
         wait_until(lambda: not kept(site.workspace), what="both in the ledger")
         planner.terminate()
-        planner.communicate(timeout=30)
+        planner.communicate(timeout=120)
         assert purse.spent().usd == 3.0
         purse.reread(repo, Config())
         assert (purse.spent().usd, purse.spent("w02").usd) == (3.0, 2.0)
@@ -92,12 +92,12 @@ def test_limits_name_what_is_used_up() -> None:
 def test_costs_are_shown_by_worker_and_problem(site: Site) -> None:
     keep(site.workspace, account("a", usd=1.0))
     keep(site.workspace, account("b", worker="w02", usd=2.0))
-    shown = json.loads(site.run("status", "--costs", "--json").stdout)
+    shown = json.loads(site.call("status", "--costs", "--json").stdout)
     assert {row["worker"]: row["usd"] for row in shown["workers"]} == {"w01": 1.0, "w02": 2.0}
     assert shown["problems"][0]["usd_per_gain"] is None
     assert shown["total"][0]["turns"] == 4
     site.submit("w01", "t/one", "stub: speedup=1.5")
-    site.run("daemon", "--once")
-    text = site.run("status", "--costs").stdout
+    site.call("daemon", "--once")
+    text = site.call("status", "--costs").stdout
     assert "USD per gain" in text
     assert "3.0000" in text

@@ -31,10 +31,10 @@ def plan(
     with scripted(script) as model:
         planner = site.start("planner", *WORKERS, extra=its.environment(model))
         with Repo(site.workspace) as repo:
-            wait_until(lambda: read_assignments(repo, "main"), what="a table", deadline_s=60)
+            wait_until(lambda: read_assignments(repo, "main"), what="a table")
             table = {row.worker: row.problem for row in read_assignments(repo, "main")}
         planner.terminate()
-        output, _ = planner.communicate(timeout=30)
+        output, _ = planner.communicate(timeout=120)
         assert planner.returncode == 0, output
     decisions = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/decisions.yaml")))
     return table, [each["policy"] for each in decisions], model

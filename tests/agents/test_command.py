@@ -49,7 +49,7 @@ def test_a_script_improves_a_kernel_and_submits(site: Site) -> None:
     worker = site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))
     worker.terminate()
-    worker.communicate(timeout=30)
+    worker.communicate(timeout=120)
     verdicts = its.verdicts(site)
     log = its.log(site)
     assert verdicts == ["COMPILE_ERROR", "PASSED"], log

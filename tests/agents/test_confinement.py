@@ -139,7 +139,7 @@ def port() -> Iterator[int]:
         thread.start()
         yield server.server_port
         server.shutdown()
-        thread.join(10)
+        thread.join(timeout=120)
 
 
 def test_no_escape_succeeds(site: Site, port: int) -> None:
@@ -159,7 +159,7 @@ def test_no_escape_succeeds(site: Site, port: int) -> None:
         worker = site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         its.says(site, "has finished", its.finished("t/one"))
         worker.terminate()
-        worker.communicate(timeout=30)
+        worker.communicate(timeout=120)
         results = model.asked[len(tried) + 1].results
     answers = dict(zip([each.name for each in tried], results, strict=False))
     assert len(answers) == len(tried)

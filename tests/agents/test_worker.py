@@ -40,7 +40,7 @@ def at_work(site: Site, *workers: str) -> Iterator[None]:
     for process in processes:
         process.terminate()
     for process in processes:
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
 
 
@@ -123,7 +123,7 @@ def test_a_successor_starts_from_the_champion(site: Site) -> None:
         "stub: speedup=2.0",
         solution="language: cpp\nentry: kernel.cpp::increment\nparams: {WIDTH: 3}\ntune: {WIDTH: [3, 4]}\n",
     )
-    site.run("daemon", "--once")
+    site.call("daemon", "--once")
     assert [entry.kind for entry in site.entries("t/one")][-1] is EntryKind.CHAMPION
     site.start("daemon")
     assign(site, row("t/one"))
@@ -160,7 +160,7 @@ def test_a_new_solution_from_people_is_something_to_do_again(site: Site) -> None
 def test_one_process_a_worker(site: Site) -> None:
     with at_work(site, "w01"):
         says(site, "runs", lambda status: status.state == "idle")
-        again = site.run("worker", "w01")
+        again = site.call("worker", "w01")
         assert again.returncode == 2
         assert "harness worker w01" in again.stdout
 
@@ -176,7 +176,7 @@ def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pyte
     assert default_kind(Config(), ("cuda",)) == "tuner", "no key"
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     assert (default_kind(Config(), ("cuda:0",)), default_kind(Config(), ("cpu",))) == ("claude", "tuner")
-    done = site.run("worker", "w01", "--agent", "command")
+    done = site.call("worker", "w01", "--agent", "command")
     assert done.returncode == 2
     assert "agent `command` needs a command line" in done.stdout
 
@@ -186,7 +186,7 @@ def test_a_killed_worker_leaves_nothing_that_the_next_one_stumbles_over(site: Si
     first = site.start("worker", "w01")
     says(site, "waits for a verdict", lambda status: status.state == "waiting")
     first.kill()
-    first.wait(timeout=10)
+    first.wait(timeout=120)
     site.start("daemon")
     with at_work(site, "w01"):
         says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.command_line import call_harness
 from tests.ledger.ledgers import git, make_workspace
 from tests.ledger.test_audit import FILE, Place
 
 
 def harness(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", *arguments]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
+    return call_harness(*arguments, cwd=directory, environment={**os.environ, "COLUMNS": "200"})
 
 
 @pytest.fixture
@@ -31,12 +26,10 @@ def place(tmp_path: Path) -> Place:
     return place
 
 
-def test_a_healthy_ledger_exits_0_soon(place: Place) -> None:
-    started = time.monotonic()
+def test_a_healthy_ledger_exits_0(place: Place) -> None:
     ran = harness(place.workspace.root, "audit")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("whole: 9 entries and 0 records in 1 files on main at ")
-    assert time.monotonic() - started < 15  # 3 s on a machine of its own: benchmarks/ledger.py measures it
 
 
 def test_each_break_is_named_and_exits_1(place: Place) -> None:

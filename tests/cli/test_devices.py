@@ -74,9 +74,9 @@ def test_evaluate_takes_the_solution_of_the_devices_target(site: Site, tmp_path:
     git(site.root, "mv", "problems/t/one/solutions/cpu", "problems/t/one/solutions/h200")
     command = ("evaluate", "problems/t/one", "--against", "eager", "--device")
     path = see_gpu(tmp_path / "bin", "NVIDIA H200")
-    done = site.run(*command, "cuda:0", "--json", extra={"PATH": path})
+    done = site.call(*command, "cuda:0", "--json", extra={"PATH": path})
     assert done.returncode == 0, done.stdout
     assert json.loads(done.stdout)["device"]["name"] == "stub cuda:0"
-    elsewhere = site.run(*command, "cpu", extra={"PATH": path})
+    elsewhere = site.call(*command, "cpu", extra={"PATH": path})
     assert elsewhere.returncode == 2
     assert "solutions/cpu" in elsewhere.stdout

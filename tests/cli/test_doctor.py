@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 
 def checks(site: Site, extra: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, str]]]:
-    done = site.run("doctor", "--json", extra=extra)
+    done = site.call("doctor", "--json", extra=extra)
     rows, _ = json.JSONDecoder().raw_decode(done.stdout)
     return done.returncode, {row["what"]: row for row in rows if "what" in row}
 
@@ -32,7 +32,7 @@ def without(tmp_path: Path, *missing: str) -> str:
 
 
 def test_a_machine_that_can_work_is_told_so(site: Site) -> None:
-    done = site.run("doctor")
+    done = site.call("doctor")
     assert done.returncode == 0, done.stdout
     for what in (
         "python",
@@ -65,7 +65,7 @@ def test_every_value_comes_with_its_source(site: Site) -> None:
     config = site.root / "harness.yaml"
     config.write_text(config.read_text() + "\nworkers: 7\n")
     line = config.read_text().splitlines().index("workers: 7") + 1
-    done = site.run("doctor", "--json")
+    done = site.call("doctor", "--json")
     settings = {row["key"]: row for row in json.loads(done.stdout) if "key" in row}
     assert settings["workers"]["value"] == "7"
     assert f"harness.yaml:{line}" in settings["workers"]["from"]
@@ -116,7 +116,7 @@ def test_every_complaint_ends_with_a_command(site: Site, tmp_path: Path) -> None
     config = site.root / "harness.yaml"
     config.write_text(config.read_text() + "\nworkers: none\n")
     line = len(config.read_text().splitlines())
-    done = site.run("doctor", "--json", extra={"PATH": path, "CXX": ""})
+    done = site.call("doctor", "--json", extra={"PATH": path, "CXX": ""})
     assert done.returncode == 1
     text = done.stdout[: done.stdout.rindex("]") + 1] if "]" in done.stdout else "[]"
     found = {row["what"]: row for row in json.loads(text) if "what" in row}

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.command_line import call_harness
+
 
 def harness(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", *args]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return call_harness(*args, cwd=cwd)
 
 
 def git(*args: str, cwd: Path) -> str:
     identity = ["-c", "user.name=Person", "-c", "user.email=person@example.org"]
-    done = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, timeout=240, check=True)
     return done.stdout
 
 

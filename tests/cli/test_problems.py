@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.command_line import call_harness
 from tests.formats.problem_files import SOLUTION, definition, workload, write_problem, write_solution
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -26,8 +26,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def harness(root: Path) -> Run:
     def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "harness", "problems", *arguments]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+        done = call_harness("problems", *arguments, cwd=root)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
@@ -104,8 +103,7 @@ def test_check_prints_every_error_and_answers_no(root: Path, harness: Run) -> No
 
 def test_check_takes_a_directory_outside_any_workspace(tmp_path: Path) -> None:
     write_problem(tmp_path / "s/p")
-    command = [sys.executable, "-m", "harness", "problems", "check", "s/p"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = call_harness("problems", "check", "s/p", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "ok   s/p  1 workload\n1 problem, 0 with errors\n")
 
 
@@ -146,8 +144,7 @@ def test_a_solution_json_is_filed_under_its_problem_and_target(root: Path, harne
 
 
 def test_outside_a_workspace_the_way_in_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness", "problems", "list"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = call_harness("problems", "list", cwd=tmp_path)
     assert done.returncode == 2
     assert "make one with `harness init DIR`, or change into one" in done.stderr
 

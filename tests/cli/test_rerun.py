@@ -26,14 +26,14 @@ def invent(site: Site, speedup: float) -> None:
 def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     site.submit("w02", "t/one", "stub: speedup=1.1")
-    assert site.run("daemon", "--once").returncode == 0
-    honest = site.run("audit", "--rerun", "5", "--seed", "1")
+    assert site.call("daemon", "--once").returncode == 0
+    honest = site.call("audit", "--rerun", "5", "--seed", "1")
     assert honest.returncode == 0, honest.stdout
     assert honest.stdout.count("as recorded") == 2  # the champion by its confirmation, and the other evaluation
     assert "between sessions a speed-up varies by 5.00% (a guess" in honest.stdout
 
     invent(site, 2.5)
-    ran = site.run("audit", "--rerun", "1", "--top", "--json")
+    ran = site.call("audit", "--rerun", "1", "--top", "--json")
     assert ran.returncode == 1
     found = json.loads(ran.stdout[ran.stdout.index("{") : ran.stdout.rindex("}") + 1])
     assert found["whole"], "nothing but a rerun shows it"
@@ -45,6 +45,6 @@ def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: 
 
 
 def test_a_device_that_is_not_here_is_said(site: Site) -> None:
-    ran = site.run("audit", "--rerun", "1", "--device", "nonsense", extra={"HARNESS_JUDGE_COMMAND": ""})
+    ran = site.call("audit", "--rerun", "1", "--device", "nonsense", extra={"HARNESS_JUDGE_COMMAND": ""})
     assert ran.returncode == 2
     assert "nonsense" in ran.stdout

@@ -80,5 +80,5 @@ def on_a_terminal(directory: Path, *arguments: str) -> list[str]:
         pass  # Linux says so when the other end is closed
     finally:
         os.close(master)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=120) == 0
     return b"".join(parts).decode().replace("\r", "").splitlines()

@@ -30,7 +30,7 @@ def write(worktree: Path, text: str) -> None:
 def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) -> None:
     site.start("daemon")
     write(worktree, "stub: speedup=1.25")
-    done = inside(site, worktree).run("submit", "-m", "Try less work")
+    done = inside(site, worktree).call("submit", "-m", "Try less work")
     assert done.returncode == 0, done.stdout
     assert "agents/main/w05/t/one" in done.stdout
     assert "PASSED" in done.stdout
@@ -40,7 +40,7 @@ def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) ->
     assert "Worker: w05" in message
     assert "Agent: person" in message
     assert git(worktree, "status", "--porcelain") == ""
-    again = inside(site, worktree).run("submit", "--json")
+    again = inside(site, worktree).call("submit", "--json")
     assert Entry.model_validate_json(again.stdout).verdict == "PASSED", "known: told again, not judged again"
     assert sum(request["kind"] == "evaluation" for request in site.requests()) == 1
 
@@ -48,14 +48,14 @@ def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) ->
 def test_what_does_not_pass_is_exit_code_1(site: Site, worktree: Path) -> None:
     site.start("daemon")
     write(worktree, "stub: verdict=INCORRECT_NUMERICAL")
-    done = inside(site, worktree).run("submit")
+    done = inside(site, worktree).call("submit")
     assert done.returncode == 1, done.stdout
     assert "INCORRECT_NUMERICAL" in done.stdout
 
 
 def test_without_waiting_the_commit_is_told(site: Site, worktree: Path) -> None:
     write(worktree, "anything")
-    done = inside(site, worktree).run("submit", "--no-wait", "--json")
+    done = inside(site, worktree).call("submit", "--no-wait", "--json")
     assert done.returncode == 0, done.stdout
     said = json.loads(done.stdout)
     assert said["commit"] == git(site.root, "rev-parse", "agents/main/w05/t/one")
@@ -64,7 +64,7 @@ def test_without_waiting_the_commit_is_told(site: Site, worktree: Path) -> None:
 
 def test_the_starting_solution_is_a_candidate_too(site: Site, worktree: Path) -> None:
     before = git(site.root, "rev-parse", "main")
-    done = inside(site, worktree).run("submit", "--no-wait", "--json")
+    done = inside(site, worktree).call("submit", "--no-wait", "--json")
     commit = json.loads(done.stdout)["commit"]
     assert commit != before
     assert git(site.root, "rev-parse", f"{commit}^") == before
@@ -72,14 +72,14 @@ def test_the_starting_solution_is_a_candidate_too(site: Site, worktree: Path) ->
 
 def test_nobody_judging_is_said_after_the_deadline(site: Site, worktree: Path) -> None:
     write(worktree, "anything")
-    done = inside(site, worktree).run("submit", "--deadline", "0.3")
+    done = inside(site, worktree).call("submit", "--deadline", "0.3")
     assert done.returncode == 1
     assert "harness daemon` running?" in done.stdout
 
 
 def test_only_the_solution_may_have_changed(site: Site, worktree: Path) -> None:
     (worktree / "problems/t/one/definition.json").write_text("{}")
-    done = inside(site, worktree).run("submit", "--no-wait")
+    done = inside(site, worktree).call("submit", "--no-wait")
     assert done.returncode == 2
     assert "problems/t/one/definition.json" in done.stdout
     assert "--" not in git(site.root, "log", "--format=%s", "main..agents/main/w05/t/one")
@@ -87,7 +87,7 @@ def test_only_the_solution_may_have_changed(site: Site, worktree: Path) -> None:
 
 def test_a_broken_solution_is_named_by_file_and_line(site: Site, worktree: Path) -> None:
     (worktree / "problems/t/one/solutions/cpu/solution.yaml").write_text("language: cpp\nentry: gone.cpp::f\n")
-    done = inside(site, worktree).run("submit", "--no-wait")
+    done = inside(site, worktree).call("submit", "--no-wait")
     assert done.returncode == 2
     assert "solution.yaml:2" in done.stdout
     assert "gone.cpp" in done.stdout
@@ -97,12 +97,12 @@ def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, worktree:
     config = site.root / "harness.yaml"
     config.write_text(config.read_text() + "\nlanguages: [triton]\n")
     write(worktree, "anything")
-    done = inside(site, worktree).run("submit", "--no-wait")
+    done = inside(site, worktree).call("submit", "--no-wait")
     assert done.returncode == 2, done.stdout
     assert "`language` is cpp; this run allows triton" in done.stdout
 
 
 def test_outside_a_worktree_it_says_where_to_go(site: Site) -> None:
-    done = site.run("submit")
+    done = site.call("submit")
     assert done.returncode == 2
     assert "workspaces/<worker>/<suite>/<name>/" in done.stdout

@@ -15,7 +15,7 @@ from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
 from tests.site import Commit, Site, site_in
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 Once = Callable[..., None]
 """The fixture `once`: the daemon from its start until nothing is left to do."""
@@ -70,10 +70,10 @@ class Running:
 
     def end(self) -> None:
         self.stop.set()
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=120)
         assert not self._thread.is_alive()
 
-    def entry_of(self, commit: Commit, deadline_s: float = 20.0) -> Entry:
+    def entry_of(self, commit: Commit, deadline_s: float = DEADLINE_S) -> Entry:
         """The outcome that a worker would wait for."""
         file = self.site.workspace.outcome_file(commit.problem, "cpu", commit.tree)
         wait_until(lambda: file.exists() or self.error, what=f"the outcome of {commit.tree}", deadline_s=deadline_s)
@@ -81,7 +81,7 @@ class Running:
             raise self.error
         return Entry.model_validate_json(file.read_text())
 
-    def says(self, words: str, deadline_s: float = 20.0) -> str:
+    def says(self, words: str, deadline_s: float = DEADLINE_S) -> str:
         """The first message on the display that holds these words."""
 
         def found() -> str | None:

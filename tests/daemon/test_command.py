@@ -30,7 +30,7 @@ def ready(site: Site) -> None:
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     return process.returncode, output
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from harness.daemon.watch import Debouncer, RefWatcher
 
-SOON_S = 5.0
-"""Generous: these tests run beside others. How soon it really is, test_daemon.py and the benchmark measure."""
+SOON_S = 120.0
+"""These tests run on busy machines. How soon it is on a quiet one, `make bench` measures."""
 
 BRANCH = "refs/heads/agents/main/w01/starter/rmsnorm"
 
@@ -30,7 +30,7 @@ def git(repository: Path, *arguments: str) -> str:
         "GIT_COMMITTER_EMAIL": "t@example.invalid",
     }
     done = subprocess.run(
-        ["git", *arguments], cwd=repository, env=environment, check=True, capture_output=True, text=True, timeout=30
+        ["git", *arguments], cwd=repository, env=environment, check=True, capture_output=True, text=True, timeout=240
     )
     return done.stdout.strip()
 
@@ -47,11 +47,12 @@ class Seen:
             self.count += 1
             self._called.notify_all()
 
-    def next_within(self, seconds: float, *, after: int) -> float:
-        started = time.monotonic()
+    def called_within(self, seconds: float, *, after: int = 0) -> bool:
         with self._called:
-            assert self._called.wait_for(lambda: self.count > after, timeout=seconds), f"not seen within {seconds} s"
-        return time.monotonic() - started
+            return self._called.wait_for(lambda: self.count > after, timeout=seconds)
+
+    def next_within(self, seconds: float, *, after: int) -> None:
+        assert self.called_within(seconds, after=after), f"not seen within {seconds} s"
 
 
 @pytest.fixture
@@ -123,11 +124,9 @@ def test_reading_refs_and_working_in_the_checkout_is_no_event(repository: Path, 
     git(repository, "add", "file")
     git(repository, "status")
     git(repository, "stash", "list")
-    # The next move is the first thing seen: nothing before it was.
-    assert seen.count == 0
+    assert not seen.called_within(0.5)
     git(repository, "update-ref", BRANCH, "HEAD")
     seen.next_within(SOON_S, after=0)
-    assert seen.count == 1
 
 
 def test_a_burst_is_one_call_and_a_stream_is_not_put_off_for_ever() -> None:
@@ -138,16 +137,26 @@ def test_a_burst_is_one_call_and_a_stream_is_not_put_off_for_ever() -> None:
         calls.append(time.monotonic())
         called.set()
 
-    debouncer = Debouncer(callback, quiet_s=0.2, longest_s=0.6)
-    debouncer.start()
+    debouncer = Debouncer(callback, quiet_s=3600.0, longest_s=0.3)
     started = time.monotonic()
-    while not called.is_set():  # a stream without a pause of quiet_s
+    for _ in range(5):
         debouncer.touch()
-        called.wait(0.02)
-        assert time.monotonic() - started < 5
+    debouncer.start()
+    assert called.wait(SOON_S), "a stream that never pauses is looked at all the same"
     debouncer.close()
     assert len(calls) == 1
-    assert calls[0] - started >= 0.5
+    assert calls[0] - started >= 0.3
+
+
+def test_a_call_waits_for_a_pause() -> None:
+    called = threading.Event()
+    debouncer = Debouncer(called.set, quiet_s=0.2, longest_s=3600.0)
+    started = time.monotonic()
+    debouncer.touch()
+    debouncer.start()
+    assert called.wait(SOON_S)
+    assert time.monotonic() - started >= 0.2
+    debouncer.close()
 
 
 def test_a_closed_watcher_that_never_started_leaves_nothing_behind(repository: Path) -> None:

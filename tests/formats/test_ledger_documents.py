@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import LedgerError
@@ -28,7 +28,6 @@ _values = st.recursive(
 _documents = st.dictionaries(_text, _values, max_size=6)
 
 
-@settings(max_examples=60)
 @given(_documents)
 def test_any_document_reads_back_exactly(document: dict[str, Any]) -> None:
     document = {**document, "seq": 1}
@@ -37,7 +36,6 @@ def test_any_document_reads_back_exactly(document: dict[str, Any]) -> None:
     assert yaml.safe_load(raw) == document  # the pure Python loader too
 
 
-@settings(max_examples=40)
 @given(st.lists(_documents, min_size=1, max_size=3))
 def test_documents_split_into_their_exact_bytes(documents: list[dict[str, Any]]) -> None:
     raws = [render({"a": 1, **document}) for document in documents]

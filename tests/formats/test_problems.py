@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import FormatError
@@ -236,7 +236,6 @@ def _mutated(value: Any, chance: random.Random) -> Any:
     return chance.choice(_STRANGE)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
 @given(seed=st.integers(0, 2**32), edits=st.integers(1, 4))
 def test_a_mutated_problem_loads_or_is_a_format_error(seed: int, edits: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
@@ -252,7 +251,6 @@ def test_a_mutated_problem_loads_or_is_a_format_error(seed: int, edits: int, tmp
         str(error).encode()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
 @given(at=st.integers(0, 900), piece=st.sampled_from(_PIECES))
 def test_a_mutated_text_loads_or_is_a_format_error(at: int, piece: str, tmp_path: Path) -> None:
     whole = json.dumps(DEFINITION, indent=1)

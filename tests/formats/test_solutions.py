@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ConfigurationError, FormatError
@@ -398,7 +398,6 @@ def test_any_params_survive_the_file(first: ParamValue, second: ParamValue) -> N
     assert read_spec(dump_solution(spec), where="there") == (spec, [])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
 @given(data=st.data())
 def test_a_mutated_solution_loads_or_is_a_format_error(data: st.DataObject, tmp_path: Path) -> None:
     at = data.draw(st.integers(0, len(SOLUTION)))

@@ -222,7 +222,7 @@ def test_the_mending_command_mends(repo: Repo) -> None:
     repo.commit_files("main", {"a file": b"1", "COORDINATION.md": b"plan 1\n"}, "x")
     lock.unlink()
     command = repo.checkout_state("main")[0].partition("`")[2].partition("`")[0]
-    subprocess.run(["sh", "-c", command], cwd=root, check=True, timeout=60)
+    subprocess.run(["sh", "-c", command], cwd=root, check=True, timeout=240)
     assert (repo.checkout_state("main"), status(root)) == ([], "")
 
 
@@ -245,10 +245,10 @@ def test_a_kill_anywhere_is_made_up_for(repo: Repo, place: str) -> None:
     root, before = repo.workspace.root, repo.tip("main")
     environment = {**os.environ, "HARNESS_FAILPOINT": place}
     command = [sys.executable, "-c", COMMIT, str(root)]
-    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == -9
+    assert subprocess.run(command, env=environment, timeout=240, check=False).returncode == -9
     done = repo.tip("main") != before
     if not done:
-        subprocess.run(command, timeout=60, check=True)
+        subprocess.run(command, timeout=240, check=True)
     repo.refresh_checkout("main")
     assert repo.read(repo.tip("main"), LEDGER) == b"# head\na\n"
     assert (root / LEDGER).read_text() == "# head\na\n"
@@ -404,7 +404,7 @@ def _insists(root: Path, *arguments: str, times: int = 5) -> bool:
 
 
 def test_a_person_working_all_the_time_loses_nothing_and_reverts_nothing(repo: Repo) -> None:
-    root, rounds = repo.workspace.root, 15
+    root, rounds = repo.workspace.root, 0
     head = b"# kernel-harness ledger, format 1\n"
     repo.commit_files("main", {LEDGER: head}, "start")
     git(root, "branch", "side")
@@ -412,18 +412,18 @@ def test_a_person_working_all_the_time_loses_nothing_and_reverts_nothing(repo: R
     person = threading.Thread(target=person_at_work, args=(root, stop, done), name="person")
     person.start()
     try:
-        for number in range(rounds):
-            plan = {"COORDINATION.md": b"plan %d\n" % number}
-            repo.append_files("main", {LEDGER: document(number % 10)}, plan, f"round {number}")
+        while rounds < 8 or len(done) < 3:  # a busy machine may give one of the two more time than the other
+            plan = {"COORDINATION.md": b"plan %d\n" % rounds}
+            repo.append_files("main", {LEDGER: document(rounds % 10)}, plan, f"round {rounds}")
+            rounds += 1
     finally:
         stop.set()
-        person.join(60)
+        person.join(timeout=120)
     assert not person.is_alive()
     repo.append_files("main", {LEDGER: document(0)}, {}, "end")
     expected = head + b"".join(document(number % 10) for number in range(rounds)) + document(0)
     assert repo.read(repo.tip("main"), LEDGER) == expected
     subjects = git(root, "log", "main", "--format=%s").splitlines()
-    assert len(done) >= 3
     assert {f"mine {number}" for number in done} <= set(subjects)
     assert git(root, "symbolic-ref", "HEAD") == "refs/heads/main"
     git(root, "checkout", "-q", "HEAD", "--", "mine.txt")
@@ -441,6 +441,6 @@ def test_two_harness_processes_and_threads_commit_at_once(workspace: Workspace) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(timeout=120)
     assert sorted((workspace.root / LEDGER).read_text().split()[2:]) == sorted("012" * 5)
     assert status(workspace.root) == ""

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.git.tree_ids import blob_id, tree_files, tree_id
@@ -15,11 +15,11 @@ NAMES = st.sampled_from(["a", "a.b", "a-b", "b/c.cpp", "b/d/e.h", "b.c", "b0", "
 
 def git(directory: Path, *arguments: str) -> str:
     return subprocess.run(
-        ["git", *arguments], cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=30
+        ["git", *arguments], cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=240
     ).stdout.strip()
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)  # each runs git
 @given(st.dictionaries(NAMES, st.tuples(st.binary(max_size=30), st.booleans()), min_size=1))
 def test_trees_are_named_as_git_names_them(
     tmp_path_factory: object, tmp_path: Path, files: dict[str, tuple[bytes, bool]]

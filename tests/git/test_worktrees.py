@@ -106,7 +106,7 @@ def test_a_worktree_is_used_again_with_what_stands_in_it(repo: Repo) -> None:
 def test_a_killed_making_is_completed(repo: Repo, place: str) -> None:
     root = repo.workspace.root
     environment = {**os.environ, "HARNESS_FAILPOINT": f"worktree.{place}"}
-    done = subprocess.run([sys.executable, "-c", ADD, str(root)], env=environment, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", ADD, str(root)], env=environment, timeout=240, check=False)
     assert done.returncode == -9
     git(root, "worktree", "prune")
     assert files(add(repo)) == ["problems/s/p/definition.json", SOLUTION]
@@ -119,7 +119,7 @@ def test_a_killed_removal_loses_nothing_and_can_be_finished(repo: Repo, place: s
     (path / SOLUTION).write_text("unsaved\n")
     environment = {**os.environ, "HARNESS_FAILPOINT": f"worktree.{place}"}
     command = [sys.executable, "-c", REMOVE, str(repo.workspace.root)]
-    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == -9
+    assert subprocess.run(command, env=environment, timeout=240, check=False).returncode == -9
     repo.remove_worktree("w01", PROBLEM, force=True)
     assert not (repo.workspace.root / "workspaces" / "w01" / "s" / "p").exists()
     assert {repo.read(commit, SOLUTION) for commit in repo.saved_work("w01/s/p/").values()} == {b"unsaved\n"}
@@ -301,7 +301,7 @@ def test_a_forgotten_worktree_is_removed_only_after_its_files_are_kept(repo: Rep
 def test_a_half_made_worktree_is_no_unsaved_work(repo: Repo) -> None:
     environment = {**os.environ, "HARNESS_FAILPOINT": "worktree.linked"}
     command = [sys.executable, "-c", ADD, str(repo.workspace.root)]
-    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == -9
+    assert subprocess.run(command, env=environment, timeout=240, check=False).returncode == -9
     repo.remove_worktree("w01", PROBLEM)
     assert (repo.worktrees(), repo.saved_work()) == ([], {})
 

@@ -146,7 +146,7 @@ class Killed:
         process = self.site.start(*START, extra=extra)
         worker = wait_until(lambda: read_worker_status(self.site.workspace, "w01"), what="a worker")
         os.kill(worker.pid, signal.SIGKILL)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=120)
         return process.returncode, output
 
 

@@ -50,7 +50,7 @@ def says(site: Site, words: str) -> str:
 def end(process: subprocess.Popen[str], pid: int | None = None) -> str:
     """Stop a daemon cleanly; what it said."""
     os.kill(pid or process.pid, signal.SIGTERM)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     return output
 
@@ -93,13 +93,13 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     end(process, pid)
     assert max(evaluations(site).values()) == 1
     assert len([asked for asked in site.requests() if asked["kind"] == "evaluation"]) == 3
-    assert site.run("daemon", "--once").returncode == 0
+    assert site.call("daemon", "--once").returncode == 0
     check(site)
 
 
 def test_a_read_only_ledger_is_named_and_mended_without_loss(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
-    assert site.run("daemon", "--once").returncode == 0
+    assert site.call("daemon", "--once").returncode == 0
     waiting = site.submit("w01", "t/two", "stub: speedup=1.2")
     spool = str(site.workspace.spool)
     refused = site.run_program([*EVERYTHING, "--ro-bind", spool, spool, *DAEMON, "--once"])
@@ -107,7 +107,7 @@ def test_a_read_only_ledger_is_named_and_mended_without_loss(site: Site) -> None
     assert refused.stdout.startswith(f"harness: {spool}")
     assert "Read-only file system" in refused.stdout
     assert waiting.id not in evaluations(site)
-    assert site.run("daemon", "--once").returncode == 0
+    assert site.call("daemon", "--once").returncode == 0
     check(site)
 
 
@@ -136,7 +136,7 @@ def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
     assert killed.returncode == -signal.SIGKILL
     (segment,) = segments(site.workspace.spool / "daemon")
     os.truncate(segment, segment.stat().st_size - 7)
-    again = site.run("daemon", "--once")
+    again = site.call("daemon", "--once")
     assert again.returncode == 0
     assert "torn by a crash" in again.stdout
     check(site)
@@ -157,7 +157,7 @@ def test_a_clock_that_steps_back_is_said_and_keeps_the_ledgers_order(
         patched.setitem(defaults, "clock", ahead)
         run_daemon(site.workspace, Config(), once=True, stop=threading.Event())
     site.submit("w01", "t/one", "stub: speedup=0.8")
-    stepped = site.run("daemon", "--once")
+    stepped = site.call("daemon", "--once")
     assert stepped.returncode == 0
     assert "the clock stands at" in stepped.stdout
     times = [entry.at for entry in site.entries("t/one")]
@@ -184,7 +184,7 @@ def test_a_person_works_in_the_checkout_while_the_harness_runs(site: Site) -> No
     git(site.root, "commit", "--quiet", "-am", "Mine")
     git(site.root, "switch", "--quiet", "main")
     assert (site.root / "ledger/t/one.yaml").is_file()
-    assert site.run("daemon", "--once").returncode == 0
+    assert site.call("daemon", "--once").returncode == 0
     check(site)
 
 
@@ -195,15 +195,15 @@ def test_of_two_harnesses_the_second_is_refused_and_told_who_is_there(site: Site
     start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--problem", "t/one")
     first = site.start(*start)
     daemon = wait_until(lambda: site.daemon().pid, what="the daemon")
-    second = site.run(*start)
+    second = site.call(*start)
     assert second.returncode == 2
     assert f"held by pid {first.pid} (harness start)" in second.stdout
-    third = site.run("daemon")
+    third = site.call("daemon")
     assert third.returncode == 2
     assert f"held by pid {daemon} (harness daemon)" in third.stdout
     end(first)
     site.no_strays()
-    assert site.run("daemon", "--once").returncode == 0  # what was submitted when the first was told to end
+    assert site.call("daemon", "--once").returncode == 0  # what was submitted when the first was told to end
     check(site, crowned=())
 
 

@@ -23,7 +23,7 @@ def test_a_fresh_workspace_makes_a_starter_problem_faster(tmp_path: Path) -> Non
         cwd=tmp_path,
         env=clean_environment(),
         check=True,
-        timeout=60,
+        timeout=240,
         capture_output=True,
     )
     site = Site(root, tmp_path / "scratch", stub=False)

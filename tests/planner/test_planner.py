@@ -51,7 +51,7 @@ def planning(site: Site, config: Config | None = None, workers: tuple[str, ...] 
         yield
     finally:
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert not failed, failed[0]
 
 
@@ -219,10 +219,10 @@ def test_decisions_replay(site: Site) -> None:
     with Repo(site.workspace) as repo:
         found = replay(site.workspace, repo, Config())
     assert [(one.seq, one.same) for one in found] == [(1, True), (2, True)]
-    done = site.run("planner", "--replay")
+    done = site.call("planner", "--replay")
     assert done.returncode == 0
     assert done.stdout.count("yes") == 2
-    assert "no decisions of run other" in site.run("planner", "--replay", "--run", "other").stdout
+    assert "no decisions of run other" in site.call("planner", "--replay", "--run", "other").stdout
 
 
 def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) -> None:
@@ -234,7 +234,7 @@ def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) ->
     inputs, decided, decision = text.partition("decision:")
     file.write_text(inputs + decided + decision.replace('"t/one"', '"t/two"'))
     git(site.root, "commit", "--quiet", "--all", "-m", "Tamper")
-    done = site.run("planner", "--replay")
+    done = site.call("planner", "--replay")
     assert done.returncode == 1
     assert "1 of 1 decisions come out differently" in done.stdout
 
@@ -256,7 +256,7 @@ def test_the_planners_process_is_small_and_ends_on_sigterm(site: Site) -> None:
     assert int(resident.split()[1]) < 100_000, resident
     assert not [name for name in ("torch", "scipy", "optuna") if f"/{name}/" in mapped]
     process.terminate()
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     site.no_strays()
 

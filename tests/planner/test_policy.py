@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.model.assignment import Assignment
@@ -62,7 +62,6 @@ def inputs(draw: st.DrawFn) -> PolicyInputs:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(inputs())
 def test_a_decision_obeys_people_and_invents_nothing(given_inputs: PolicyInputs) -> None:
     decision = decide(given_inputs)
@@ -87,7 +86,6 @@ def test_a_decision_obeys_people_and_invents_nothing(given_inputs: PolicyInputs)
             assert name in {row.worker for row in new}, "a worker is idle although a problem is open to it"
 
 
-@settings(max_examples=60, deadline=None)
 @given(inputs())
 def test_a_decision_is_deterministic_and_survives_being_recorded(given_inputs: PolicyInputs) -> None:
     decision = decide(given_inputs)
@@ -96,7 +94,6 @@ def test_a_decision_is_deterministic_and_survives_being_recorded(given_inputs: P
     assert Decision.model_validate_json(decision.model_dump_json()) == decision
 
 
-@settings(max_examples=60, deadline=None)
 @given(inputs())
 def test_workers_share_a_problem_only_when_nothing_better_is_free(given_inputs: PolicyInputs) -> None:
     fresh = given_inputs.model_copy(
@@ -149,7 +146,6 @@ def simulate(problems: int, workers: int, evaluations: int, policy: PolicyConfig
     return trace
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 4))
 def test_every_problem_gets_its_slice_before_any_gets_much_more(problems: int, workers: int) -> None:
     need = problems * POLICY.slice_evaluations + workers * POLICY.slice_evaluations

@@ -22,14 +22,14 @@ def test_the_story(story: Story) -> None:
 
 
 def pull(story: Story, problem: str, *more: str) -> dict[str, object]:
-    ran = story.site.run("pr", problem, "--json", *more)
+    ran = story.site.call("pr", problem, "--json", *more)
     assert ran.returncode == 0, ran.stdout
     found: dict[str, object] = json.loads(ran.stdout)
     return found
 
 
 def a_review_tells_everything(story: Story) -> None:
-    ran = story.site.run("review", "t/one")
+    ran = story.site.call("review", "t/one")
     assert ran.returncode == 0, ran.stdout
     for part in (
         "t/one for cpu",
@@ -41,17 +41,17 @@ def a_review_tells_everything(story: Story) -> None:
         "+// stub: speedup=1.5",
     ):
         assert part in ran.stdout, part
-    waiting = json.loads(story.site.run("review", "--json").stdout)
+    waiting = json.loads(story.site.call("review", "--json").stdout)
     assert [row["problem"] for row in waiting] == ["t/two", "t/one", "t/three"]  # the fastest first
 
 
 def a_branch_is_reviewed_with_its_warnings_and_what_came_before(story: Story) -> None:
-    output = story.site.run("review", "agents/main/w05/t/one", "--no-diff").stdout
+    output = story.site.call("review", "agents/main/w05/t/one", "--no-diff").stdout
     assert "warning: kernel.cpp compares with 128, sizes of the workloads: shapes may be special-cased" in output
     assert "not confirmed: this is its only measurement" in output
     assert "INCORRECT_NUMERICAL" in output.partition("tried before")[2]
     assert "+// if" not in output
-    suspect = story.site.run("review", "agents/main/w04/t/three").stdout
+    suspect = story.site.call("review", "agents/main/w04/t/three").stdout
     assert "warning: SUSPECT, held for a person: the stub was asked for this verdict" in suspect
 
 
@@ -83,10 +83,10 @@ def again_it_changes_nothing(story: Story) -> None:
 
 def the_honest_are_proved(story: Story) -> None:
     for problem in PROBLEMS:
-        ran = story.site.run("proof", f"main..win/main/{problem}")
+        ran = story.site.call("proof", f"main..win/main/{problem}")
         assert ran.returncode == 0, ran.stdout
         assert f"proved: {problem} for cpu, tree {story.champions[problem].tree[:12]}" in ran.stdout
-    comment = story.site.run("proof", "main..win/main/t/two", "--markdown").stdout
+    comment = story.site.call("proof", "main..win/main/t/two", "--markdown").stdout
     assert comment.startswith("### The ledger proves this merge")
     assert "| workload | latency us |" in comment
 
@@ -95,7 +95,7 @@ def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
     git(story.remote.parent, "clone", "--quiet", str(story.remote), str(story.clone))
     # The ledger goes on growing meanwhile: the rebase has something to do.
     story.site.submit("w02", "t/two", "stub: speedup=1.9")
-    assert story.site.run("daemon", "--once").returncode == 0
+    assert story.site.call("daemon", "--once").returncode == 0
     story.here("push", "--quiet", "origin", "main")
     story.person("pull", "--quiet", "--ff-only")
     story.person("switch", "--quiet", "win/main/t/one")
@@ -115,17 +115,17 @@ def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
 
 def the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
     story.site.submit("w01", "t/three", "stub: speedup=1.4")
-    assert story.site.run("daemon", "--once").returncode == 0
-    ran = story.site.run("audit")
+    assert story.site.call("daemon", "--once").returncode == 0
+    ran = story.site.call("audit")
     assert ran.returncode == 0, ran.stdout
-    honest = story.site.run("proof", "main..win/main/t/three")
+    honest = story.site.call("proof", "main..win/main/t/three")
     assert honest.returncode == 0, honest.stdout
     assert "note: a newer champion exists" in honest.stdout
 
 
 def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
     before = story.here("rev-parse", "win/main/t/three")
-    ran = story.site.run("pr", "t/three")
+    ran = story.site.call("pr", "t/three")
     assert ran.returncode == 1
     assert "carries the champion of seq" in ran.stdout
     assert "a newer champion exists" in ran.stdout
@@ -133,17 +133,17 @@ def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
     assert found["made"]
     assert story.here("rev-parse", f"refs/harness/replaced/win/main/t/three/{before}") == before
     assert git(story.remote, "rev-parse", "win/main/t/three") == found["commit"]
-    assert story.site.run("proof", "main..win/main/t/three").returncode == 0
+    assert story.site.call("proof", "main..win/main/t/three").returncode == 0
 
 
 def without_a_confirmed_entry_it_refuses(story: Story) -> None:
-    ran = story.site.run("pr", "t/never")
+    ran = story.site.call("pr", "t/never")
     assert ran.returncode == 1
     assert "t/never for cpu in run main has no confirmed entry" in ran.stdout
-    assert story.site.run("pr", "t/nowhere").returncode == 2
+    assert story.site.call("pr", "t/nowhere").returncode == 2
     definition = story.site.root / "problems/t/three/definition.json"
     definition.write_text(definition.read_text().replace("adds one", "adds one, exactly"))
     story.here("commit", "--quiet", "-am", "Say it better")
-    ran = story.site.run("pr", "t/three")
+    ran = story.site.call("pr", "t/three")
     assert ran.returncode == 1
     assert "every entry of t/three for cpu in run main is about an earlier form of the problem" in ran.stdout

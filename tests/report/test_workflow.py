@@ -36,7 +36,7 @@ sys.meta_path.insert(0, Refuse())
 import harness.report.proof, harness.cli.merging, harness.cli.progress
 from scipy.special import stdtrit
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240)
     assert ran.returncode == 0, ran.stderr
 
 

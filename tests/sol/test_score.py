@@ -53,5 +53,5 @@ def test_faster_scores_higher(latency: float, baseline: float, sol: float) -> No
 
 def test_score_hardware_and_roofline_load_without_torch() -> None:
     code = "import sys, harness.sol.score, harness.sol.hardware, harness.sol.roofline; print('torch' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     assert answer.stdout.strip() == "False"

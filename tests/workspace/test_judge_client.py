@@ -26,7 +26,7 @@ from harness.workspace.judge_client import (
     expand_devices,
     judge_command,
 )
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 from tests.workspace.conftest import group_of, request_for
 
 Told = JudgeReady | JudgeProgress | RequestAnswered | JudgeLost
@@ -47,7 +47,7 @@ class Client:
             start_within_s=start_within_s,
         )
 
-    def told(self, deadline: float = 30.0) -> Told:
+    def told(self, deadline: float = DEADLINE_S) -> Told:
         """The next thing the client makes of its notices."""
         until = time.monotonic() + deadline
         while time.monotonic() < until:

@@ -32,7 +32,7 @@ def _in_background(name: str, hold: object) -> Iterator[tuple[threading.Event, t
         yield held, release
     finally:
         release.set()
-        thread.join(20)
+        thread.join(timeout=120)
 
 
 def _free(name: str) -> bool:

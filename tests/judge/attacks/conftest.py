@@ -44,7 +44,7 @@ class Lines:
             ready, _, _ = select.select([self.process.stdout], [], [], _PATIENCE_S)
             assert ready, "no answer"
             chunk = os.read(self.process.stdout.fileno(), 65536)
-            assert chunk, f"ended with {self.process.wait(timeout=10)}"
+            assert chunk, f"ended with {self.process.wait(timeout=120)}"
             self._text += chunk
         line, _, self._text = self._text.partition(b"\n")
         return line.decode()
@@ -55,10 +55,10 @@ class Lines:
         assert self.process.stdout is not None
         self.process.stdin.close()
         try:
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=120)
         self.process.stdout.close()
 
 

@@ -121,7 +121,7 @@ def load_cpp(definition: dict[str, Any], solution: Path, spec: dict[str, Any]) -
     constants = [f"-DAXIS_{name}={axis['value']}" for name, axis in definition["axes"].items() if "value" in axis]
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-shared", *spec.get("compile", {}).get("flags", [])]
     command = ["c++", *flags, *constants, "-I", str(solution), "-o", str(made), str(solution / "kernel.cpp")]
-    subprocess.run(command, check=True, timeout=60, cwd=solution)
+    subprocess.run(command, check=True, timeout=240, cwd=solution)
     function = ctypes.CDLL(str(made)).run
 
     def call(*tensors: torch.Tensor) -> None:
