@@ -6,13 +6,15 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import RepositoryError
+from harness.errors import ConfigurationError, RepositoryError
 from harness.failpoints import failpoint
 from harness.formats.ledger_heads import with_heads_of
-from harness.git.checkout import Checkout, index_lines, locked_index, refresh, tree_entries
+from harness.git.checkout import Checkout, LocalChange, index_lines, locked_index, refresh, tree_entries
+from harness.git.checkout import local_changes as checkout_changes
 from harness.git.environment import Git
 from harness.model.paths import HEADS, LEDGER
 from harness.workspace.files import file_lock
@@ -20,6 +22,8 @@ from harness.workspace.files import file_lock
 _RETRY_S = 20.0
 _LOCK_S = 120.0
 _OLD_SCRATCH_S = 3600.0
+_REASON = "kernel-harness: commit"
+"""What the harness writes into the reflog."""
 
 
 class BranchMovedError(RepositoryError):
@@ -101,6 +105,42 @@ def refresh_checkout(writer: Writer, branch: str) -> None:
         tip = resolve(writer.git, f"refs/heads/{branch}")
         if held and tip and writer.checkout.branch() == branch:
             refresh(writer.checkout, tip, writer.scratch)
+
+
+def local_changes(writer: Writer, branch: str, directory: str) -> list[LocalChange]:
+    """Return what a person changed below a directory of the checkout since the branch's tip; [] off the branch."""
+    changes = _local_changes(writer, branch, directory)
+    if not changes:
+        return []
+    # A commit of the harness may have been on its way between the branch and the checkout: look between commits.
+    # Who may not write the lock cannot wait for such a commit: then what was seen first counts.
+    with suppress(ConfigurationError), file_lock(writer.scratch / "commit.lock", wait_s=_LOCK_S, owner="audit"):
+        changes = _local_changes(writer, branch, directory)
+    return changes
+
+
+def _local_changes(writer: Writer, branch: str, directory: str) -> list[LocalChange]:
+    tip = resolve(writer.git, f"refs/heads/{branch}")
+    if tip is None or writer.checkout.branch() != branch:
+        return []
+    return checkout_changes(writer.checkout, tip, directory)
+
+
+def own_commits(git: Git, branch: str) -> list[tuple[str, str]]:
+    """Return the commits that git's own records name as the harness' on a branch: (record, commit), newest first.
+
+    The records are the ref that follows each commit of the harness, and the branch's reflog. A clone has neither.
+    """
+    found: dict[str, str] = {}
+    written = resolve(git, _written(branch))
+    if written is not None:
+        found[written] = _written(branch)
+    reflog = git.ask("log", "--walk-reflogs", "--format=%H %gs", f"refs/heads/{branch}", "--")
+    for line in reflog.text.splitlines():
+        commit_id, _, reason = line.partition(" ")
+        if reason == _REASON:
+            found.setdefault(commit_id, f"the reflog of {branch}")
+    return [(name, commit_id) for commit_id, name in found.items()]
 
 
 def resolve(git: Git, name: str) -> str | None:
@@ -221,7 +261,7 @@ def _publish(  # noqa: C901 - one step after the other, each with its way back
 def _move(git: Git, branch: str, tip: str, made: str) -> str | None:
     """Compare-and-swap, together with the note of what the harness wrote last; git's words if it refused."""
     moves = f"start\nupdate refs/heads/{branch} {made} {tip}\nupdate {_written(branch)} {made}\nprepare\ncommit\n"
-    reason = ("-m", "kernel-harness: commit", "--create-reflog")
+    reason = ("-m", _REASON, "--create-reflog")
     answer = git.ask("update-ref", *reason, "--stdin", stdin=moves.encode())
     return None if answer.code == 0 else answer.stderr.strip()
 

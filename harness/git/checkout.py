@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from harness.errors import FormatError, RepositoryError
 from harness.failpoints import failpoint
@@ -31,6 +33,8 @@ LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.01
 _LOCK_TEXT = "kernel-harness"
 _SHOWN = 8
+_TEMPORARY = re.compile(r"(^|/)\.[^/]*\.[0-9a-f]{12}\.tmp$")
+"""Names of files that a refresh writes before it renames them."""
 _HISTORY = 500
 
 Blob = str | None
@@ -278,6 +282,65 @@ def _replace_index(
         raise RepositoryError(f"the checkout's index cannot be refreshed: {error.what}", where=error.where) from error
     finally:
         private.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class LocalChange:
+    """A file of the checkout that is not as the branch's tip has it."""
+
+    path: str
+    kind: Literal["modified", "deleted", "staged", "untracked", "in conflict"]
+
+
+def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalChange]:
+    """Return what a person changed below a directory of the checkout, in the index or the files, since `tip`.
+
+    A file that the harness itself has still to refresh is no change, and neither is a temporary file of a refresh that
+    was killed.
+
+    Args:
+        checkout: the checkout, on the branch whose tip is `tip`.
+        tip: the commit.
+        directory: relative to the checkout's root, with a slash at its end.
+    """
+    inside = f":(top){directory}"
+    commands = (
+        ("ls-tree", "-r", "-z", "--name-only", "--full-tree", tip, "--", directory),
+        ("ls-files", "-z", "--", inside),
+        ("ls-files", "-z", "--others", "--exclude-standard", "--", inside),
+    )
+    names = {name for command in commands for name in checkout.git.run(*command).text.split("\0") if name}
+    paths = dict.fromkeys(sorted(name for name in names if not _TEMPORARY.search(name)))
+    wanted, present = tree_entries(checkout.git, tip, paths), _index_entries(checkout.git, paths)
+    behind = checkout.behind()
+    changes = []
+    for path in paths:
+        want = wanted[path][1] if path in wanted else None
+        entry = present.get(path, _Entry(None, None, skipped=False))
+        ours = {want, *behind[path], *_once_held(checkout.git, tip, path)} if path in behind else {want}
+        kind = _change_of(checkout.root / path, want, entry, ours)
+        if kind is not None:
+            changes.append(LocalChange(path, kind))
+    return changes
+
+
+def _change_of(
+    file: Path, want: Blob, entry: _Entry, ours: set[Blob]
+) -> Literal["modified", "deleted", "staged", "untracked", "in conflict"] | None:
+    """How a file differs from the blob that the tip has; None when index and file hold what is `ours`."""
+    if entry.mode == "unmerged":
+        return "in conflict"
+    if entry.blob not in ours:
+        return "deleted" if entry.blob is None else "staged"
+    try:
+        here = _contents(file, len(want or entry.blob or "0" * 40))
+    except OSError:  # a directory in its place, or not readable
+        return "modified"
+    if here & ours or (entry.skipped and here == {None}):
+        return None
+    if here == {None}:
+        return "deleted"
+    return "untracked" if want is None and entry.blob is None else "modified"
 
 
 def state(checkout: Checkout, branch: str, tip: str) -> list[str]:

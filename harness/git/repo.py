@@ -21,6 +21,7 @@ from harness.errors import RepositoryError
 from harness.git import branch_commits, checkout, worktrees
 from harness.git import solution_commits as submissions
 from harness.git.branch_commits import BranchBusyError, BranchMovedError, check_path, resolve
+from harness.git.checkout import LocalChange
 from harness.git.environment import Git
 from harness.git.solution_commits import Submission
 from harness.git.worktrees import WorktreeInfo
@@ -315,6 +316,18 @@ class Repo:
     def checkout_state(self, branch: str) -> list[str]:
         """What the checkout does not show of `branch`, a sentence each with the command that mends it; [] is well."""
         return checkout.state(self._checkout(), branch, self.tip(branch))
+
+    def local_changes(self, branch: str, directory: str) -> list[LocalChange]:
+        """Return what a person changed below a directory of the checkout since the tip of the branch that it is on."""
+        return branch_commits.local_changes(self._writer(), branch, directory)
+
+    def own_commits(self, branch: str) -> list[tuple[str, str]]:
+        """Return the commits that this repository's records name as the harness' on a branch: (record, commit)."""
+        return branch_commits.own_commits(self.git, branch)
+
+    def is_shallow(self) -> bool:
+        """Return whether the history here is cut off (`git clone --depth`)."""
+        return self.git.run("rev-parse", "--is-shallow-repository").text == "true"
 
     def lost_appends(self, branch: str) -> list[str]:
         """Ledger files whose ends a reset of the branch cut off; the next commit of the harness puts them back."""

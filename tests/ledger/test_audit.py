@@ -98,14 +98,20 @@ class Place:
         self.commit({FILE: HEADER + b"".join(raws), HEADS: render_heads({FILE: head})})
         self.forget_history()
 
+    def replace_history(self, *parents: str) -> None:
+        """Put main's present content into one new commit."""
+        root = self.workspace.root
+        given = [part for parent in parents for part in ("-p", parent)]
+        made = git(root, "commit-tree", "main^{tree}", *given, "-m", "x")
+        git(root, "update-ref", "refs/heads/main", made)
+
+    def root_commit(self) -> str:
+        return git(self.workspace.root, "rev-list", "--max-parents=0", "main")
+
     def forget_history(self) -> None:
-        tree = git(self.workspace.root, "rev-parse", "main^{tree}")
-        git(
-            self.workspace.root,
-            "update-ref",
-            "refs/heads/main",
-            git(self.workspace.root, "commit-tree", tree, "-m", "x"),
-        )
+        """Replace the history, and remove everything here that tells of the former one."""
+        self.replace_history(self.root_commit())
+        git(self.workspace.root, "reflog", "expire", "--expire=all", "--all")
         written = git(self.workspace.root, "for-each-ref", "--format=%(refname)", "refs/harness/written")
         for name in written.split():
             git(self.workspace.root, "update-ref", "-d", name)

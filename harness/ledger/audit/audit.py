@@ -7,15 +7,22 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from harness.errors import HarnessError, LedgerError
+from harness.errors import LedgerError
 from harness.formats.ledger_documents import HEADER, Document, check_header, field_of, parse, split
-from harness.formats.ledger_heads import HEADER as HEADS_HEADER
 from harness.formats.ledger_heads import Head, end_of, heads_format, read_heads
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.environment import EMAIL
 from harness.git.repo import Repo
 from harness.ledger.audit.entries import entry_faults
-from harness.ledger.audit.history import authors, pushed_copy
+from harness.ledger.audit.history import (
+    FormerHead,
+    authors,
+    former_heads,
+    invented_beginnings,
+    late_commits,
+    pushed_copy,
+    replaced_history,
+)
 from harness.ledger.audit.origins import Origins
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import Record, read_all
@@ -95,9 +102,17 @@ def audit(
         result.breaks += [found for found in apart if (found.file, found.seq) not in known]
     if copy is not None:
         result.checked.append(f"the copy at {copy[0]}: no head in its history is another here")
-    contents = _Contents(result, repo, tip, since)
+    shallow = repo.is_shallow()
+    if not shallow:
+        replaced = [*replaced_history(repo, branch, tip, chains.former, copy), *invented_beginnings(repo, tip)]
+        result.breaks += [Break(f"{LEDGER}/", None, what) for what in replaced]
+        result.notes += late_commits(chains.former, chains.documents)
+    result.breaks += _checkout_breaks(repo, branch)
+    contents = _Contents(result, repo, tip, since, shallow=shallow)
     contents.check(chains.documents, progress or _no_progress)
     result.checked[:0] = _said(chains, contents)
+    if shallow:
+        result.notes.append(_SHALLOW.format(unchecked=contents.unchecked))
     result.notes += _other_hands(repo, tip)
     result.breaks.sort(key=lambda found: (found.file, found.seq or 0))
     return result
@@ -109,7 +124,7 @@ class Chains:
 
     documents: dict[str, list[Document]]
     breaks: list[Break]
-    heads: int = 0
+    former: Sequence[FormerHead] = ()
     """Heads that the history of heads.yaml holds."""
     spooled: int = 0
     """Documents that only the spool holds."""
@@ -129,22 +144,26 @@ def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chai
         result.spooled += fresh
     result.breaks += _format_breaks(contents, heads_file, result.documents)
     held = {file: {one.seq: one.hash for one in documents} for file, documents in result.documents.items()}
-    former = former_heads(repo, commit)
-    result.heads = len(former)
-    result.breaks += former_heads_breaks(repo, commit, held, "commit", former)
+    result.former = former_heads(repo, commit)
+    result.breaks += former_heads_breaks(repo, commit, held, "commit", result.former)
     return result
 
 
 class _Contents:
     """Checks every document's content: format, citations, numbers, and what git confirms of it."""
 
-    def __init__(self, result: Audit, repo: Repo, tip: str, since: str | None) -> None:
+    def __init__(self, result: Audit, repo: Repo, tip: str, since: str | None, *, shallow: bool) -> None:
         self._result, self._since = result, since
-        self._origins = Origins(repo, tip)
+        self._origins = Origins(repo, tip, shallow=shallow)
         self.candidates: set[str] = set()
         self.digests: set[str] = set()
         self.numbers = 0
         self.looked_into = 0
+
+    @property
+    def unchecked(self) -> int:
+        """Entries whose candidate or form of the problem a shallow clone does not have."""
+        return len(self._origins.unchecked)
 
     def check(self, chains: Mapping[str, list[Document]], progress: Progress) -> None:
         """Look into every file; counts and breaks go to the result."""
@@ -194,16 +213,38 @@ class _Contents:
 
 def _said(chains: Chains, contents: _Contents) -> list[str]:
     """What "whole" stands for."""
-    documents = sum(map(len, chains.documents.values()))
+    documents, heads = sum(map(len, chains.documents.values())), len(chains.former)
     numbers = "speed-up, interval, score and summary derived again from the block ratios; none below the floor"
+    unchecked = f"; not checked in this shallow clone: {contents.unchecked} entries" if contents.unchecked else ""
     forms = f"{len(contents.digests)} forms of problems: each was on the branch"
     return [
         f"{documents} documents: each one's hash stands in the next, seq counts on, the clock never goes back",
-        f"{chains.heads} heads that were ever committed: each is still in its chain, and heads.yaml names every end",
+        f"{heads} heads that were ever committed: each is still in its chain, and heads.yaml names every end",
         f"{contents.looked_into} entries: format, citations, nothing measured twice, each champion above the last",
         f"{contents.numbers} workload results: {numbers}",
-        f"{len(contents.candidates)} candidates: git holds each commit with this very tree; {forms}",
+        f"{len(contents.candidates)} candidates: git holds each commit with this very tree; {forms}{unchecked}",
     ]
+
+
+_SHALLOW = (
+    "this is a shallow clone: whether the history was replaced was not checked, and neither were the candidates or "
+    "forms of problems of {unchecked} entries, which it does not have: `git fetch --unshallow`"
+)
+_REVERT = "take it back with `git restore --staged --worktree --source HEAD -- '{path}'`"
+_WHAT_TO_DO = {
+    "modified": f"see `git diff HEAD -- '{{path}}'`; {_REVERT}",
+    "deleted": _REVERT,
+    "staged": f"see `git diff --cached -- '{{path}}'`; {_REVERT}",
+    "untracked": f"only the harness writes below {LEDGER}/: move the file away",
+    "in conflict": "end the merge with the branch's own version: `git checkout --ours -- '{path}'`, `git add '{path}'`",
+}
+
+
+def _checkout_breaks(repo: Repo, branch: str) -> Iterator[Break]:
+    """Files below ledger/ that a person changed in the checkout of the branch and did not commit."""
+    for change in repo.local_changes(branch, f"{LEDGER}/"):
+        todo = _WHAT_TO_DO[change.kind].format(path=change.path)
+        yield Break(change.path, None, f"{change.kind} in the checkout, and not committed on {branch}: {todo}")
 
 
 def _other_hands(repo: Repo, tip: str) -> list[str]:
@@ -290,27 +331,12 @@ def _heads_breaks(contents: Mapping[str, bytes], heads_file: bytes | None) -> It
             yield Break(file, end.seq if end else None, f"{HEADS} says the file ends elsewhere", _say(head), _say(end))
 
 
-def former_heads(repo: Repo, tip: str) -> list[tuple[str, str, Head]]:
-    """Every head that was ever committed up to a commit: the commit, the file, the head."""
-    found = []
-    seen: set[bytes] = set()
-    for commit in repo.history(tip, HEADS):
-        lines = set((repo.read(commit, HEADS) or b"").splitlines(keepends=True)) - seen
-        seen |= lines
-        try:
-            heads = read_heads(HEADS_HEADER + b"".join(sorted(line for line in lines if line[:1] == b'"')))
-        except HarnessError:
-            continue  # a heads file that was broken once and has been mended
-        found += [(commit, file, head) for file, head in heads.items()]
-    return found
-
-
 def former_heads_breaks(
     repo: Repo,
     tip: str,
     held: Mapping[str, Mapping[int, str]],
     whose: str,
-    former: Sequence[tuple[str, str, Head]] | None = None,
+    former: Sequence[FormerHead] | None = None,
 ) -> Iterator[Break]:
     """Every head that was ever committed must still be in its chain: what a rewriting of file and heads cannot hide.
 

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 
+from harness.errors import HarnessError
+from harness.formats.ledger_documents import Document, field_of
+from harness.formats.ledger_heads import HEADER, Head, end_of, read_heads
 from harness.git.repo import Repo
+from harness.model.paths import HEADS, LEDGER
+
+_LONG_IN_THE_SPOOL = timedelta(hours=6)
+"""The harness commits every minute; documents this far apart in one commit are worth a look, but a commit can wait."""
+FormerHead = tuple[str, str, Head]
+"""The commit, the file, and the file's head as the commit has it."""
 
 
 def pushed_copy(repo: Repo, branch: str) -> tuple[str, str] | None:
@@ -24,3 +35,94 @@ def authors(repo: Repo, tip: str, path: str) -> Counter[str]:
     """Author's address -> how many commits below `tip`, other than merges, changed something at `path`."""
     plain = ("--no-merges", "--no-show-signature", "--no-mailmap", "--format=%ae")
     return Counter(repo.git.run("log", *plain, tip, "--", path).text.split())
+
+
+def former_heads(repo: Repo, tip: str) -> list[FormerHead]:
+    """Every head that was ever committed up to a commit, newest first."""
+    found = []
+    seen: set[bytes] = set()
+    for commit in repo.history(tip, HEADS):
+        lines = set((repo.read(commit, HEADS) or b"").splitlines(keepends=True)) - seen
+        seen |= lines
+        try:
+            heads = read_heads(HEADER + b"".join(sorted(line for line in lines if line[:1] == b'"')))
+        except HarnessError:
+            continue  # a heads file that was broken once and has been repaired
+        found += [(commit, file, head) for file, head in heads.items()]
+    return found
+
+
+def replaced_history(
+    repo: Repo, branch: str, tip: str, former: Sequence[FormerHead], copy: tuple[str, str] | None
+) -> Iterator[str]:
+    """Sentences about commits of the ledger that the branch's history once had and has no more.
+
+    A person may rebase the branch: then each commit has its counterpart, and all heads that were ever committed are in
+    the new history. A history that shares no commit with the old one, or lacks heads of it, was replaced.
+
+    Args:
+        repo: a repository that is not a shallow clone.
+        branch: the coordination branch.
+        tip: its tip.
+        former: the tip's `former_heads`.
+        copy: the name and commit of the branch as a remote was last seen to have it.
+    """
+    history = set(repo.git.run("rev-list", tip).text.split())
+    heads = {(file, head) for _, file, head in former}
+    records = [] if repo.lost_appends(branch) else repo.own_commits(branch)  # a branch that was reset is a break itself
+    explained: set[str] = set()
+    for name, commit in [*([copy] if copy else []), *records]:
+        if commit in history or commit in explained or not repo.has_object(commit) or repo.is_ancestor(tip, commit):
+            continue
+        explained |= set(repo.git.run("rev-list", commit, f"^{tip}").text.split())
+        lost = [head for _, file, head in former_heads(repo, commit) if (file, head) not in heads]
+        if repo.git.ask("merge-base", commit, tip).code:
+            what = "shares no commit with it"
+        elif lost:
+            what = f"lacks {len(lost)} of the heads that were committed up to there"
+        else:
+            continue
+        yield (
+            f"the history of {branch} was replaced: {name} has commit {commit[:12]}, and the history {what}. "
+            f"See the former history with `git log {commit[:12]} -- {LEDGER}/`; "
+            f"`git branch former-{branch} {commit[:12]}` keeps it"
+        )
+
+
+def invented_beginnings(repo: Repo, tip: str) -> Iterator[str]:
+    """Sentences about first commits that hold ledger documents already: the harness begins with an empty ledger."""
+    for root in repo.git.run("rev-list", "--max-parents=0", tip).text.split():
+        names = [name for name in repo.files(root, LEDGER) if name.endswith(".yaml") and name != HEADS]
+        count = 0
+        for name in names:
+            try:
+                end = end_of(repo.read(root, name), name)
+            except HarnessError:
+                continue  # not a ledger file: the audit of the files names it
+            count += end.seq if end else 0
+        if count:
+            yield (
+                f"the history was replaced: its first commit {root[:12]} holds {count} ledger documents already, and "
+                "a ledger begins empty. Look for the former history in other clones and on the remote"
+            )
+
+
+def late_commits(former: Sequence[FormerHead], chains: Mapping[str, Sequence[Document]]) -> Iterator[str]:
+    """Sentences about commits that entered documents which were written hours apart."""
+    spans: dict[str, timedelta] = {}
+    for file, documents in chains.items():
+        times = {one.seq: field_of(one.raw, "at") for one in documents}
+        before = 0
+        for seq, commit in sorted({(head.seq, commit) for commit, name, head in former if name == file}):
+            first, last = times.get(before + 1), times.get(seq)
+            before = seq
+            if first and last:
+                span = datetime.fromisoformat(last) - datetime.fromisoformat(first)
+                spans[commit] = max(span, spans.get(commit, span))
+    for commit, span in spans.items():
+        if span >= _LONG_IN_THE_SPOOL:
+            hours = span.total_seconds() / 3600
+            yield (
+                f"commit {commit[:12]} entered documents that were written over {hours:.0f} hours, and the harness "
+                "commits every minute: it could not commit for so long, or the history was made later"
+            )

@@ -15,8 +15,10 @@ Fault = tuple[int, str, object, object]
 class Origins:
     """Looks things up in one repository, each once."""
 
-    def __init__(self, repo: Repo, tip: str) -> None:
-        self._repo, self._tip = repo, tip
+    def __init__(self, repo: Repo, tip: str, *, shallow: bool = False) -> None:
+        self._repo, self._tip, self._shallow = repo, tip, shallow
+        self.unchecked: set[tuple[str, int]] = set()
+        """Problem and seq of entries about which a shallow clone cannot tell."""
         self._trees: dict[tuple[str, str], str | None] = {}
 
     def faults(self, problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
@@ -24,7 +26,9 @@ class Origins:
         digests = self._digests(problem) if entries else set()
         for entry in entries:
             yield from self._candidate_faults(problem, entry)
-            if entry.problem_digest not in digests:
+            if entry.problem_digest not in digests and self._shallow:
+                self.unchecked.add((problem, entry.seq))
+            elif entry.problem_digest not in digests:
                 path = problem_path(problem)
                 what = f"no version of {path} in the history of the coordination branch has this digest"
                 yield entry.seq, what, f"one of {len(digests)} versions", entry.problem_digest
@@ -40,7 +44,9 @@ class Origins:
         tree = self._trees[key]
         if tree == candidate.tree:
             return
-        if not self._repo.has_object(candidate.commit):
+        if self._shallow and not self._repo.has_object(candidate.commit):
+            self.unchecked.add((problem, entry.seq))
+        elif not self._repo.has_object(candidate.commit):
             yield entry.seq, "the candidate's commit is not in the repository", candidate.commit, None
         else:
             yield entry.seq, f"commit {candidate.commit[:12]} has another tree at {path}", candidate.tree, tree
