@@ -242,7 +242,7 @@ class _Supervisor:
             return Outcome("stopped", interrupted=True)
         why = self._limit_reached(now)
         if why is None:
-            if not _nothing_left(now):
+            if not nothing_left(now):
                 self._idle_since = None
                 return None
             self._idle_since = self._idle_since or time.monotonic()
@@ -311,7 +311,7 @@ def _written_by(child: ChildProcess, status: _Status | None) -> _Status | None:
     return status if own else None
 
 
-def _nothing_left(now: Snapshot) -> bool:
+def nothing_left(now: Snapshot) -> bool:
     """Return whether every worker is idle without a row that it could work on, and the daemon has nothing to do."""
     daemon, planner = now.daemon, now.planner
     if daemon is None or planner is None or daemon.queued or daemon.current is not None:

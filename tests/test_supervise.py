@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.model.assignment import Assignment
+from harness.model.process_status import DaemonStatus, JudgeStatus, PlannerStatus, WorkerStatus
+from harness.supervise import Snapshot, nothing_left
 from tests.site import Site, site_in
 
 START = ("start", "--workers", "1", "--device", "cpu", "--problem", "t/one")
@@ -67,3 +70,48 @@ def test_a_child_that_crashes_is_started_again_and_its_report_is_named(site: Sit
     said = f"the planner ended (exit code 70, internal error; crash report: {report}) and is started again"
     assert said in output
     assert "failpoint planner.decision_recorded" in report.read_text()
+
+
+ROW = Assignment(worker="w01", problem="t/one")
+READY = JudgeStatus(device="cpu", state="idle", became_ready=True)
+IDLE = WorkerStatus(worker="w01", agent="tuner", state="idle", finished={"t/one": "exhausted"})
+
+
+def snapshot(
+    daemon: DaemonStatus | None = None, planner: PlannerStatus | None = None, worker: WorkerStatus | None = IDLE
+) -> Snapshot:
+    """Nothing is left to do, except for what is given."""
+    daemon, planner = daemon or DaemonStatus(judges=(READY,)), planner or PlannerStatus(assignments=(ROW,))
+    return Snapshot(daemon, planner, {"w01": worker}, 1.0, ())
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        snapshot(),
+        snapshot(planner=PlannerStatus()),
+        snapshot(planner=PlannerStatus(assignments=(ROW.model_copy(update={"state": "paused"}),))),
+        snapshot(worker=IDLE.model_copy(update={"state": "spent", "finished": {}})),
+        snapshot(DaemonStatus(judges=(READY, JudgeStatus(device="cuda", state="given up")))),
+    ],
+)
+def test_nothing_is_left_when_workers_and_judges_have_nothing_to_do(now: Snapshot) -> None:
+    assert nothing_left(now)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        Snapshot(None, PlannerStatus(assignments=(ROW,)), {"w01": IDLE}, 1.0, ()),
+        Snapshot(DaemonStatus(judges=(READY,)), None, {"w01": IDLE}, 1.0, ()),
+        snapshot(worker=None),
+        snapshot(worker=IDLE.model_copy(update={"state": "working"})),
+        snapshot(worker=IDLE.model_copy(update={"finished": {}})),
+        snapshot(DaemonStatus(judges=(READY,), queued=1)),
+        snapshot(DaemonStatus(judges=(READY.model_copy(update={"state": "busy", "problem": "t/one"}),))),
+        snapshot(DaemonStatus(judges=(JudgeStatus(device="cpu", state="starting"),))),
+        snapshot(DaemonStatus(judges=(JudgeStatus(device="cpu", state="waiting", failure="it ended"),))),
+    ],
+)
+def test_something_is_left_while_any_process_may_go_on(now: Snapshot) -> None:
+    assert not nothing_left(now)

@@ -95,10 +95,15 @@ def run_daemon(
         stack.callback(ledger.close)
         index = stack.enter_context(Index(workspace, branch=branch))
         done = 0
-        if invocation is not None:
-            index.refresh(repo)
-            count = index.count(run=config.run, kind=EntryKind.EVALUATION)
-            done = count - evaluations_before(workspace, invocation, count)
+        try:
+            if invocation is not None:
+                index.refresh(repo)
+                count = index.count(run=config.run, kind=EntryKind.EVALUATION)
+                done = count - evaluations_before(workspace, invocation, count)
+        except HarnessError as error:
+            if max_evaluations is not None:
+                raise  # the limit would be exceeded
+            logger.warning("earlier evaluations of this invocation are not counted: %s", error)
         daemon = Daemon(
             workspace,
             config,

@@ -66,24 +66,22 @@ def test_2_is_an_error_that_a_person_can_fix(shared: Site, arguments: tuple[str,
     assert "Traceback" not in done.stderr
 
 
-def test_70_is_an_internal_error_with_one_line_and_a_crash_report(shared: Site) -> None:
+@pytest.mark.parametrize("exception", ["ValueError", "BrokenPipeError"])  # the latter of another pipe than the output
+def test_70_is_an_internal_error_with_one_line_and_a_crash_report(shared: Site, exception: str) -> None:
     before = crash_reports(shared)
-    crash = {"HARNESS_FAILPOINT": FAILPOINT, "HARNESS_FAILPOINT_ACTION": "ValueError", "ANTHROPIC_API_KEY": SECRET}
+    crash = {"HARNESS_FAILPOINT": FAILPOINT, "HARNESS_FAILPOINT_ACTION": exception, "ANTHROPIC_API_KEY": SECRET}
     done = run(shared, "log", SECRET, **crash)
     assert (done.returncode, done.stdout) == (70, "")
     (report,) = crash_reports(shared) - before
-    assert done.stderr == f"harness: internal error: ValueError: failpoint {FAILPOINT}; crash report: {report}\n"
+    assert done.stderr == f"harness: internal error: {exception}: failpoint {FAILPOINT}; crash report: {report}\n"
     text = report.read_text()
     assert "Traceback (most recent call last)" in text
-    assert f"ValueError: failpoint {FAILPOINT}" in text
+    assert f"{exception}: failpoint {FAILPOINT}" in text
     assert "'log', '[ANTHROPIC_API_KEY]'" in text
     assert SECRET not in text
 
 
-@pytest.mark.parametrize(
-    "exception",
-    ["MemoryError", "RecursionError", "EOFError", "BrokenPipeError"],  # the last of another pipe than the output
-)
+@pytest.mark.parametrize("exception", ["MemoryError", "RecursionError", "EOFError"])
 def test_70_also_where_python_or_click_treat_an_exception_specially(
     shared: Site, exception: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
