@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 from harness.errors import ConfigurationError, RepositoryError
@@ -15,7 +16,10 @@ from harness.workspace.configuration import DEFAULT_YAML
 from harness.workspace.directories import CONFIG_NAME, COORDINATION_NAME, Workspace
 from harness.workspace.starter_problems import SUITE, shipped_files
 
-_IGNORED = (f"/{WORKTREES}/", "/.harness/")
+_WORKTREES_README = f"{WORKTREES}/README.md"
+_IGNORED = (f"/{WORKTREES}/*", f"!/{_WORKTREES_README}", "/.harness/")
+_FORMERLY_IGNORED = f"/{WORKTREES}/"
+"""What earlier versions wrote: it also ignores the README, since git looks at nothing below an ignored directory."""
 _BRANCH = "main"
 
 
@@ -50,6 +54,7 @@ def create_workspace(directory: Path, *, starter: bool) -> Creation:
         CONFIG_NAME: DEFAULT_YAML.format(branch=branch).encode(),
         COORDINATION_NAME: default_text().encode(),
         HEADS: HEADER,
+        _WORKTREES_README: resources.files("harness.ledger").joinpath("WORKSPACES.md").read_bytes(),
     }
     wanted = {name: content for name, content in files.items() if not (root / name).exists()}
     ignore = _ignore_lines(root / ".gitignore")
@@ -101,6 +106,8 @@ def _checked_out_branch(root: Path) -> str:
 def _ignore_lines(path: Path) -> bytes | None:
     """.gitignore with the lines it lacks, or None when it has them."""
     text = path.read_text() if path.exists() else ""
+    if _FORMERLY_IGNORED in text.splitlines():
+        text = "".join(f"{line}\n" for line in text.splitlines() if line != _FORMERLY_IGNORED)
     missing = [line for line in _IGNORED if line not in text.splitlines()]
     if not missing:
         return None

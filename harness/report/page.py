@@ -17,7 +17,7 @@ def render(data: dict[str, Any]) -> str:
     data = _printable(data)
     embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     meta = data["meta"]
-    title = html.escape(f"{meta['run']} on {meta['target']}: kernels and their proof")
+    title = html.escape(printable(f"{meta['run']} on {meta['target']}: kernels and their proof"))
     page = part["html"].replace("{{title}}", title)
     for name, text in (("css", part["css"]), ("js", part["js"]), ("data", embedded)):
         before, mark, after = page.partition("{{" + name + "}}")

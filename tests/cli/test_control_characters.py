@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from harness.ledger.coordination import default_text, parse, render
 from harness.model.assignment import Assignment
 from harness.model.printable import printable
 from harness.model.verdict import Verdict
+from harness.report.page import render as render_page
 from tests.cli.test_deep_input import said
 from tests.formats.problem_files import write_problem, write_solution
 from tests.ledger.ledgers import PROBLEM
@@ -22,6 +24,9 @@ from tests.ledger.test_audit import Place
 
 NASTY = "x\x1b[2Jy\u202ez\x07\nharness: forged | `code` <b> [a](http://b)"
 SHOWN = r"x\x1b[2Jy\u202ez\x07 harness: forged"  # the index keeps reasons as one line
+
+
+_STEERING = re.compile("[^\\n\\t\\x20-\\x7e\\xa0-\\u2027\\u2030-\\u205f\\u2070-\\uffff]")
 
 
 @pytest.fixture
@@ -37,7 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def assert_plain(text: str) -> None:
-    assert printable(text, keep_newlines=True) == text
+    assert not _STEERING.search(text)
     assert "\nharness: forged" not in text
 
 
@@ -68,11 +73,14 @@ def test_an_error_escapes_a_files_name(place: Place) -> None:
     assert r"problems/t/odd/solutions/cpu/a\x1b[2J\u202e\nb.cpp: the source path holds unprintable characters" in output
 
 
-def test_the_report_escapes_a_reason(place: Place) -> None:
-    said("report", "-o", "report.html")
-    page = (place.workspace.root / "report.html").read_text()
+def test_the_report_escapes_what_its_page_would_make_characters_again() -> None:
+    page = render_page({"meta": {"run": NASTY, "target": "cpu"}, "rows": [{"reason": NASTY, NASTY: (1, NASTY)}]})
     assert_plain(page)
-    assert "\\u202e" not in page.replace("\\\\u202e", ""), "the page's data would make it a character again"
+    assert SHOWN.split(maxsplit=1)[0] in page, "the title"
+    assert json.dumps(printable(NASTY, keep_newlines=True)).replace("<", "\\u003c") in page
+    data = page.partition("</title>")[2]
+    for escape in ("u001b", "u202e", "u0007"):
+        assert f"\\{escape}" not in data.replace(f"\\\\{escape}", "")
 
 
 def test_coordination_md_keeps_a_note_in_its_line() -> None:
@@ -84,7 +92,7 @@ def test_coordination_md_keeps_a_note_in_its_line() -> None:
 
 def test_a_commit_message_is_printable_and_trailers_are_not_forged() -> None:
     text = Message(f"Try {NASTY}", {"Worker": "w01\nRun: other\x1b"}).render()
-    assert printable(text, keep_newlines=True) == text
+    assert not _STEERING.search(text)
     assert text.splitlines()[-1] == r"Worker: w01 Run: other\x1b"
 
 

@@ -27,6 +27,7 @@ def test_a_new_directory_becomes_a_workspace_with_a_clean_checkout(tmp_path: Pat
     for name in (
         "COORDINATION.md",
         "harness.yaml",
+        "workspaces/README.md",
         "ledger/heads.yaml",
         "problems/starter/rmsnorm_h4096/workload.jsonl",
     ):
@@ -55,10 +56,30 @@ def test_an_existing_repository_keeps_its_files_branch_and_unsaved_work(tmp_path
     done = harness("init", "--problems", "none", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "COORDINATION.md").read_text() == "mine\n"
-    assert (tmp_path / ".gitignore").read_text() == "*.log\n/workspaces/\n/.harness/\n"
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n/workspaces/*\n!/workspaces/README.md\n/.harness/\n"
     assert "coordination_branch: trunk" in (tmp_path / "harness.yaml").read_text()
     assert not (tmp_path / "problems").exists()
     assert git("status", "--porcelain", cwd=tmp_path) == "?? draft.txt\n"
+
+
+def test_a_workspace_of_an_earlier_version_gets_the_readme_of_its_worktrees(tmp_path: Path) -> None:
+    harness("init", "--problems", "none", cwd=tmp_path)
+    git("rm", "-q", "workspaces/README.md", cwd=tmp_path)
+    (tmp_path / ".gitignore").write_text("*.log\n/workspaces/\n/.harness/\n")
+    git("commit", "-qam", "As an earlier version made it", cwd=tmp_path)
+    done = harness("init", "--problems", "none", cwd=tmp_path)
+    assert "added .gitignore, workspaces/README.md" in done.stdout
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n/.harness/\n/workspaces/*\n!/workspaces/README.md\n"
+    assert git("check-ignore", "workspaces/w01", cwd=tmp_path).strip() == "workspaces/w01"
+    assert git("ls-files", "workspaces", cwd=tmp_path).strip() == "workspaces/README.md"
+    assert git("status", "--porcelain", cwd=tmp_path) == ""
+
+
+def test_this_repository_is_a_workspace_as_init_makes_it() -> None:
+    root = Path(__file__).parents[2]
+    made = (root / "harness/ledger/WORKSPACES.md").read_bytes()
+    assert (root / "workspaces/README.md").read_bytes() == made
+    assert {"/workspaces/*", "!/workspaces/README.md", "/.harness/"} <= set((root / ".gitignore").read_text().split())
 
 
 def test_a_detached_head_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ BRANCH = "agents/main/w01/s/p"
 SOLUTION = "problems/s/p/solutions/cpu/kernel.cpp"
 FILES = {
     "COORDINATION.md": "mission\n",
+    "workspaces/README.md": "whose directories these are\n",
     "problems/s/p/definition.json": "{}\n",
     SOLUTION: "start\n",
     "problems/s/p2/definition.json": "{}\n",
@@ -45,7 +46,9 @@ REMOVE = CALL.format('repo.remove_worktree("w01", "s/p", force=True)')
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    made = make_workspace(tmp_path / "wörk späce", {**FILES, ".gitignore": "/.harness/\n/workspaces/\n*.o\n"})
+    made = make_workspace(
+        tmp_path / "wörk späce", {**FILES, ".gitignore": "/.harness/\n/workspaces/*\n!/workspaces/README.md\n*.o\n"}
+    )
     git(made.root, "config", "user.name", "p")
     git(made.root, "config", "user.email", "p@x")
     return made
@@ -85,6 +88,7 @@ def test_a_worktree_holds_its_problem_and_nothing_else(repo: Repo) -> None:
     assert path == repo.workspace.root / "workspaces/w01/s/p"
     assert files(path) == ["problems/s/p/definition.json", SOLUTION]
     assert_healthy(repo, path)
+    assert [info.path for info in repo.worktrees()] == [path]  # the README beside the workers is none
     assert repo.branches("agents/") == {BRANCH: repo.tip("main")}
     assert git(path, "sparse-checkout", "list") == "/problems/s/p/"
     assert git(repo.workspace.root, "config", "--get", "--default", "unset", "core.sparseCheckout") == "unset"
@@ -122,6 +126,7 @@ def test_a_killed_removal_loses_nothing_and_can_be_finished(repo: Repo, place: s
     assert subprocess.run(command, env=environment, timeout=240, check=False).returncode == -9
     repo.remove_worktree("w01", PROBLEM, force=True)
     assert not (repo.workspace.root / "workspaces" / "w01" / "s" / "p").exists()
+    assert (repo.workspace.root / "workspaces/README.md").is_file()
     assert {repo.read(commit, SOLUTION) for commit in repo.saved_work("w01/s/p/").values()} == {b"unsaved\n"}
     assert (add(repo) / SOLUTION).read_text() == "start\n"
     assert_healthy(repo, path)
@@ -192,7 +197,7 @@ def test_a_repair_does_not_bring_back_what_somebody_deleted(repo: Repo) -> None:
 
 def test_a_removed_directory_is_made_again(repo: Repo) -> None:
     submit(repo, "two\n")
-    shutil.rmtree(repo.workspace.worktrees)
+    shutil.rmtree(repo.workspace.worktrees / "w01")
     assert not repo.worktrees()[0].complete
     assert (add(repo) / SOLUTION).read_text() == "two\n"
     assert_healthy(repo, add(repo))
