@@ -171,7 +171,7 @@ def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, once: Onc
     once(Config(languages=("pytorch",)))
     (entry,) = of(site.entries(), commit)
     assert entry.verdict is Verdict.COMPILE_ERROR
-    assert entry.reason == "`language` is cpp; this run allows pytorch"
+    assert entry.reason == "solution.yaml: `language` is cpp; this run allows pytorch"
 
 
 def test_the_limit_counts_evaluations_of_this_invocation_and_lets_confirmations_come_on_top(
