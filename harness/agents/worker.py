@@ -31,7 +31,7 @@ from harness.model.config import AgentKind, Config
 from harness.model.entry import Entry, stamp
 from harness.model.paths import agent_branch, problem_path, solution_path
 from harness.workspace.directories import Workspace
-from harness.workspace.file_watch import Changes
+from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import leave_note
 from harness.workspace.status import write_live
@@ -54,7 +54,7 @@ def run_worker(workspace: Workspace, config: Config, name: str, stop: threading.
     kind = kind_of(config)
     with (
         file_lock(workspace.state / "locks" / f"worker-{name}", owner=f"harness worker {name}"),
-        Changes(workspace.git_common_dir / "refs" / "heads") as changes,
+        FileWatch(workspace.git_common_dir / "refs" / "heads") as changes,
     ):
         _Worker(workspace, config, name, kind, target, stop).run(changes)
 
@@ -94,7 +94,7 @@ class _Worker:
             stop=self.stop,
         )
 
-    def run(self, changes: Changes) -> None:
+    def run(self, changes: FileWatch) -> None:
         self.live("idle")
         with self.sessions:
             while not self.stop.is_set():

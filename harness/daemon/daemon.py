@@ -22,7 +22,6 @@ from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
 from harness.daemon.scan import Scanner
 from harness.daemon.snapshots import Snapshots
-from harness.daemon.watch import RefWatcher
 from harness.errors import ConfigurationError, HarnessError, LedgerError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
@@ -33,6 +32,7 @@ from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeReady
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.directories import Workspace
+from harness.workspace.file_watch import RefWatch
 from harness.workspace.files import file_lock
 from harness.workspace.judge_client import Answered, JudgeClient, Lost, News, expand_devices, judge_command
 
@@ -132,7 +132,7 @@ class Daemon:
         self._attempts = Attempts(workspace.state / "attempts")
         self._planner = Planner(config, self._snapshots, index, self._attempts)
         self._scanner = Scanner(config, repo, index, self._snapshots, self._queue, self._display, self._crown)
-        self._watcher = RefWatcher(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
+        self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
         self._judges = {
             device: JudgeClient(

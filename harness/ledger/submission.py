@@ -19,7 +19,7 @@ from harness.model.entry import Entry
 from harness.model.paths import WORKTREE_FORM, parse_worktree_path, solution_path
 from harness.model.solution import Language
 from harness.workspace.directories import Workspace
-from harness.workspace.file_watch import Changes
+from harness.workspace.file_watch import FileWatch
 
 _LOOK_EVERY_S = 5.0
 """How often the ledger itself is asked, besides the outcome file: the file may have been thrown away."""
@@ -134,7 +134,7 @@ def wait_for_outcome(
     """
     file = workspace.outcome_file(problem, target, tree)
     until = time.monotonic() + deadline_s
-    with Changes(file.parent) as changes:
+    with FileWatch(file.parent) as changes:
         entry = read_outcome(file) or known()
         while entry is None and not stop.is_set():
             if time.monotonic() > until:
