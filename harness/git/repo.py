@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-KEPT = "refs/harness/kept/"
 SAVED = worktrees.SAVED
 
 
@@ -134,39 +133,9 @@ class Repo:
         pairs = (line.split(" ", 1) for line in listing.splitlines())
         return {name.removeprefix(space): oid for oid, name in pairs}
 
-    def checked_out(self) -> str | None:
-        """The branch checked out in the workspace's own checkout; None when HEAD is detached."""
-        return self._checkout().branch()
-
-    def keep_ref(self, name: str, oid: str) -> None:
-        """Keep an object reachable, and so safe from `git gc`, as refs/harness/kept/`name`."""
-        self.git.run("update-ref", f"{KEPT}{name}", oid)
-
-    def kept_refs(self, prefix: str = "") -> dict[str, str]:
-        """Name -> object, of what `keep_ref` keeps."""
-        return {name: oid for name, oid in self._refs(KEPT, prefix).items() if name.startswith(prefix)}
-
     def saved_work(self, prefix: str = "") -> dict[str, str]:
         """`<worker>/<suite>/<name>/<commit>` -> commit: unsaved work that a repair or forced removal set aside."""
         return {name: oid for name, oid in self._refs(SAVED, prefix).items() if name.startswith(prefix)}
-
-    def delete_branch(self, branch: str) -> None:
-        """Delete a branch whose every commit another branch (or a kept ref) holds as well.
-
-        Raises:
-            RepositoryError: it holds commits of its own, or a worktree has it checked out.
-        """
-        tip = self.tip(branch)
-        holder = worktrees.holder(self.workspace, branch)
-        if holder is not None:
-            raise RepositoryError(f"{branch} is checked out in {holder}")
-        alone = worktrees.unmerged(self.git, branch)
-        if alone:
-            raise RepositoryError(
-                f"{branch} holds {alone} commits that no other branch holds",
-                remedy=f"merge it, or look at it with `git log {branch}`",
-            )
-        self.git.run("update-ref", "-d", f"refs/heads/{branch}", tip)
 
     # --- objects ---
 
@@ -297,12 +266,6 @@ class Repo:
         """
         change = branch_commits.Change(writes=files)
         return branch_commits.commit(self._writer(), branch, change, message, expect=expect)
-
-    def append_files(
-        self, branch: str, appends: Mapping[str, bytes], writes: Mapping[str, bytes | None], message: str
-    ) -> str:
-        """Like `commit_files`, and each of `appends` is added at the end of what the branch holds of that file."""
-        return branch_commits.commit(self._writer(), branch, branch_commits.Change(writes, appends), message)
 
     def commit_built(self, branch: str, build: branch_commits.Build, message: str) -> str:
         """Like `commit_files`, with a change that `build` makes from what the branch holds, again at each attempt."""

@@ -54,11 +54,6 @@ class Workspace:
         return self.root / CONFIG_NAME
 
     @property
-    def coordination_file(self) -> Path:
-        """COORDINATION.md in the user's checkout; the truth is the coordination branch's."""
-        return self.root / COORDINATION_NAME
-
-    @property
     def problems(self) -> Path:
         """problems/ in the user's checkout; what is judged is what the coordination branch holds."""
         return self.root / PROBLEMS
