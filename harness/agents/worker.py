@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.agents.kinds import kind_of
 from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
-from harness.agents.stint import RefusedError, Sessions, Stay
+from harness.agents.stint import SessionRefusedError, Sessions, Stay
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
@@ -150,7 +150,7 @@ class _Worker:
             before = self.best(row.problem)
             end = self.session(row)
             gained = self.best(row.problem) > before
-        except RefusedError:
+        except SessionRefusedError:
             raise
         except HarnessError as error:
             logger.exception("%s cannot work on %s", self.name, row.problem)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from harness.daemon.attempts import MOST, Attempts, Loss
-from harness.daemon.dispatch import Ask, Decided, Outdated, Planner, Work, baseline_identity, job_identity
+from harness.daemon.dispatch import Ask, Decided, JobPlanner, Outdated, Work, baseline_identity, job_identity
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
 from harness.daemon.due_work import DueWork
 from harness.daemon.invocation import evaluations_before
@@ -130,7 +130,7 @@ class Daemon:
         data_root = workspace.root / config.data_root if config.data_root else None
         self._snapshots = Snapshots(workspace, repo, data_root)
         self._attempts = Attempts(workspace.state / "attempts")
-        self._planner = Planner(config, self._snapshots, index, self._attempts)
+        self._planner = JobPlanner(config, self._snapshots, index, self._attempts)
         self._due_work = DueWork(
             config, repo, index, self._snapshots, self._queue, self._display, self._record_champion
         )

@@ -72,7 +72,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Planner:
+class JobPlanner:
     """Plans jobs against the ledger, the coordination branch and what earlier attempts have shown."""
 
     config: Config

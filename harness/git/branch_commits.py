@@ -121,12 +121,12 @@ def check_path(path: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _BuiltCommit:
     commit: str
     paths: Sequence[str]
 
 
-def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], message: str) -> _Made | None:
+def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], message: str) -> _BuiltCommit | None:
     """Make the commit's objects; None when the tree would be the tip's."""
     for path in (*change.writes, *change.appends):
         check_path(path)
@@ -158,7 +158,7 @@ def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], me
     if tree == writer.git.run("rev-parse", f"{tip}^{{tree}}").text:
         return None
     parents = [part for parent in (tip, *sorted(set(lost.values()))) for part in ("-p", parent)]
-    return _Made(writer.git.run("commit-tree", tree, *parents, stdin=message.encode()).text, paths)
+    return _BuiltCommit(writer.git.run("commit-tree", tree, *parents, stdin=message.encode()).text, paths)
 
 
 def _reader(writer: Writer, tip: str, lost: Mapping[str, str]) -> Read:

@@ -147,7 +147,7 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     changed: dict[str, tuple[str, str] | None] = {}
     sparse: list[str] = []
     for path, former in behind.items():
-        want, have = wanted.get(path), present.get(path, _Entry(None, None, skipped=False))
+        want, have = wanted.get(path), present.get(path, _IndexEntry(None, None, skipped=False))
         known: set[Blob] = {*former, want[1] if want else None}
         here = _contents(checkout.root / path, len(tip))
         if path.startswith(f"{LEDGER}/") and not (have.blob in known and here & known):
@@ -181,7 +181,7 @@ def _once_held(git: Git, tip: str, path: str) -> set[Blob]:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _IndexEntry:
     mode: str | None
     blob: Blob
     skipped: bool
@@ -198,13 +198,13 @@ def tree_entries(git: Git, commit: str, paths: Mapping[str, object]) -> dict[str
     return entries
 
 
-def _index_entries(git: Git, paths: Mapping[str, object]) -> dict[str, _Entry]:
-    entries: dict[str, _Entry] = {}
+def _index_entries(git: Git, paths: Mapping[str, object]) -> dict[str, _IndexEntry]:
+    entries: dict[str, _IndexEntry] = {}
     for line in git.run("ls-files", "-z", "-t", "--stage").text.split("\0"):
         head, tab, path = line.partition("\t")
         if tab and path in paths:
             tag, mode, blob, stage = head.split(" ")
-            entries[path] = _Entry("unmerged" if stage != "0" else mode, blob, skipped=tag == "S")
+            entries[path] = _IndexEntry("unmerged" if stage != "0" else mode, blob, skipped=tag == "S")
     return entries
 
 

@@ -73,7 +73,7 @@ def options() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GitAnswer:
     """What a git command said."""
 
     code: int
@@ -115,7 +115,7 @@ class Git:
         stdin: bytes = b"",
         extra: Mapping[str, str] | None = None,
         deadline_s: float = DEADLINE_S,
-    ) -> Answer:
+    ) -> GitAnswer:
         """Run a command and hand back what it said, whatever its exit status.
 
         Raises:
@@ -135,7 +135,7 @@ class Git:
         stdin: bytes = b"",
         extra: Mapping[str, str] | None = None,
         deadline_s: float = DEADLINE_S,
-    ) -> Answer:
+    ) -> GitAnswer:
         """Run a command that must succeed.
 
         Raises:
@@ -147,7 +147,7 @@ class Git:
         return answer
 
 
-def refused(git_dir: Path, arguments: tuple[str, ...], answer: Answer) -> RepositoryError:
+def refused(git_dir: Path, arguments: tuple[str, ...], answer: GitAnswer) -> RepositoryError:
     """What to tell a person when git said no."""
     said = answer.stderr.strip() or f"exit status {answer.code}"
     return RepositoryError(f"git {' '.join(arguments)[:200]}: {said}", where=str(git_dir))
@@ -155,7 +155,7 @@ def refused(git_dir: Path, arguments: tuple[str, ...], answer: Answer) -> Reposi
 
 def run_git(
     command: list[str], *, environment: dict[str, str], directory: Path, stdin: bytes, deadline_s: float
-) -> Answer:
+) -> GitAnswer:
     """Run one command line of git in a directory: deadline, then SIGTERM, then SIGKILL.
 
     Raises:
@@ -186,7 +186,7 @@ def run_git(
         except BaseException:
             _end(process)
             raise
-    return Answer(process.returncode, stdout, stderr.decode(errors="replace"))
+    return GitAnswer(process.returncode, stdout, stderr.decode(errors="replace"))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -26,7 +26,7 @@ _LOOK_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
-class Place:
+class SubmissionPlace:
     """Which worker's work on which problem a worktree holds."""
 
     workspace: Workspace
@@ -35,7 +35,7 @@ class Place:
     problem: str
 
 
-def locate(start: Path | None = None) -> Place:
+def locate(start: Path | None = None) -> SubmissionPlace:
     """The worktree that contains `start` (default: the current directory).
 
     Raises:
@@ -51,7 +51,7 @@ def locate(start: Path | None = None) -> Place:
         if marker.is_file() and directory.is_relative_to(root):
             place = parse_worktree_path(directory.relative_to(root).as_posix())
             if place is not None:
-                return Place(Workspace(root), directory, *place)
+                return SubmissionPlace(Workspace(root), directory, *place)
         break
     raise ConfigurationError(
         f"{here} is not inside a worker's worktree",
