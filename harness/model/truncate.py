@@ -1,13 +1,13 @@
-"""Texts of others in the room there is for them: a table's cell, a log's line, an agent's answer."""
+"""Truncation of texts to the length of a table's cell, a log line or an answer to an agent."""
 
 from __future__ import annotations
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text in `longest` characters at most; one that is cut ends in `…`."""
+    """Return the text, cut to `longest` characters; a text that was cut ends in `…`."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def one_line(text: str, longest: int) -> str:
-    """The same on one line: white space of every kind becomes single spaces."""
+    """Return the text on one line, cut to `longest` characters; runs of white space become single spaces."""
     return shortened(" ".join(text.split()), longest)

@@ -1,4 +1,4 @@
-"""Where everything lies in one workspace: paths only, no git and no reading."""
+"""Directories and files of one workspace: paths only; nothing is read, and git is not called."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Workspace:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
-        """The workspace that contains `start` (default: the current directory), found through harness.yaml.
+        """Return the workspace that contains `start` (default: the current directory), found through harness.yaml.
 
         Raises:
             ConfigurationError: no directory upwards holds harness.yaml, or it is not in a git checkout.
@@ -95,13 +95,13 @@ class Workspace:
 
     @property
     def live(self) -> Path:
-        """What runs right now (daemon.json, planner.json, worker-NAME.json): atomically replaced, for display only."""
+        """Status of the running processes (daemon.json, planner.json, worker-NAME.json), replaced atomically."""
         return self.derived / "live"
 
     def outcome_file(self, problem: str, target: str, tree: str) -> Path:
-        """Where the daemon leaves a candidate's entry, as JSON, for the worker that waits for it."""
+        """Return the file in which the daemon writes a candidate's entry, as JSON, for its worker."""
         return self.derived / "outcomes" / problem / f"{target}-{tree}.json"
 
     def worktree(self, worker: str, problem: str) -> Path:
-        """The worktree of one worker on one problem."""
+        """Return the directory of a worker's worktree on a problem."""
         return self.root / worktree_path(worker, problem)
