@@ -32,7 +32,7 @@ class BranchBusyError(RepositoryError):
 
 @dataclass(frozen=True)
 class Change:
-    """What to do with a tree: files written whole (None removes), and bytes added at the end of files."""
+    """A change of a tree: files written whole (None removes one), and bytes appended to files."""
 
     writes: Mapping[str, bytes | None] = field(default_factory=dict)
     appends: Mapping[str, bytes] = field(default_factory=dict)
@@ -46,7 +46,7 @@ Build = Callable[[Read], Change]
 
 @dataclass(frozen=True)
 class Writer:
-    """Where a commit is made: the repository, the person's checkout, and a directory for scratch files and locks."""
+    """The repository, the person's checkout, and a directory for scratch files and locks."""
 
     git: Git
     checkout: Checkout

@@ -57,7 +57,7 @@ class Checkout:
         return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
 
     def behind(self) -> Behind:
-        """What a former commit left to refresh."""
+        """Return the files that an earlier commit did not refresh."""
         try:
             paths = json.loads(self.record.read_text())["paths"]
         except (FileNotFoundError, ValueError, KeyError):
@@ -168,7 +168,7 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
 
 
 def _once_held(git: Git, tip: str, path: str) -> set[Blob]:
-    """What a branch's recent commits held at a path.
+    """Return the contents that recent commits of a branch had at a path.
 
     Nobody but the harness writes the ledger, so another state of it in the index or the checkout is nobody's work: a
     `git stash` that raced with a commit left it, and the next `git commit` would take entries back.
@@ -235,7 +235,7 @@ def _write_if_ours(file: Path, known: set[Blob], want: tuple[str, str] | None, g
 
 
 def _contents(file: Path, digits: int) -> set[Blob]:
-    """The blob ids that a file's content stands for: as it is, and with line ends as git stores them."""
+    """Return the blob ids of a file's content: as it is, and with line ends as git stores them."""
     if file.is_symlink():
         return {blob_id(os.fsencode(file.readlink()), digits)}
     try:
@@ -280,7 +280,7 @@ def _replace_index(
 
 
 def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
-    """Sentences about what the checkout does not show of `tip`, with the command that mends it; [] when all is well."""
+    """Return a sentence for each part of `tip` that the checkout lacks, with the command that fixes it."""
     behind = checkout.behind()
     if not behind or checkout.branch() != branch:
         return []

@@ -74,7 +74,7 @@ def options() -> list[str]:
 
 @dataclass(frozen=True)
 class GitAnswer:
-    """What a git command said."""
+    """Exit status and output of a git command."""
 
     code: int
     stdout: bytes
@@ -148,7 +148,7 @@ class Git:
 
 
 def refused(git_dir: Path, arguments: tuple[str, ...], answer: GitAnswer) -> RepositoryError:
-    """What to tell a person when git said no."""
+    """Return the error for a git command that failed."""
     said = answer.stderr.strip() or f"exit status {answer.code}"
     return RepositoryError(f"git {' '.join(arguments)[:200]}: {said}", where=str(git_dir))
 

@@ -1,4 +1,4 @@
-"""The one door to git: refs, objects, commits on branches, worktrees. Also the only user of GitPython.
+"""The repository: refs, objects, commits on branches, worktrees. The only user of GitPython.
 
 GitPython keeps `git cat-file` running, so that reading an object costs no process; commands run through
 `harness.git.environment`, with the user's configuration, hooks and variables kept out.
@@ -82,7 +82,7 @@ class _CleanGit(gitpython.Git):
         return super().execute(["env", "-i", *clean, *self._plain.command(*command[1:])], *args, **options)
 
     def alive(self) -> bool:
-        """Whether no kept process has ended."""
+        """Return whether every kept process is running."""
         return all(kept is None or kept.poll() is None for kept in (self.cat_file_all, self.cat_file_header))
 
 
@@ -140,7 +140,7 @@ class Repo:
     # --- objects ---
 
     def has_object(self, oid: str) -> bool:
-        """Whether the repository holds an object."""
+        """Return whether the repository holds an object."""
         return self._header(oid) is not None
 
     def tree_of(self, commit: str, path: str = "") -> str | None:
@@ -224,7 +224,7 @@ class Repo:
             file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
     def is_ancestor(self, old: str, new: str) -> bool:
-        """Whether `new` holds everything that `old` does."""
+        """Return whether `old` is `new` or an ancestor of it."""
         return self.git.ask("merge-base", "--is-ancestor", old, new).code == 0
 
     def new_commits(self, branch_commit: str, base: str) -> list[Commit]:
@@ -276,7 +276,7 @@ class Repo:
         branch_commits.refresh_checkout(self._writer(), branch)
 
     def checkout_state(self, branch: str) -> list[str]:
-        """What the checkout does not show of `branch`, a sentence each with the command that mends it; [] is well."""
+        """Return a sentence for each part of `branch` that the checkout lacks, with the command that fixes it."""
         return checkout.state(self._checkout(), branch, self.tip(branch))
 
     def lost_appends(self, branch: str) -> list[str]:
@@ -367,7 +367,7 @@ class Repo:
 
 
 def requirements(workspace: Workspace) -> list[str]:
-    """What about this repository the harness cannot work with, a sentence each; [] is well."""
+    """Return a sentence for each setting of the repository that the harness cannot work with."""
     # By file: git refuses to open a repository with an extension that it does not know.
     file = str(workspace.git_common_dir / "config")
     answer = Git(workspace.git_common_dir).ask("config", "--file", file, "--get-regexp", r"^extensions\.|^core\.bare$")
