@@ -246,6 +246,26 @@ def test_a_spelled_path_is_found(code: str) -> None:
     assert spelled_paths('"""In problems/x."""\nvalue = kinds["problems"]') == []
 
 
+def class_names(paths: Iterable[Path]) -> dict[str, list[str]]:
+    """Class name without leading underscores -> the modules that define such a class."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name.lstrip("_"), []).append(f"{path.name}: {node.name}")
+    return found
+
+
+def test_no_two_classes_share_a_name() -> None:
+    assert {name: places for name, places in class_names(modules()).items() if len(places) > 1} == {}
+
+
+def test_two_classes_of_a_name_are_found(tmp_path: Path) -> None:
+    for name, text in {"a.py": "class Record: ...", "b.py": "def f():\n    class _Record: ..."}.items():
+        (tmp_path / name).write_text(text)
+    assert class_names(sorted(tmp_path.glob("*.py"))) == {"Record": ["a.py: Record", "b.py: _Record"]}
+
+
 @pytest.mark.slow
 def test_every_module_imports_alone_and_light_ones_stay_light() -> None:
     """One fresh interpreter imports each module alone; model and store never pull in torch."""

@@ -41,7 +41,7 @@ PROVENANCE = "BASELINE.md"
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeBaseline:
     """What a session came to."""
 
     end: End
@@ -55,7 +55,7 @@ class Made:
 
 
 @dataclass
-class _Bench:
+class _SessionJudge:
     """Judges what the session submits, and keeps it."""
 
     problem: Problem
@@ -107,7 +107,7 @@ def make_baseline(
     target: str,
     stop: threading.Event,
     heed: Callable[[Event], None],
-) -> Made:
+) -> MadeBaseline:
     """Run the session; `judge` is asked about every solution that it submits.
 
     Raises:
@@ -120,7 +120,7 @@ def make_baseline(
     shutil.copytree(problem.directory, directory, ignore=shutil.ignore_patterns(SOLUTIONS, "baseline", "*.md"))
     solution = tree / solution_path(problem.key, target)
     solution.mkdir(parents=True)
-    bench = _Bench(problem, solution, workspace.derived / "baselines" / problem.key, judge)
+    bench = _SessionJudge(problem, solution, workspace.derived / "baselines" / problem.key, judge)
     row = Assignment(worker=WORKER, problem=problem.key, wanted=WANTED)
     sessions = Sessions(
         workspace, repo := Repo(workspace), config, WORKER, "claude", target, heed=heed, moved=lambda: False, stop=stop
@@ -131,10 +131,10 @@ def make_baseline(
         model = sessions.current.model if sessions.current else "none"
     best = bench.best()
     kept = bench.kept / best.tree if best else None
-    return Made(end, kept, best.speedup if best else None, len(bench.attempts), sessions.usd, model)
+    return MadeBaseline(end, kept, best.speedup if best else None, len(bench.attempts), sessions.usd, model)
 
 
-def keep_baseline(problem: Problem, made: Made) -> Path:
+def keep_baseline(problem: Problem, made: MadeBaseline) -> Path:
     """Put the best in its place, with where it comes from beside it."""
     assert made.best is not None  # noqa: S101 - the caller has looked
     place = problem.directory / "baseline"

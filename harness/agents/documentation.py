@@ -16,7 +16,7 @@ _SHOWN = 2
 
 
 @dataclass(frozen=True)
-class Section:
+class DocumentationSection:
     """One heading and what stands below it."""
 
     file: str
@@ -24,7 +24,7 @@ class Section:
     text: str
 
 
-def sections(directory: Path = PACK) -> list[Section]:
+def sections(directory: Path = PACK) -> list[DocumentationSection]:
     """Every section of the pack, in the order of its files."""
     found = []
     for file in sorted(directory.glob("*.md")):
@@ -32,7 +32,7 @@ def sections(directory: Path = PACK) -> list[Section]:
         starts = [match.start() for match in _HEADING.finditer(_without_code(text))]
         for begin, end in zip(starts, [*starts[1:], len(text)], strict=True):
             body = text[begin:end].strip()
-            found.append(Section(file.name, body.partition("\n")[0].lstrip("# "), body))
+            found.append(DocumentationSection(file.name, body.partition("\n")[0].lstrip("# "), body))
     return found
 
 

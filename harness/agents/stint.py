@@ -50,7 +50,7 @@ _CONNECT_S = 120.0
 logger = logging.getLogger(__name__)
 
 
-class RefusedError(ConfigurationError):
+class SessionRefusedError(ConfigurationError):
     """The model's side refuses the credential: nobody can go on."""
 
 
@@ -125,7 +125,7 @@ class Sessions:
         """One session on one problem, to its end; over as many processes as it takes.
 
         Raises:
-            RefusedError: the model's side refuses the credential.
+            SessionRefusedError: the model's side refuses the credential.
             HarnessError: the session cannot be opened.
         """
         self._purse.reread(self._repo, self._config)
@@ -135,7 +135,7 @@ class Sessions:
             crashes = 0 if submissions else crashes
             stopped = fleet.look(self._workspace).stopped
             if end.reason == "refused" or (stopped and not self._stop.is_set()):
-                raise RefusedError(
+                raise SessionRefusedError(
                     stopped or end.text,
                     where="ANTHROPIC_API_KEY",
                     remedy="export a key that is good, then `harness start` goes on",

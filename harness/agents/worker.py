@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.agents.kinds import kind_of
 from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
-from harness.agents.stint import RefusedError, Sessions, Stay
+from harness.agents.stint import SessionRefusedError, Sessions, Stay
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
@@ -32,7 +32,7 @@ from harness.model.entry import Entry, stamp
 from harness.model.paths import agent_branch, problem_path, solution_path
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.file_watch import Changes
+from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import leave_note
 from harness.workspace.status import write_status
@@ -55,7 +55,7 @@ def run_worker(workspace: Workspace, config: Config, name: str, stop: threading.
     kind = kind_of(config)
     with (
         file_lock(workspace.state / "locks" / f"worker-{name}", owner=f"harness worker {name}"),
-        Changes(workspace.git_common_dir / "refs" / "heads") as changes,
+        FileWatch(workspace.git_common_dir / "refs" / "heads") as changes,
     ):
         _Worker(workspace, config, name, kind, target, stop).run(changes)
 
@@ -99,7 +99,7 @@ class _Worker:
             stop=self.stop,
         )
 
-    def run(self, changes: Changes) -> None:
+    def run(self, changes: FileWatch) -> None:
         self.write_status("idle")
         with self.sessions:
             while not self.stop.is_set():
@@ -155,7 +155,7 @@ class _Worker:
             before = self.best(row.problem)
             end = self.session(row)
             gained = self.best(row.problem) > before
-        except RefusedError:
+        except SessionRefusedError:
             raise
         except HarnessError as error:
             logger.exception("%s cannot work on %s", self.name, row.problem)

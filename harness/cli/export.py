@@ -50,7 +50,7 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
                 raise why_none(index, problem, digest, target, run)
             commit, tree = found.evaluation.candidate.commit, found.tree
         solution = load_solution(repo.export(commit, place, Path(scratch) / "solution"))
-        whole = load_json(definition, where=f"problems/{problem}/definition.json", max_bytes=PROBLEM_BYTES)
+        whole = load_json(definition, where=f"{problem_path(problem)}/definition.json", max_bytes=PROBLEM_BYTES)
         named, axes = whole["name"], whole.get("axes", {})
         worker = found.evaluation.candidate.worker if found and found.evaluation.candidate else "unknown"
         document = their_solution(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo, echo_json, emit, json_option
 
 if TYPE_CHECKING:
     from harness.workspace.directories import Workspace
@@ -38,14 +38,14 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
     with nullcontext() if dry_run else _no_start(workspace), Repo(workspace) as repo:
         result = upgrade_ledger(workspace, repo, coordination_branch(workspace), dry_run=dry_run)
     if as_json:
-        click.echo(json.dumps({"needed": result.needed, "dry_run": dry_run, **asdict(result)}, indent=2))
+        echo_json(json.dumps({"needed": result.needed, "dry_run": dry_run, **asdict(result)}, indent=2))
         return
     if not result.needed:
-        click.echo(f"the ledger on {result.branch} has format {result.after} already: nothing to do")
+        echo(f"the ledger on {result.branch} has format {result.after} already: nothing to do")
         return
     emit([asdict(each) for each in result.files], as_json=False)
     formats = f"the ledger on {result.branch} from format {result.before} to format {result.after}"
-    click.echo(f"would upgrade {formats}" if result.commit is None else f"upgraded {formats} in {result.commit[:12]}")
+    echo(f"would upgrade {formats}" if result.commit is None else f"upgraded {formats} in {result.commit[:12]}")
 
 
 @contextmanager

@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from harness.daemon.attempts import MOST, Attempts, Loss
-from harness.daemon.dispatch import Ask, Decided, Outdated, Planner, Work, baseline_identity, job_identity
+from harness.daemon.dispatch import Ask, Decided, JobPlanner, Outdated, Work, baseline_identity, job_identity
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
+from harness.daemon.due_work import DueWork
 from harness.daemon.invocation import evaluations_before
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
-from harness.daemon.scan import Scanner
 from harness.daemon.snapshots import Snapshots
 from harness.daemon.status_writer import StatusWriter
-from harness.daemon.watch import RefWatcher
 from harness.errors import ConfigurationError, HarnessError, LedgerError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
@@ -33,6 +32,7 @@ from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeReady
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.directories import Workspace
+from harness.workspace.file_watch import RefWatch
 from harness.workspace.files import file_lock
 from harness.workspace.judge_client import (
     JudgeClient,
@@ -145,9 +145,9 @@ class Daemon:
         data_root = workspace.root / config.data_root if config.data_root else None
         self._snapshots = Snapshots(workspace, repo, data_root)
         self._attempts = Attempts(workspace.state / "attempts")
-        self._planner = Planner(config, self._snapshots, index, self._attempts)
-        self._scanner = Scanner(config, repo, index, self._snapshots, self._queue, self._status, self._crown)
-        self._watcher = RefWatcher(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
+        self._planner = JobPlanner(config, self._snapshots, index, self._attempts)
+        self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, self._record_champion)
+        self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
         self._judges = {
             device: JudgeClient(
@@ -166,7 +166,7 @@ class Daemon:
         self._known: dict[str, JudgeReady] = {}
         self._targets: dict[str, str] = {}
         """Device -> its target, for judges that were ready and are not given up."""
-        self._crowning: set[tuple[str, int]] = set()
+        self._champions_entering: set[tuple[str, int]] = set()
 
     # --- the loop ---
 
@@ -267,7 +267,7 @@ class Daemon:
         self._scan_at = time.monotonic() + (RECONCILE_S if self._watching else _LOOK_AGAIN_S)
         self._repo.refresh_checkout(self._config.coordination_branch)  # what a kill or a busy checkout put off
         if judges := self._ready():
-            self._scanner.scan(judges)
+            self._due_work.scan(judges)
 
     # --- handing out and taking in ---
 
@@ -285,14 +285,14 @@ class Daemon:
             return False
         failpoint("daemon.after_take")
         try:
-            self._scanner.refresh()  # with an index that is behind, what has an entry would be measured again
+            self._due_work.refresh()  # with an index that is behind, what has an entry would be measured again
             plan = self._planner.plan(job, self._repo.tip(self._config.coordination_branch), ready)
         except (HarnessError, OSError):
             self._queue.put_back(job)
             raise
         if isinstance(plan, Outdated):
             self._queue.finish(job)
-            self._scanner.forget()
+            self._due_work.forget()
             self._scan_at = 0.0
         elif isinstance(plan, Decided) and plan.of_baseline:
             self._queue.put_back(job)
@@ -380,7 +380,7 @@ class Daemon:
         if target is not None and target not in self._targets.values():
             del self._known[target]
             self._queue.drop(lambda job: job.key.target == target)
-            self._scanner.forget()
+            self._due_work.forget()
 
     def _gone(self, work: Work, loss: Loss) -> None:
         if not work.is_baseline:
@@ -413,23 +413,23 @@ class Daemon:
             self._recorder.leave_outcome(entry)
         self._queue.finish(job)
         self._attempts.forget(job_identity(job))
-        self._settle(job.key.problem, job.key.target)
+        self._follow_up(job.key.problem, job.key.target)
 
-    def _crown(self, confirmation: Entry) -> None:
-        if (confirmation.problem, confirmation.seq) in self._crowning:
+    def _record_champion(self, confirmation: Entry) -> None:
+        if (confirmation.problem, confirmation.seq) in self._champions_entering:
             return  # its entry is held: the ledger cannot take it now
-        self._crowning.add((confirmation.problem, confirmation.seq))
+        self._champions_entering.add((confirmation.problem, confirmation.seq))
         failpoint("daemon.before_champion")
-        self._recorder.enter(champion_draft(confirmation), self._crowned)
+        self._recorder.enter(champion_draft(confirmation), self._champion_entered)
 
-    def _crowned(self, entry: Entry) -> None:
+    def _champion_entered(self, entry: Entry) -> None:
         failpoint("daemon.after_champion")
-        self._settle(entry.problem, entry.target)
+        self._follow_up(entry.problem, entry.target)
 
-    def _settle(self, problem: str, target: str) -> None:
-        """See what is due after an entry; when that fails, the next scan sees it."""
+    def _follow_up(self, problem: str, target: str) -> None:
+        """Queue and record what is due after an entry; when that fails, the next scan does it."""
         try:
-            self._scanner.settle(problem, target, self._ready())
+            self._due_work.follow_up(problem, target, self._ready())
         except (HarnessError, OSError) as error:
             logger.warning("seeing what follows from an entry failed: %s", error)
             self._scan_at = min(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)

@@ -11,8 +11,8 @@ from harness.daemon.attempts import MOST, Attempts
 from harness.daemon.drafts import fastest, lost_baseline_draft, unjudged_draft, verdict_of_losses
 from harness.daemon.queue import Job
 from harness.daemon.snapshots import Snapshots
-from harness.errors import FormatError, HarnessError, RepositoryError
-from harness.formats.solutions import check_solution, load_solution
+from harness.errors import FormatError, RepositoryError
+from harness.formats.usable_solution import UnusableSolutionError, usable_solution
 from harness.git.repo import UnfitTreeError
 from harness.ledger.index import Index
 from harness.model.config import Config
@@ -71,15 +71,8 @@ class Work:
         return job_identity(self.job)
 
 
-class _Refused(Exception):  # noqa: N818 - a verdict on its way out, never seen outside
-    def __init__(self, reason: str, language: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.language = language
-
-
 @dataclass(frozen=True)
-class Planner:
+class JobPlanner:
     """Plans jobs against the ledger, the coordination branch and what earlier attempts have shown."""
 
     config: Config
@@ -124,8 +117,8 @@ class Planner:
             return decided(Verdict.INVALID_REFERENCE, f"see the baseline, entry {baseline.seq}: {reason}")
         try:
             directory, language = self._check(job, problem)
-        except _Refused as refused:
-            return decided(Verdict.COMPILE_ERROR, refused.reason, refused.language)
+        except UnusableSolutionError as unusable:
+            return decided(unusable.verdict, unusable.reason, unusable.language)
         losses = self.attempts.losses(job_identity(job))
         if len(losses) >= MOST:
             return decided(*verdict_of_losses(losses), language)
@@ -137,24 +130,14 @@ class Planner:
         """The candidate's files and language.
 
         Raises:
-            _Refused: it is no solution, or none that the run allows.
+            UnusableSolutionError: it is no solution, or none that the run allows.
         """
         try:
             directory = self.snapshots.candidate(job.commit, problem.key, job.key.target, job.key.tree)
         except UnfitTreeError as error:
-            raise _Refused(error.what) from error
-        try:
-            solution = load_solution(directory)
-        except FormatError as error:
-            raise _Refused(_inside(error, directory)) from error
-        language = solution.spec.language
-        misfits = check_solution(solution, problem.definition)
-        if misfits:
-            raise _Refused(_inside(misfits[0], directory), language)
-        allowed = self.config.languages
-        if allowed and language not in allowed:
-            raise _Refused(f"`language` is {language}; this run allows {', '.join(allowed)}", language)
-        return directory, language
+            raise UnusableSolutionError(error.what) from error
+        solution = usable_solution(directory, problem.definition, self.config.languages, "this run allows")
+        return directory, solution.spec.language
 
     def _request(self, problem: Problem, kind: str, target: str, solution: Path | None = None) -> JudgeRequest:
         limits = self.config.judge
@@ -180,9 +163,3 @@ def job_identity(job: Job) -> Sequence[str]:
 def baseline_identity(problem: str, digest: str, target: str, judge: str) -> Sequence[str]:
     """What the attempts at a problem's baseline are counted by."""
     return "baseline", problem, digest, target, judge
-
-
-def _inside(error: HarnessError, directory: Path) -> str:
-    """An error's words with places named from the solution's directory, not from the cache it lies in."""
-    where = (error.where or "").rpartition(directory.name)[2].lstrip("/")
-    return f"{where}: {error.what}" if where else error.what

@@ -17,7 +17,7 @@ _Function = ast.FunctionDef
 
 
 @dataclass
-class _Report:
+class _DefinitionReport:
     where: str
     find_lines: Callable[[], Mapping[Path, int]]
     errors: list[FormatError] = field(default_factory=list)
@@ -31,7 +31,7 @@ def check_definition(
     definition: Definition, *, where: str, lines: Callable[[], Mapping[Path, int]]
 ) -> tuple[list[FormatError], list[str]]:
     """Every error and warning about a definition whose structure is right."""
-    report = _Report(where, lines)
+    report = _DefinitionReport(where, lines)
     _check_axes(definition, report)
     _check_tensors(definition, report)
     _check_reference(definition, report)
@@ -39,7 +39,7 @@ def check_definition(
     return report.errors, report.warnings
 
 
-def _check_axes(definition: Definition, report: _Report) -> None:
+def _check_axes(definition: Definition, report: _DefinitionReport) -> None:
     before: dict[str, int] = {}
     for name, axis in definition.axes.items():
         if not name.isidentifier():
@@ -50,7 +50,7 @@ def _check_axes(definition: Definition, report: _Report) -> None:
 
 
 def _check_expression(
-    name: str, axis: ExprAxis, before: Mapping[str, int], definition: Definition, report: _Report
+    name: str, axis: ExprAxis, before: Mapping[str, int], definition: Definition, report: _DefinitionReport
 ) -> None:
     path = ("axes", name, "expression")
     try:
@@ -69,7 +69,7 @@ def _check_expression(
         report.wrong(what, *path)
 
 
-def _check_tensors(definition: Definition, report: _Report) -> None:
+def _check_tensors(definition: Definition, report: _DefinitionReport) -> None:
     if not definition.outputs:
         report.wrong("`outputs` is empty; expected at least one output", "outputs")
     for name in definition.inputs:
@@ -85,7 +85,7 @@ def _check_tensors(definition: Definition, report: _Report) -> None:
             _check_shape(section, name, spec, definition, report)
 
 
-def _check_shape(section: str, name: str, spec: TensorSpec, definition: Definition, report: _Report) -> None:
+def _check_shape(section: str, name: str, spec: TensorSpec, definition: Definition, report: _DefinitionReport) -> None:
     for index, axis in enumerate(spec.shape or ()):
         if axis in definition.axes or (axis.isascii() and axis.isdigit() and len(axis) <= 18):
             continue
@@ -93,7 +93,7 @@ def _check_shape(section: str, name: str, spec: TensorSpec, definition: Definiti
         report.wrong(what + did_you_mean(axis, definition.axes), section, name, "shape", index)
 
 
-def _check_reference(definition: Definition, report: _Report) -> None:
+def _check_reference(definition: Definition, report: _DefinitionReport) -> None:
     try:
         tree = parse_python(definition.reference)
     except SyntaxError as error:
@@ -109,7 +109,7 @@ def _check_reference(definition: Definition, report: _Report) -> None:
     _check_entrypoint(definition, functions, report)
 
 
-def _check_run(run: _Function, inputs: list[str], report: _Report) -> None:
+def _check_run(run: _Function, inputs: list[str], report: _DefinitionReport) -> None:
     parameters = [argument.arg for argument in (*run.args.posonlyargs, *run.args.args)]
     if parameters != inputs:
         takes = f"run({', '.join(parameters)})"
@@ -121,7 +121,7 @@ def _check_run(run: _Function, inputs: list[str], report: _Report) -> None:
         report.wrong(what, "reference")
 
 
-def _check_entrypoint(definition: Definition, functions: Mapping[str, _Function], report: _Report) -> None:
+def _check_entrypoint(definition: Definition, functions: Mapping[str, _Function], report: _DefinitionReport) -> None:
     name = definition.custom_inputs_entrypoint
     if name is None:
         return
@@ -138,7 +138,7 @@ def _check_entrypoint(definition: Definition, functions: Mapping[str, _Function]
         report.wrong(what, "custom_inputs_entrypoint")
 
 
-def _check_constraints(definition: Definition, report: _Report) -> None:
+def _check_constraints(definition: Definition, report: _DefinitionReport) -> None:
     for index, constraint in enumerate(definition.constraints):
         path = ("constraints", index)
         try:

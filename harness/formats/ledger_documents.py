@@ -19,6 +19,7 @@ from harness.errors import FormatError, LedgerError
 from harness.formats.bounded import LEDGER_BYTES, load_yaml
 from harness.formats.ledger_versions import check_format, in_newest_format, written_format
 from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft
+from harness.model.paths import LEDGER
 
 _HEAD = re.compile(rb"# kernel-harness ledger, format (\d{1,9})\n")
 _DOCUMENT = re.compile(rb"^---\n", re.MULTILINE)
@@ -29,7 +30,7 @@ _FIELDS = {
     "at": re.compile(rb'^at: "([^"\n]*)"$', re.MULTILINE),
 }
 _WIDTH = 118
-_RESTORE = "`git log -p -- ledger/` shows who changed it; restore it from there"
+_RESTORE = f"`git log -p -- {LEDGER}` shows who changed it; restore it from there"
 _LONGEST_KEY = 256
 """YAML readers may refuse longer ones."""
 

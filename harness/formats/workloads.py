@@ -26,7 +26,7 @@ _INTEGER_BITS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8}
 
 
 @dataclass
-class _Report:
+class _WorkloadReport:
     where: str
     line: int = 0
     errors: list[FormatError] = field(default_factory=list)
@@ -45,7 +45,7 @@ def check_workloads(
     data_root: Path | None,
 ) -> tuple[list[FormatError], list[str]]:
     """Every error and warning about workloads (each with its line) of a definition that is right."""
-    report = _Report(where)
+    report = _WorkloadReport(where)
     seen: dict[str, int] = {}
     for report.line, workload in workloads:
         if workload.uuid in seen:
@@ -57,7 +57,7 @@ def check_workloads(
     return report.errors, list(dict.fromkeys(report.warnings))
 
 
-def _check_axes(definition: Definition, workload: Workload, report: _Report) -> dict[str, int] | None:
+def _check_axes(definition: Definition, workload: Workload, report: _WorkloadReport) -> dict[str, int] | None:
     """Sizes of all axes, or None when the workload's axes do not give them."""
     wanted = [name for name, axis in definition.axes.items() if isinstance(axis, VarAxis)]
     missing = [name for name in wanted if name not in workload.axes]
@@ -81,7 +81,7 @@ def _check_axes(definition: Definition, workload: Workload, report: _Report) -> 
     return sizes
 
 
-def _check_constraint(constraint: str, sizes: Mapping[str, int], report: _Report) -> None:
+def _check_constraint(constraint: str, sizes: Mapping[str, int], report: _WorkloadReport) -> None:
     try:
         if not holds(constraint, sizes):
             given = ", ".join(f"{name}={size}" for name, size in sizes.items() if name in constraint)
@@ -94,7 +94,7 @@ def _check_constraint(constraint: str, sizes: Mapping[str, int], report: _Report
 
 
 def _check_inputs(
-    definition: Definition, workload: Workload, sizes: dict[str, int] | None, report: _Report, roots: list[Path]
+    definition: Definition, workload: Workload, sizes: dict[str, int] | None, report: _WorkloadReport, roots: list[Path]
 ) -> None:
     for name in definition.inputs:
         if name not in workload.inputs:
@@ -121,7 +121,7 @@ def _check_source(
     source: InputSource,
     spec: TensorSpec,
     sizes: dict[str, int] | None,
-    report: _Report,
+    report: _WorkloadReport,
     roots: list[Path],
 ) -> None:
     match source:

@@ -36,7 +36,7 @@ class BranchBusyError(RepositoryError):
 
 @dataclass(frozen=True)
 class Change:
-    """What to do with a tree: files written whole (None removes), and bytes added at the end of files."""
+    """A change of a tree: files written whole (None removes one), and bytes appended to files."""
 
     writes: Mapping[str, bytes | None] = field(default_factory=dict)
     appends: Mapping[str, bytes] = field(default_factory=dict)
@@ -50,7 +50,7 @@ Build = Callable[[Read], Change]
 
 @dataclass(frozen=True)
 class Writer:
-    """Where a commit is made: the repository, the person's checkout, and a directory for scratch files and locks."""
+    """The repository, the person's checkout, and a directory for scratch files and locks."""
 
     git: Git
     checkout: Checkout
@@ -161,12 +161,12 @@ def check_path(path: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _BuiltCommit:
     commit: str
     paths: Sequence[str]
 
 
-def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], message: str) -> _Made | None:
+def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], message: str) -> _BuiltCommit | None:
     """Make the commit's objects; None when the tree would be the tip's."""
     for path in (*change.writes, *change.appends):
         check_path(path)
@@ -198,7 +198,7 @@ def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], me
     if tree == writer.git.run("rev-parse", f"{tip}^{{tree}}").text:
         return None
     parents = [part for parent in (tip, *sorted(set(lost.values()))) for part in ("-p", parent)]
-    return _Made(writer.git.run("commit-tree", tree, *parents, stdin=message.encode()).text, paths)
+    return _BuiltCommit(writer.git.run("commit-tree", tree, *parents, stdin=message.encode()).text, paths)
 
 
 def _reader(writer: Writer, tip: str, lost: Mapping[str, str]) -> Read:

@@ -62,7 +62,7 @@ class Checkout:
         return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
 
     def behind(self) -> Behind:
-        """What a former commit left to refresh."""
+        """Return the files that an earlier commit did not refresh."""
         try:
             paths = load_json_file(self.record)["paths"]
         except (FileNotFoundError, FormatError, KeyError, TypeError):
@@ -152,7 +152,7 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     changed: dict[str, tuple[str, str] | None] = {}
     sparse: list[str] = []
     for path, former in behind.items():
-        want, have = wanted.get(path), present.get(path, _Entry(None, None, skipped=False))
+        want, have = wanted.get(path), present.get(path, _IndexEntry(None, None, skipped=False))
         known: set[Blob] = {*former, want[1] if want else None}
         here = _contents(checkout.root / path, len(tip))
         if path.startswith(f"{LEDGER}/") and not (have.blob in known and here & known):
@@ -173,7 +173,7 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
 
 
 def _once_held(git: Git, tip: str, path: str) -> set[Blob]:
-    """What a branch's recent commits held at a path.
+    """Return the contents that recent commits of a branch had at a path.
 
     Nobody but the harness writes the ledger, so another state of it in the index or the checkout is nobody's work: a
     `git stash` that raced with a commit left it, and the next `git commit` would take entries back.
@@ -186,7 +186,7 @@ def _once_held(git: Git, tip: str, path: str) -> set[Blob]:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _IndexEntry:
     mode: str | None
     blob: Blob
     skipped: bool
@@ -203,13 +203,13 @@ def tree_entries(git: Git, commit: str, paths: Mapping[str, object]) -> dict[str
     return entries
 
 
-def _index_entries(git: Git, paths: Mapping[str, object]) -> dict[str, _Entry]:
-    entries: dict[str, _Entry] = {}
+def _index_entries(git: Git, paths: Mapping[str, object]) -> dict[str, _IndexEntry]:
+    entries: dict[str, _IndexEntry] = {}
     for line in git.run("ls-files", "-z", "-t", "--stage").text.split("\0"):
         head, tab, path = line.partition("\t")
         if tab and path in paths:
             tag, mode, blob, stage = head.split(" ")
-            entries[path] = _Entry("unmerged" if stage != "0" else mode, blob, skipped=tag == "S")
+            entries[path] = _IndexEntry("unmerged" if stage != "0" else mode, blob, skipped=tag == "S")
     return entries
 
 
@@ -240,7 +240,7 @@ def _write_if_ours(file: Path, known: set[Blob], want: tuple[str, str] | None, g
 
 
 def _contents(file: Path, digits: int) -> set[Blob]:
-    """The blob ids that a file's content stands for: as it is, and with line ends as git stores them."""
+    """Return the blob ids of a file's content: as it is, and with line ends as git stores them."""
     if file.is_symlink():
         return {blob_id(os.fsencode(file.readlink()), digits)}
     try:
@@ -316,7 +316,7 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
     changes = []
     for path in paths:
         want = wanted[path][1] if path in wanted else None
-        entry = present.get(path, _Entry(None, None, skipped=False))
+        entry = present.get(path, _IndexEntry(None, None, skipped=False))
         ours = {want, *behind[path], *_once_held(checkout.git, tip, path)} if path in behind else {want}
         kind = _change_of(checkout.root / path, want, entry, ours)
         if kind is not None:
@@ -325,7 +325,7 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
 
 
 def _change_of(
-    file: Path, want: Blob, entry: _Entry, ours: set[Blob]
+    file: Path, want: Blob, entry: _IndexEntry, ours: set[Blob]
 ) -> Literal["modified", "deleted", "staged", "untracked", "in conflict"] | None:
     """How a file differs from the blob that the tip has; None when index and file hold what is `ours`."""
     if entry.mode == "unmerged":
@@ -344,7 +344,7 @@ def _change_of(
 
 
 def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
-    """Sentences about what the checkout does not show of `tip`, with the command that mends it; [] when all is well."""
+    """Return a sentence for each part of `tip` that the checkout lacks, with the command that fixes it."""
     behind = checkout.behind()
     if not behind or checkout.branch() != branch:
         return []

@@ -73,8 +73,8 @@ def options() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a git command said."""
+class GitAnswer:
+    """Exit status and output of a git command."""
 
     code: int
     stdout: bytes
@@ -115,7 +115,7 @@ class Git:
         stdin: bytes = b"",
         extra: Mapping[str, str] | None = None,
         deadline_s: float = DEADLINE_S,
-    ) -> Answer:
+    ) -> GitAnswer:
         """Run a command and hand back what it said, whatever its exit status.
 
         Raises:
@@ -135,7 +135,7 @@ class Git:
         stdin: bytes = b"",
         extra: Mapping[str, str] | None = None,
         deadline_s: float = DEADLINE_S,
-    ) -> Answer:
+    ) -> GitAnswer:
         """Run a command that must succeed.
 
         Raises:
@@ -147,15 +147,15 @@ class Git:
         return answer
 
 
-def refused(git_dir: Path, arguments: tuple[str, ...], answer: Answer) -> RepositoryError:
-    """What to tell a person when git said no."""
+def refused(git_dir: Path, arguments: tuple[str, ...], answer: GitAnswer) -> RepositoryError:
+    """Return the error for a git command that failed."""
     said = answer.stderr.strip() or f"exit status {answer.code}"
     return RepositoryError(f"git {' '.join(arguments)[:200]}: {said}", where=str(git_dir))
 
 
 def run_git(
     command: list[str], *, environment: dict[str, str], directory: Path, stdin: bytes, deadline_s: float
-) -> Answer:
+) -> GitAnswer:
     """Run one command line of git in a directory: deadline, then SIGTERM, then SIGKILL.
 
     Raises:
@@ -186,7 +186,7 @@ def run_git(
         except BaseException:
             _end(process)
             raise
-    return Answer(process.returncode, stdout, stderr.decode(errors="replace"))
+    return GitAnswer(process.returncode, stdout, stderr.decode(errors="replace"))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

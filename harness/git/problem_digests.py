@@ -8,7 +8,7 @@ from harness.model.paths import problem_path
 
 
 def digest_at(repo: Repo, commit: str, problem: str) -> str | None:
-    """What `harness.formats.problems.problem_digest` says of the problem in a commit; None where it is not there."""
+    """Return `harness.formats.problems.problem_digest` of the problem in a commit; None where there is none."""
     directory = f"{problem_path(problem)}/"
     names = [name for name in repo.files(commit, directory.rstrip("/")) if takes_part(name[len(directory) :])]
     files = {name[len(directory) :]: data for name, data in repo.read_many(commit, names).items()}

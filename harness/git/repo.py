@@ -1,4 +1,4 @@
-"""The one door to git: refs, objects, commits on branches, worktrees. Also the only user of GitPython.
+"""The repository: refs, objects, commits on branches, worktrees. The only user of GitPython.
 
 GitPython keeps `git cat-file` running, so that reading an object costs no process; commands run through
 `harness.git.environment`, with the user's configuration, hooks and variables kept out.
@@ -41,7 +41,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-KEPT = "refs/harness/kept/"
 SAVED = worktrees.SAVED
 
 
@@ -84,7 +83,7 @@ class _CleanGit(gitpython.Git):
         return super().execute(["env", "-i", *clean, *self._plain.command(*command[1:])], *args, **options)
 
     def alive(self) -> bool:
-        """Whether no kept process has ended."""
+        """Return whether every kept process is running."""
         return all(kept is None or kept.poll() is None for kept in (self.cat_file_all, self.cat_file_header))
 
 
@@ -135,44 +134,14 @@ class Repo:
         pairs = (line.split(" ", 1) for line in listing.splitlines())
         return {name.removeprefix(space): oid for oid, name in pairs}
 
-    def checked_out(self) -> str | None:
-        """The branch checked out in the workspace's own checkout; None when HEAD is detached."""
-        return self._checkout().branch()
-
-    def keep_ref(self, name: str, oid: str) -> None:
-        """Keep an object reachable, and so safe from `git gc`, as refs/harness/kept/`name`."""
-        self.git.run("update-ref", f"{KEPT}{name}", oid)
-
-    def kept_refs(self, prefix: str = "") -> dict[str, str]:
-        """Name -> object, of what `keep_ref` keeps."""
-        return {name: oid for name, oid in self._refs(KEPT, prefix).items() if name.startswith(prefix)}
-
     def saved_work(self, prefix: str = "") -> dict[str, str]:
         """`<worker>/<suite>/<name>/<commit>` -> commit: unsaved work that a repair or forced removal set aside."""
         return {name: oid for name, oid in self._refs(SAVED, prefix).items() if name.startswith(prefix)}
 
-    def delete_branch(self, branch: str) -> None:
-        """Delete a branch whose every commit another branch (or a kept ref) holds as well.
-
-        Raises:
-            RepositoryError: it holds commits of its own, or a worktree has it checked out.
-        """
-        tip = self.tip(branch)
-        holder = worktrees.holder(self.workspace, branch)
-        if holder is not None:
-            raise RepositoryError(f"{branch} is checked out in {holder}")
-        alone = worktrees.unmerged(self.git, branch)
-        if alone:
-            raise RepositoryError(
-                f"{branch} holds {alone} commits that no other branch holds",
-                remedy=f"merge it, or look at it with `git log {branch}`",
-            )
-        self.git.run("update-ref", "-d", f"refs/heads/{branch}", tip)
-
     # --- objects ---
 
     def has_object(self, oid: str) -> bool:
-        """Whether the repository holds an object."""
+        """Return whether the repository holds an object."""
         return self._header(oid) is not None
 
     def tree_of(self, commit: str, path: str = "") -> str | None:
@@ -256,7 +225,7 @@ class Repo:
             file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
     def is_ancestor(self, old: str, new: str) -> bool:
-        """Whether `new` holds everything that `old` does."""
+        """Return whether `old` is `new` or an ancestor of it."""
         return self.git.ask("merge-base", "--is-ancestor", old, new).code == 0
 
     def new_commits(self, branch_commit: str, base: str) -> list[Commit]:
@@ -299,12 +268,6 @@ class Repo:
         change = branch_commits.Change(writes=files)
         return branch_commits.commit(self._writer(), branch, change, message, expect=expect)
 
-    def append_files(
-        self, branch: str, appends: Mapping[str, bytes], writes: Mapping[str, bytes | None], message: str
-    ) -> str:
-        """Like `commit_files`, and each of `appends` is added at the end of what the branch holds of that file."""
-        return branch_commits.commit(self._writer(), branch, branch_commits.Change(writes, appends), message)
-
     def commit_built(self, branch: str, build: branch_commits.Build, message: str) -> str:
         """Like `commit_files`, with a change that `build` makes from what the branch holds, again at each attempt."""
         return branch_commits.commit(self._writer(), branch, build, message)
@@ -314,7 +277,7 @@ class Repo:
         branch_commits.refresh_checkout(self._writer(), branch)
 
     def checkout_state(self, branch: str) -> list[str]:
-        """What the checkout does not show of `branch`, a sentence each with the command that mends it; [] is well."""
+        """Return a sentence for each part of `branch` that the checkout lacks, with the command that fixes it."""
         return checkout.state(self._checkout(), branch, self.tip(branch))
 
     def local_changes(self, branch: str, directory: str) -> list[LocalChange]:
@@ -417,7 +380,7 @@ class Repo:
 
 
 def requirements(workspace: Workspace) -> list[str]:
-    """What about this repository the harness cannot work with, a sentence each; [] is well."""
+    """Return a sentence for each setting of the repository that the harness cannot work with."""
     # By file: git refuses to open a repository with an extension that it does not know.
     file = str(workspace.git_common_dir / "config")
     answer = Git(workspace.git_common_dir).ask("config", "--file", file, "--get-regexp", r"^extensions\.|^core\.bare$")

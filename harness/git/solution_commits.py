@@ -1,4 +1,4 @@
-"""Turning what stands in a worktree into commits: a candidate on its branch, or unsaved work kept under a ref.
+"""Commits made from a worktree's files: a candidate on its branch, or unsaved work under a ref.
 
 Plumbing only. The tree is made in a private index, the branch is moved by compare-and-swap, and only then does the
 worktree's own index follow: killed anywhere, the files are untouched and the branch is either before or after.
@@ -41,7 +41,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Submission:
-    """What was committed."""
+    """The result of committing a solution."""
 
     commit: str
     tree: str
@@ -121,7 +121,7 @@ def _refuse_others(private: Git, tree: Worktree, solution: str) -> None:
 
 
 def _tree_with(private: Git, solution: str) -> tuple[str, str]:
-    """The whole tree with the solution as it stands, and the solution's own tree."""
+    """Return the ids of the whole tree with the worktree's solution, and of the solution's own tree."""
     root = private.work_tree
     if root is None or not (root / solution).is_dir() or (root / solution).is_symlink():
         raise RepositoryError(

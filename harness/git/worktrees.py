@@ -134,8 +134,8 @@ def holder(workspace: Workspace, branch: str, *, besides: Path | None = None) ->
 
 
 def unmerged(git: Git, branch: str) -> int:
-    """How many commits of a branch no other branch and no kept ref holds."""
-    others = (f"--exclude={branch}", "--branches", "--remotes", "--glob=refs/harness/kept/*")
+    """How many commits of a branch no other branch holds."""
+    others = (f"--exclude={branch}", "--branches", "--remotes")
     return int(git.run("rev-list", "--count", f"refs/heads/{branch}", "--not", *others).text)
 
 

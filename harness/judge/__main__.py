@@ -30,13 +30,13 @@ from harness.workspace.crash_report import report_crash
 _PR_SET_PDEATHSIG = 1
 
 
-class _Ended(BaseException):
+class _Terminated(BaseException):
     """SIGTERM: unwinds everything, so that no runner is left."""
 
 
 def _on_term(number: int, frame: FrameType | None) -> None:
     del number, frame
-    raise _Ended
+    raise _Terminated
 
 
 def _say(event: BaseModel) -> None:
@@ -88,7 +88,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes our stdin
     try:
         _serve(arguments)
-    except _Ended:
+    except _Terminated:
         sys.exit(0)
     except BrokenPipeError:
         sys.exit(0)

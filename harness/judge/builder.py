@@ -25,7 +25,7 @@ from types import ModuleType
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
-from harness.judge.limits import GIB, Limits
+from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.model.axis_types import ConstAxis
 from harness.model.config import SandboxKind
@@ -67,7 +67,7 @@ class Compilation:
 
     command: Callable[[str, str], list[str]]
     """From the directories of the sources and of the output, as the sandbox sees them; leaves `makes` in the output."""
-    limits: Limits
+    limits: SandboxLimits
     within_s: float
     """It is stopped then."""
     shown: Sequence[Path] = ()
@@ -106,7 +106,7 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
         return [*whole, f"{sources}/{solution.spec.file}"]
 
     key = content_key(solution, [compiler(), _machine(), solution.spec.file, arguments])
-    limits = Limits(address_space_bytes=8 * GIB, memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
+    limits = SandboxLimits(address_space_bytes=8 * GIB, memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
     compilation = Compilation(command, limits, BUILD_S)
     return kept(cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT)
 

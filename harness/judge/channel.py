@@ -30,7 +30,7 @@ class MalformedRecord(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Record:
+class RunnerRecord:
     """What a runner said. `claimed_ns` is its own reading of the clock: recorded, never used."""
 
     code: wire.Code
@@ -79,7 +79,7 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 
-    def receive(self, deadline: float, *, spin: bool = False) -> Record:
+    def receive(self, deadline: float, *, spin: bool = False) -> RunnerRecord:
         """The next record, by `deadline` (time.monotonic). `spin` keeps the processor busy for the sake of the clock.
 
         Raises:
@@ -99,7 +99,7 @@ class Channel:
                 raise ChannelClosed from None
         return parse_record(data)
 
-    def expect(self, code: wire.Code, deadline: float) -> Record:
+    def expect(self, code: wire.Code, deadline: float) -> RunnerRecord:
         """Like `receive`, but anything but `code` or a failure is malformed."""
         record = self.receive(deadline)
         if record.code not in (code, wire.Code.FAILED, wire.Code.SHAPE, wire.Code.DTYPE):
@@ -133,7 +133,7 @@ class Channel:
         self._other.close()
 
 
-def parse_record(data: bytes) -> Record:
+def parse_record(data: bytes) -> RunnerRecord:
     """One datagram as a record.
 
     Raises:
@@ -144,6 +144,6 @@ def parse_record(data: bytes) -> Record:
         raise ChannelClosed
     try:
         code, detail, call, claimed = wire.unpack_record(data)
-        return Record(wire.Code(code), detail, call, claimed)
+        return RunnerRecord(wire.Code(code), detail, call, claimed)
     except (ValueError, wire.WireError):
         raise MalformedRecord(f"sent {len(data)} bytes that are no record") from None

@@ -13,7 +13,7 @@ from harness.judge.correctness import Comparison, Summed, all_finite, compare, c
 from harness.judge.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
-from harness.judge.rounds import Each, Outcome, Views
+from harness.judge.rounds import CheckOutcome, Each, Views
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 
@@ -23,7 +23,7 @@ _LATER = 128
 others against the reference."""
 _SLACK = 1.5
 """What the error of an honest implementation may differ from one draw of the inputs to the next."""
-_UNTALLIED = Outcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+_UNTALLIED = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class WorkloadSets:
     workload: Workload
 
     def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), each: Each | None = None) -> None:
-        """See the protocol `harness.judge.rounds.Sets`."""
+        """See the protocol `harness.judge.rounds.InputSets`."""
 
         def refill(number: int) -> None:
             self.source.refill(self.workload, sets[number])
@@ -98,7 +98,7 @@ class WorkloadCheck:
         expected: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
         kind: str = "",
-    ) -> Outcome:
+    ) -> CheckOutcome:
         """Compare in full. `kind` is the stress case of the inputs; empty for ordinary ones."""
         tolerance = self.sets.workload.tolerance
         if kind:
@@ -136,7 +136,7 @@ class WorkloadCheck:
         expected: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
         kind: str,
-    ) -> Outcome:
+    ) -> CheckOutcome:
         """Errors of awkward inputs are on scales of their own, so the tally does not get them."""
         tolerance = self.sets.workload.tolerance
         if not all_finite(expected, tolerance):
@@ -192,5 +192,5 @@ class WorkloadCheck:
         return self._usual_rms
 
 
-def _outcome(found: Comparison) -> Outcome:
-    return Outcome(found.verdict, found.reason, found.max_abs_error, found.max_rel_error, found.matched)
+def _outcome(found: Comparison) -> CheckOutcome:
+    return CheckOutcome(found.verdict, found.reason, found.max_abs_error, found.max_rel_error, found.matched)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from harness.judge.reference import Value
 from harness.model.problem import Tolerance
 from harness.model.verdict import Verdict
 
@@ -177,23 +176,6 @@ def compare(
         return _compare_closely(expected, actual, tolerance, name, zero_is_wrong)
     rms = _relative(found.squared_error, found.squares)
     return Comparison(max_abs_error=found.max_abs, max_rel_error=found.max_rel, rms_error=rms)
-
-
-def unchanged(before: Mapping[str, Value], after: Mapping[str, Value]) -> str | None:
-    """Whether inputs came back bit for bit: None, or where they first differ."""
-    for name, value in before.items():
-        other = after.get(name)
-        if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
-            if other != value or type(other) is not type(value):
-                return f"input `{name}` was changed from {value!r} to {other!r}"
-            continue
-        if value.shape != other.shape or value.dtype != other.dtype:
-            return f"input `{name}` was changed in shape or dtype"
-        left, right = value.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)
-        if not torch.equal(left, right):
-            at = int((left != right).nonzero()[0]) // value.element_size()
-            return f"input `{name}` was changed, first at {list(_place(at, value.shape))}"
-    return None
 
 
 def all_finite(outputs: Mapping[str, torch.Tensor], tolerance: Tolerance) -> bool:

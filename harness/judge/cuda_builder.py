@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
 from harness.judge.builder import BUILD_S, LARGEST_ARTEFACT, Compilation, compiled, content_key, defines, runs
-from harness.judge.limits import GIB, Limits
+from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.toolkit import Toolkit, find_toolkit
 from harness.model.config import SandboxKind
 from harness.model.launches import ResolvedPlan, resolve
@@ -125,7 +125,7 @@ def _compile(
         (scratch / "output" / "request.json").write_text(json.dumps(whole))
         return [*runs(nvrtc, sandbox), f"{output}/request.json", output]
 
-    limits = Limits(memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
+    limits = SandboxLimits(memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
     shown = (toolkit.library.parent, *toolkit.includes)
     return compiled(solution, Compilation(command, limits, BUILD_S, shown, _MAKES, _LOG), scratch, sandbox)
 

@@ -34,7 +34,7 @@ from harness.judge.builder import (
     kept,
     runs,
 )  # fmt: skip
-from harness.judge.limits import GIB, Limits
+from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.toolkit import Nvcc, find_nvcc, seek_nvcc
 from harness.model.config import SandboxKind
 from harness.model.problem import Problem
@@ -95,7 +95,7 @@ def build_extension(
             request.write_text(json.dumps(commands.of(sources, inside, output)))
             return [*runs(compilers, sandbox), f"{output}/request.json"]
 
-        limits = Limits(memory_bytes=16 * GIB, file_bytes=LARGEST_ARTEFACT, processes=256)
+        limits = SandboxLimits(memory_bytes=16 * GIB, file_bytes=LARGEST_ARTEFACT, processes=256)
         compilation = Compilation(command, limits, _BUILD_S, commands.shown)
         return compiled(solution, compilation, scratch, sandbox) / ARTEFACT
 

@@ -45,7 +45,7 @@ class EndedWhileStopped(FreezeError):  # noqa: N818 - an outcome
 
 
 @dataclass
-class _Process:
+class _SandboxProcess:
     """One process of the sandbox, held by descriptors so that a reused id is never mistaken for it."""
 
     pid: int
@@ -58,7 +58,7 @@ class _Process:
     """Descriptors of stat and schedstat of each thread that was seen; a reused number has others."""
 
     @classmethod
-    def open(cls, pid: int) -> _Process | None:
+    def open(cls, pid: int) -> _SandboxProcess | None:
         opened: list[int] = []
         try:
             opened.append(os.pidfd_open(pid))
@@ -163,7 +163,7 @@ class Herd:
     """The runner's process id on this host; without bubblewrap `first` itself."""
     _listing: int = -1
     _listed: frozenset[str] = frozenset()
-    _processes: dict[int, _Process] = field(default_factory=dict)
+    _processes: dict[int, _SandboxProcess] = field(default_factory=dict)
     _first_in_line: bool = False
     _proof: tuple[int, int] | None = None
     """Counters of the last proved stop, over all threads: (processor time in ns, time slices); None while it runs."""
@@ -215,7 +215,7 @@ class Herd:
         for pid in set(self._processes) - set(members):
             self._processes.pop(pid).close()
         for pid in new:
-            process = _Process.open(pid)
+            process = _SandboxProcess.open(pid)
             if process is not None:
                 self._processes[pid] = process
         if len(self._processes) > MAX_PROCESSES:

@@ -14,7 +14,7 @@ import harness
 from harness.errors import FormatError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
-from harness.formats.solutions import check_solution, load_solution
+from harness.formats.usable_solution import UnusableSolutionError, usable_solution
 from harness.judge.baselines import measure
 from harness.judge.builder import BuildFailed
 from harness.judge.checks import WorkloadCheck, WorkloadSets
@@ -181,9 +181,9 @@ class _Evaluation:
                 cache_dir=self._judge.cache_dir,
                 sandbox=self._judge.sandbox,
             )
-        except (FormatError, BuildFailed) as error:
-            reason = error.reason if isinstance(error, BuildFailed) else _line(error)
-            results = [failed(each, Verdict.COMPILE_ERROR, reason) for each in self._problem.workloads]
+        except (FormatError, BuildFailed) as error:  # a FormatError of the build is of a malformed launch plan
+            reason = _line(error) if isinstance(error, FormatError) else error.reason
+            results = [failed(each, UnusableSolutionError.verdict, reason) for each in self._problem.workloads]
             return self._answer(results, time.monotonic() - begin, 0.0, reason)
         built = time.monotonic()
         self._device = self._judge.device.clock(sealed=staged.sealed)
@@ -204,18 +204,10 @@ class _Evaluation:
         """The candidate's solution.
 
         Raises:
-            FormatError: it is malformed, or not one for this problem or device.
+            UnusableSolutionError: it is malformed, or not one for this problem or device.
         """
-        solution = load_solution(Path(str(self._request.solution_dir)))
-        for error in check_solution(solution, self._problem.definition):
-            raise error
-        if solution.spec.language not in self._device.languages:
-            raise FormatError(
-                f"language {solution.spec.language} does not run on the device {self._device.target}; "
-                f"expected one of {', '.join(self._device.languages)}",
-                where="solution.yaml",
-            )
-        return solution
+        directory, runs = Path(str(self._request.solution_dir)), f"the device {self._device.target} runs"
+        return usable_solution(directory, self._problem.definition, self._device.languages, runs)
 
     def _variant(self, workload: Workload) -> Variant:
         """The baseline to race: the fastest by the clock that the candidate is timed with."""

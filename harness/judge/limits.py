@@ -1,6 +1,6 @@
 """What a sandbox may use: resource limits, and control groups where this process may write them.
 
-Limits are set on the sandbox's first process while it is held before its first instruction, so that everything
+SandboxLimits are set on the sandbox's first process while it is held before its first instruction, so that everything
 born in it inherits them and nothing in it can raise them (no capability, hard limits).
 """
 
@@ -19,7 +19,7 @@ _PREFIX = "kernel-harness-"
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """Bounds of one sandbox. None is no bound.
 
     `address_space_bytes` must be None where a device reserves huge address space (CUDA does).
@@ -38,7 +38,7 @@ class Limits:
     cpu_s: int | None = None
 
 
-def apply_limits(pid: int, limits: Limits) -> None:
+def apply_limits(pid: int, limits: SandboxLimits) -> None:
     """Bound process `pid` and everything it will start."""
     os.sched_setaffinity(pid, limits.cpus)
     with contextlib.suppress(PermissionError):
@@ -74,7 +74,7 @@ def _own_group(controller: str) -> Path | None:
     return None
 
 
-def _settings(limits: Limits) -> Iterator[tuple[Path | None, dict[str, str]]]:
+def _settings(limits: SandboxLimits) -> Iterator[tuple[Path | None, dict[str, str]]]:
     memory = str(limits.memory_bytes) if limits.memory_bytes is not None else None
     yield _own_group("pids"), {"pids.max": str(limits.processes)}
     if memory:
@@ -82,7 +82,7 @@ def _settings(limits: Limits) -> Iterator[tuple[Path | None, dict[str, str]]]:
     yield _own_group(""), {"pids.max": str(limits.processes)} | ({"memory.max": memory} if memory else {})
 
 
-def join_cgroups(pid: int, limits: Limits, name: str) -> tuple[Path, ...]:
+def join_cgroups(pid: int, limits: SandboxLimits, name: str) -> tuple[Path, ...]:
     """Move `pid` into fresh control groups with these limits; the groups made, for `remove_cgroups`.
 
     Where none can be made (no root, no delegation) the resource limits hold alone.

@@ -44,7 +44,7 @@ _STRESS_CHANCE = 6
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """What checking one call's outputs found. `reason` is None when they are right."""
 
     verdict: Verdict
@@ -60,7 +60,7 @@ Each = Callable[[Callable[[int], None], Sequence[int]], object]
 """Does something for each of several numbers, in threads perhaps."""
 
 
-class Sets(Protocol):
+class InputSets(Protocol):
     """Where a workload's inputs come from."""
 
     def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), each: Each | None = None) -> None:
@@ -88,7 +88,7 @@ class Checker(Protocol):
         expected: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
         kind: str = "",
-    ) -> Outcome:
+    ) -> CheckOutcome:
         """Compare in full; `kind` names the stress case of the inputs."""
 
 
@@ -101,7 +101,7 @@ class Tally:
     max_rel_error: float = 0.0
     matched: float = 1.0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: CheckOutcome) -> None:
         """Count one call."""
         self.checked += 1
         self.max_abs_error = max(self.max_abs_error, outcome.max_abs_error)
@@ -110,7 +110,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedBlocks:
     """What timing one workload found."""
 
     blocks: tuple[Block, ...]
@@ -128,7 +128,7 @@ class Rounds:
     """One workload with its candidate and its baseline."""
 
     memory: Memory
-    sets: Sets
+    sets: InputSets
     checker: Checker
     baseline: Side
     candidate: Side
@@ -165,7 +165,7 @@ class Rounds:
     def _check(self, slots: Sequence[int], kinds: Sequence[str] = ()) -> None:
         """Hold the candidate's outputs in these slots against the reference; `kinds` by slot, ordinary by default."""
 
-        def look(slot: int) -> Outcome:
+        def look(slot: int) -> CheckOutcome:
             inputs = self.memory.inputs(slot)
             outputs = self.memory.outputs(self.candidate.runner, slot)
             return self.checker.check(inputs, self._expected(inputs), outputs, kinds[slot] if kinds else "")
@@ -187,7 +187,7 @@ class Rounds:
         self._long = self._long or time.monotonic() - begin > _LONG_REFERENCE_S
         return expected
 
-    def _take_in(self, outcome: Outcome, kind: str = "") -> None:
+    def _take_in(self, outcome: CheckOutcome, kind: str = "") -> None:
         if outcome.reason is not None:
             told = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
             raise RunnerFailed(outcome.verdict, told)
@@ -253,7 +253,7 @@ class Rounds:
             calls = calls_for(one, self.memory.capacity, calibration)
         return calls
 
-    def time(self, half_width: float, cap_s: float) -> Timed:
+    def time(self, half_width: float, cap_s: float) -> TimedBlocks:
         """Blocks until the interval is narrow enough, the cap is reached, or the deadline.
 
         Raises:
@@ -277,7 +277,9 @@ class Rounds:
         counted = kept(blocks, FIRST_BLOCKS)
         self._compare_alone(counted)
         calls = match.candidate.calls
-        return Timed(tuple(counted), len(blocks) - len(counted), calls, 2 * calls * len(blocks), self.timed_checks)
+        return TimedBlocks(
+            tuple(counted), len(blocks) - len(counted), calls, 2 * calls * len(blocks), self.timed_checks
+        )
 
     def _some_stress(self) -> None:
         """Awkward inputs again, between timed batches or after them, among ordinary ones."""
@@ -303,7 +305,7 @@ class Rounds:
         audited = {min(own)} if self.baseline.trusted else set(self._sample(theirs))
         audited = {slot for slot in audited if slot < theirs} or {secrets.randbelow(theirs)}
 
-        def look(slot: int) -> tuple[Outcome | None, Outcome | None]:
+        def look(slot: int) -> tuple[CheckOutcome | None, CheckOutcome | None]:
             inputs = self.memory.inputs(slot)
             expected = self._expected(inputs)
             mine, yours = (

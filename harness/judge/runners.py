@@ -22,9 +22,9 @@ from typing import IO, Any
 import harness
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
-from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord, Record
+from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord
 from harness.judge.freeze import EndedWhileStopped, FreezeError, Herd
-from harness.judge.limits import Limits
+from harness.judge.limits import SandboxLimits
 from harness.judge.sandbox import RUNNER_HOME, Binds, Sandboxed, launch
 from harness.model.config import SandboxKind
 from harness.model.verdict import Verdict
@@ -69,7 +69,7 @@ class RunnerPlan:
     """What every runner of one device gets."""
 
     sandbox: SandboxKind
-    limits: Limits
+    limits: SandboxLimits
     scratch: Path
     """Host directory for stages and what runners print."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class Runner:
         except FreezeError as error:
             raise RunnerFailed(Verdict.REWARD_HACK, error.reason) from None
 
-    def accept(self, record: Record) -> Record:
+    def accept(self, record: RunnerRecord) -> RunnerRecord:
         """Turn a runner's report of failure into the verdict it is."""
         if record.code is wire.Code.FAILED:
             raise RunnerFailed(Verdict.RUNTIME_ERROR, self.said() or "raised an exception without a message")

@@ -23,7 +23,7 @@ from typing import IO
 
 import harness
 from harness.errors import ConfigurationError
-from harness.judge.limits import Limits, apply_limits, join_cgroups, remove_cgroups
+from harness.judge.limits import SandboxLimits, apply_limits, join_cgroups, remove_cgroups
 from harness.judge.seccomp import program_file
 from harness.model.config import SandboxKind
 from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
@@ -166,7 +166,7 @@ def launch(
     command: Sequence[str],
     *,
     binds: Binds,
-    limits: Limits,
+    limits: SandboxLimits,
     env: Mapping[str, str],
     stderr: IO[bytes],
     inherit: Sequence[int] = (),
@@ -238,7 +238,7 @@ def check(kind: SandboxKind) -> None:
     if kind == "none":
         return
     with tempfile.TemporaryFile() as said:
-        sandbox = launch(kind, ["/bin/true"], binds=Binds(), limits=Limits(), env={}, stderr=said)
+        sandbox = launch(kind, ["/bin/true"], binds=Binds(), limits=SandboxLimits(), env={}, stderr=said)
         code = sandbox.exit_signal_or_code(_START_S)
         sandbox.kill()
         if code != 0:

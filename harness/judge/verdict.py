@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from harness.judge.devices.interface import Device
-from harness.judge.rounds import Tally, Timed
+from harness.judge.rounds import Tally, TimedBlocks
 from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import workload_interval
 from harness.model.judging import Variant, WorkloadResult
@@ -35,7 +35,7 @@ def _with_errors(result: WorkloadResult, tally: Tally) -> WorkloadResult:
     return result.model_copy(update=seen)
 
 
-def timed(workload: Workload, found: Timed, tally: Tally, variant: Variant, device: Device) -> WorkloadResult:
+def timed(workload: Workload, found: TimedBlocks, tally: Tally, variant: Variant, device: Device) -> WorkloadResult:
     """A workload that passed, with its numbers; bound and score are added by `with_bounds`."""
     ratios = tuple(block.log_ratio for block in found.blocks)
     speedup, interval = workload_interval(ratios)

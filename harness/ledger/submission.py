@@ -19,14 +19,14 @@ from harness.model.entry import Entry
 from harness.model.paths import WORKTREE_FORM, parse_worktree_path, solution_path
 from harness.model.solution import Language
 from harness.workspace.directories import Workspace
-from harness.workspace.file_watch import Changes
+from harness.workspace.file_watch import FileWatch
 
 _LOOK_EVERY_S = 5.0
 """How often the ledger itself is asked, besides the outcome file: the file may have been thrown away."""
 
 
 @dataclass(frozen=True)
-class Place:
+class SubmissionPlace:
     """Which worker's work on which problem a worktree holds."""
 
     workspace: Workspace
@@ -35,7 +35,7 @@ class Place:
     problem: str
 
 
-def locate(start: Path | None = None) -> Place:
+def locate(start: Path | None = None) -> SubmissionPlace:
     """The worktree that contains `start` (default: the current directory).
 
     Raises:
@@ -51,7 +51,7 @@ def locate(start: Path | None = None) -> Place:
         if marker.is_file() and directory.is_relative_to(root):
             place = parse_worktree_path(directory.relative_to(root).as_posix())
             if place is not None:
-                return Place(Workspace(root), directory, *place)
+                return SubmissionPlace(Workspace(root), directory, *place)
         break
     raise ConfigurationError(
         f"{here} is not inside a worker's worktree",
@@ -134,7 +134,7 @@ def wait_for_outcome(
     """
     file = workspace.outcome_file(problem, target, tree)
     until = time.monotonic() + deadline_s
-    with Changes(file.parent) as changes:
+    with FileWatch(file.parent) as changes:
         entry = read_outcome(file) or known()
         while entry is None and not stop.is_set():
             if time.monotonic() > until:

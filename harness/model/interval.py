@@ -29,16 +29,6 @@ _STOPPED_QUANTILE = 0.98
 """Upper quantile of the 96 % interval that covers 95 % under adaptive stopping (see above)."""
 
 
-def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Mean and half-width of the plain t-interval of independent normal values whose number was fixed beforehand.
-
-    Raises:
-        ValueError: fewer than two values.
-    """
-    mean, deviation = _mean_and_error(values)
-    return mean, _quantile(len(values) - 1, (1 + confidence) / 2) * deviation
-
-
 def stopped_interval(log_ratios: Sequence[float]) -> tuple[float, float]:
     """Mean and half-width, on the log scale, of an interval that covers 95 % although timing stopped adaptively.
 

@@ -24,11 +24,11 @@ WorkerState = Literal["idle", "spent", "starting", "working", "waiting", "waitin
 """`spent`: its budget is used up. `waiting`: it waits for a verdict."""
 
 
-class _Record(BaseModel):
+class _StatusRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ProcessStatus(_Record):
+class ProcessStatus(_StatusRecord):
     """What every status record holds: its format, and the process that wrote it."""
 
     format: Literal[1] = 1
@@ -46,7 +46,7 @@ class StartStatus(ProcessStatus):
     """Names of the child processes: daemon, planner, worker-w01 ..."""
 
 
-class JudgeStatus(_Record):
+class JudgeStatus(_StatusRecord):
     """One judge, as the daemon sees it. Part of the daemon's record."""
 
     device: str

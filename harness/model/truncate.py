@@ -1,4 +1,4 @@
-"""Texts of others in the room there is for them: a table's cell, a log's line, an agent's answer."""
+"""Truncation of texts to the length of a table's cell, a log line or an answer to an agent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from harness.model.printable import printable
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text in `longest` characters at most; one that is cut ends in `…`."""
+    """Return the text, cut to `longest` characters; a text that was cut ends in `…`."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def one_line(text: str, longest: int) -> str:
-    """The same on one line and printable: white space of every kind becomes single spaces."""
+    """Return the text on one line and printable, cut to `longest` characters; white space becomes single spaces."""
     return shortened(printable(" ".join(text.split())), longest)

@@ -35,7 +35,7 @@ from harness.planner.advice import Adviser
 from harness.planner.facts import inputs_of, worker_facts
 from harness.planner.policy import NAME, Decision, PolicyInputs, decide
 from harness.workspace.directories import COORDINATION_NAME, Workspace
-from harness.workspace.file_watch import Changes
+from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import drop_note, waiting_notes
 from harness.workspace.status import is_worker_status, read_worker_status, write_status
@@ -89,7 +89,7 @@ def run_planner(
             workspace.state / "notes",
             workspace.state / "accounts",
         )
-        changes = stack.enter_context(Changes(*watched, matters=lambda file: _matters(workspace, file)))
+        changes = stack.enter_context(FileWatch(*watched, matters=lambda file: _matters(workspace, file)))
         planner = _Planner(workspace, config, repo, ledger, index, workers, target, adviser)
         while not stop.is_set():
             planner.look()

@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Evaluation:
+class _EvaluationDot:
     seq: int
     at: float
     """Hours since the report's beginning."""
@@ -113,22 +113,22 @@ def _hours(begin: datetime | None, at: datetime | str) -> float:
 
 def _evaluations(
     index: Index, run: str, target: str, begin: datetime | None, digests: dict[str, str | None]
-) -> dict[str, list[_Evaluation]]:
+) -> dict[str, list[_EvaluationDot]]:
     """Problem -> its evaluations, oldest first."""
     sql = (
         'SELECT problem, seq, at, verdict, latency_us, worker, "commit", cost_s, problem_digest FROM entries '
         "WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY problem, seq"
     )
-    found: dict[str, list[_Evaluation]] = defaultdict(list)
+    found: dict[str, list[_EvaluationDot]] = defaultdict(list)
     for problem, seq, at, verdict, latency, worker, commit, cost, digest in index.query(sql, (run, target)):
         current = digest == digests.get(problem)
-        row = _Evaluation(seq, _hours(begin, at), verdict, latency, worker, commit, cost or 0.0, current)
+        row = _EvaluationDot(seq, _hours(begin, at), verdict, latency, worker, commit, cost or 0.0, current)
         found[problem].append(row)
     return found
 
 
 def _problem(
-    index: Index, standing: Standing, made: list[_Evaluation], begin: datetime | None, target: str, run: str
+    index: Index, standing: Standing, made: list[_EvaluationDot], begin: datetime | None, target: str, run: str
 ) -> Json:
     champion, best = standing.champion, standing.best
     shown = champion or best
@@ -250,7 +250,7 @@ def _moves(repo: Repo, branch: str, run: str, target: str, begin: datetime | Non
     return moves[-_MOST_MOVES:]
 
 
-def _spend(made: dict[str, list[_Evaluation]], accounts: list[Json], begin: datetime | None) -> list[list[float]]:
+def _spend(made: dict[str, list[_EvaluationDot]], accounts: list[Json], begin: datetime | None) -> list[list[float]]:
     """Hours -> device hours and dollars spent by then, at most so many points."""
     events = [(row.at, row.cost_s / 3600, 0.0) for rows in made.values() for row in rows]
     events += [
@@ -266,7 +266,7 @@ def _spend(made: dict[str, list[_Evaluation]], accounts: list[Json], begin: date
     return points
 
 
-def _verdicts(made: dict[str, list[_Evaluation]]) -> Json:
+def _verdicts(made: dict[str, list[_EvaluationDot]]) -> Json:
     """How evaluations ended, over equal stretches of time."""
     rows = [row for each in made.values() for row in each]
     if not rows:

@@ -18,7 +18,7 @@ from harness.git.repo import Repo
 
 PUSH_S = 300.0
 REPLACED = "refs/harness/replaced/"
-"""Where a win branch that was made anew leaves its former commit, so that nothing of it is lost."""
+"""Namespace of the former commits of merge branches that were made again."""
 _SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.+)")
 # What a push needs of the person's own setting: who they are for the remote. Hooks and signing stay out.
 _FOR_REMOTES = ("HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "SSH_ASKPASS", "GIT_SSH", "GIT_SSH_COMMAND", "GIT_ASKPASS")
@@ -104,7 +104,7 @@ def diff(repo: Repo, old: str | None, new: str) -> str:
 
 
 def changed_paths(repo: Repo, base: str, head: str) -> tuple[str, frozenset[str]]:
-    """Where `head` left `base`, and every path that any of its commits since then, or all together, changed.
+    """Return the merge base, and every path that a commit of `head` since then changed, alone or in sum.
 
     Raises:
         RepositoryError: they have no commit in common.
@@ -128,7 +128,7 @@ def remotes(repo: Repo) -> dict[str, str]:
 
 
 def default_branch(repo: Repo, remote: str | None) -> str | None:
-    """What the remote calls its main branch, where this repository knows that and has a branch of that name."""
+    """Return the remote's main branch, where this repository knows it and has a branch of that name."""
     answer = repo.git.ask("symbolic-ref", "--quiet", f"refs/remotes/{remote}/HEAD") if remote else None
     name = answer.text.removeprefix(f"refs/remotes/{remote}/") if answer and answer.code == 0 else None
     return name if name and resolve(repo.git, f"refs/heads/{name}") else None

@@ -17,7 +17,7 @@ SCALAR_FORMATS = {"int": "q", "bool": "q", "float": "d"}
 
 
 @dataclass(frozen=True)
-class Field:
+class ArenaField:
     """One input or output in a slot. `scalar` is int, bool or float for a Python scalar, else None."""
 
     name: str
@@ -28,7 +28,7 @@ class Field:
     scalar: str | None
 
     @classmethod
-    def of(cls, message: dict[str, Any]) -> Field:
+    def of(cls, message: dict[str, Any]) -> ArenaField:
         """From the judge's JSON."""
         return cls(**{**message, "shape": tuple(message["shape"])})
 
@@ -37,11 +37,11 @@ class Sets(Protocol):
     """One workload's slots, wherever they lie: what a Python solution is called with."""
 
     @property
-    def inputs(self) -> tuple[Field, ...]:
+    def inputs(self) -> tuple[ArenaField, ...]:
         """In order."""
 
     @property
-    def outputs(self) -> tuple[Field, ...]:
+    def outputs(self) -> tuple[ArenaField, ...]:
         """In order."""
 
     @property
@@ -88,12 +88,12 @@ def address(memory: mmap.mmap) -> int:
 
 
 @dataclass(frozen=True)
-class Workload:
+class ArenaWorkload:
     """The layout of one workload's slots."""
 
     arena: Arena
-    inputs: tuple[Field, ...]
-    outputs: tuple[Field, ...]
+    inputs: tuple[ArenaField, ...]
+    outputs: tuple[ArenaField, ...]
     input_stride: int
     output_stride: int
     slots: int
@@ -102,12 +102,12 @@ class Workload:
     variant: str
 
     @classmethod
-    def of(cls, message: dict[str, Any], arena: Arena) -> Workload:
+    def of(cls, message: dict[str, Any], arena: Arena) -> ArenaWorkload:
         """From the judge's JSON."""
         return cls(
             arena=arena,
-            inputs=tuple(Field.of(field) for field in message["inputs"]),
-            outputs=tuple(Field.of(field) for field in message["outputs"]),
+            inputs=tuple(ArenaField.of(field) for field in message["inputs"]),
+            outputs=tuple(ArenaField.of(field) for field in message["outputs"]),
             input_stride=message["input_stride"],
             output_stride=message["output_stride"],
             slots=message["slots"],
@@ -135,7 +135,7 @@ class Workload:
         return found
 
 
-def _tensor(memory: mmap.mmap, field: Field, base: int) -> torch.Tensor:
+def _tensor(memory: mmap.mmap, field: ArenaField, base: int) -> torch.Tensor:
     dtype = getattr(torch, field.dtype)
     count = field.bytes // dtype.itemsize
     if count == 0:

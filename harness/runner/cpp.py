@@ -6,19 +6,19 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from .arena import Workload, address
+from .arena import ArenaWorkload, address
 
 Call = Callable[[int], None]
 
 
-def load(message: dict[str, Any]) -> Callable[[Workload], Call]:
+def load(message: dict[str, Any]) -> Callable[[ArenaWorkload], Call]:
     """Open the artefact; the answer prepares a workload and gives the call on one slot."""
     function = getattr(ctypes.CDLL(message["artefact"]), message["entry"])
     function.restype = None
     return lambda workload: prepare(function, workload)
 
 
-def prepare(function: Any, workload: Workload) -> Call:  # noqa: ANN401 - a ctypes function has no type of its own
+def prepare(function: Any, workload: ArenaWorkload) -> Call:  # noqa: ANN401 - a ctypes function has no type of its own
     """Build every slot's arguments beforehand, so that a call costs what ctypes costs."""
     inputs, outputs = address(workload.arena.inputs), address(workload.arena.outputs)
     axes = [ctypes.c_int64(size) for size in workload.axes]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .arena import SCALAR_FORMATS, Field
+from .arena import SCALAR_FORMATS, ArenaField
 from .device_memory import Physical, Window, bytes_tensor, granularity
 from .driver import Driver
 
@@ -41,8 +41,8 @@ class CudaArena:
         """From the judge's JSON."""
         return CudaWorkload(
             arena=self,
-            inputs=tuple(Field.of(field) for field in message["inputs"]),
-            outputs=tuple(Field.of(field) for field in message["outputs"]),
+            inputs=tuple(ArenaField.of(field) for field in message["inputs"]),
+            outputs=tuple(ArenaField.of(field) for field in message["outputs"]),
             input_stride=message["input_stride"],
             stride=message["input_stride"] + message["output_stride"],
             slots=message["slots"],
@@ -81,8 +81,8 @@ class CudaWorkload:
     """The layout of one workload's slots on the device."""
 
     arena: CudaArena
-    inputs: tuple[Field, ...]
-    outputs: tuple[Field, ...]
+    inputs: tuple[ArenaField, ...]
+    outputs: tuple[ArenaField, ...]
     input_stride: int
     stride: int
     slots: int
@@ -91,7 +91,7 @@ class CudaWorkload:
     plan: dict[str, Any]
     """Of a sealed solution: `ResolvedPlan` as plain data."""
 
-    def _tensor(self, field: Field, begin: int) -> torch.Tensor:
+    def _tensor(self, field: ArenaField, begin: int) -> torch.Tensor:
         at = begin + field.offset
         flat = self.arena.all[at : at + field.bytes].view(getattr(torch, field.dtype))
         return flat.view(field.shape)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from . import cpp
-from .arena import Workload
+from .arena import ArenaWorkload
 
 
-def load(message: dict[str, Any]) -> Callable[[Workload], cpp.Call]:
+def load(message: dict[str, Any]) -> Callable[[ArenaWorkload], cpp.Call]:
     """bcopy(first input, output, axis) for one input; for several a call that ignores them (labs)."""
     del message
     library = ctypes.CDLL(None)
 
-    def prepare(workload: Workload) -> cpp.Call:
+    def prepare(workload: ArenaWorkload) -> cpp.Call:
         function = library.bcopy if len(workload.inputs) == 1 else library.labs
         function.restype = None
         return cpp.prepare(function, workload)

@@ -197,7 +197,7 @@ class SealedWorkload:
             place: device addresses of a slot's veiled inputs and of its outputs.
             veil: what the inputs are veiled with.
         """
-        self._trusted, self._first_set = trusted, veil.first_set
+        self._trusted = trusted
         buffers = max(1, min(_BUFFERS, layout.slots, _BUFFER_BYTES // max(1, layout.input_stride)))
         self._current = [torch.empty(layout.input_stride, dtype=torch.uint8, device="cuda") for _ in range(buffers)]
         spaces = plan["workspaces"]

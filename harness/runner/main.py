@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from . import wire
-from .arena import Arena, Workload
+from .arena import Arena, ArenaWorkload
 
 _LOADERS = {
     "cpp": "cpp", "pytorch": "pytorch", "reference": "reference", "empty": "empty",
@@ -88,7 +88,7 @@ class _Server:
         if self.device is not None:
             self.device.prepare(self.solution, message)
         else:
-            self.call = self.solution(Workload.of(message, self.arena))
+            self.call = self.solution(ArenaWorkload.of(message, self.arena))
         gc.collect()
         gc.freeze()
         failpoint("runner.ready")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import wire
-from .arena import Field, Sets
+from .arena import ArenaField, Sets
 
 Call = Callable[[int], None]
 
@@ -96,7 +96,7 @@ def _arguments(workload: Sets) -> Callable[[int], list[Any]]:
     return arguments
 
 
-def store(returned: Any, outputs: Sequence[torch.Tensor], fields: Sequence[Field]) -> None:  # noqa: ANN401 - untrusted
+def store(returned: Any, outputs: Sequence[torch.Tensor], fields: Sequence[ArenaField]) -> None:  # noqa: ANN401 - untrusted
     """Copy what a function returned (a tensor, a sequence or a dict by name) into the outputs.
 
     Raises:

@@ -65,13 +65,13 @@ class Trace:
 
 def trace(run: Any, inputs: Mapping[str, Any]) -> Trace:  # noqa: ANN401 - a problem's own function
     """Run `run(*inputs)` and say what it did. Inputs are tensors (meta or real) and Python scalars."""
-    recorder = _Recorder({name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)})
+    recorder = _OperationRecorder({name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)})
     with torch.no_grad(), recorder, _Attention(recorder):
         run(*inputs.values())
     return recorder.result()
 
 
-class _Region:
+class _ByteRegion:
     """The elements of one input that were read."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -103,12 +103,12 @@ class _Region:
         return int(self.seen.sum()) if self.seen is not None else min(self.total, self.elements)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, inputs: Mapping[str, torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = Trace()
         self.inputs = dict(inputs)
-        self.regions = {name: _Region(tensor) for name, tensor in inputs.items()}
+        self.regions = {name: _ByteRegion(tensor) for name, tensor in inputs.items()}
         self.storages = {_storage(tensor): name for name, tensor in inputs.items()}
         self.gathered: Counter[str] = Counter()
         self.partial: set[str] = set()
@@ -201,7 +201,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Attention(TorchFunctionMode):
     """Counts fused attention as what it is: on tensors without values, torch spells it out in float32."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: _OperationRecorder) -> None:
         super().__init__()
         self.recorder = recorder
 

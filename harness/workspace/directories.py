@@ -1,4 +1,4 @@
-"""Where everything lies in one workspace: paths only, no git and no reading."""
+"""Directories and files of one workspace: paths only; nothing is read, and git is not called."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Workspace:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
-        """The workspace that contains `start` (default: the current directory), found through harness.yaml.
+        """Return the workspace that contains `start` (default: the current directory), found through harness.yaml.
 
         Raises:
             ConfigurationError: no directory upwards holds harness.yaml, or it is not in a git checkout.
@@ -52,11 +52,6 @@ class Workspace:
     def config_file(self) -> Path:
         """harness.yaml."""
         return self.root / CONFIG_NAME
-
-    @property
-    def coordination_file(self) -> Path:
-        """COORDINATION.md in the user's checkout; the truth is the coordination branch's."""
-        return self.root / COORDINATION_NAME
 
     @property
     def problems(self) -> Path:
@@ -114,9 +109,9 @@ class Workspace:
         return self.derived / "crashes"
 
     def outcome_file(self, problem: str, target: str, tree: str) -> Path:
-        """Where the daemon leaves a candidate's entry, as JSON, for the worker that waits for it."""
+        """Return the file in which the daemon writes a candidate's entry, as JSON, for its worker."""
         return self.derived / "outcomes" / problem / f"{target}-{tree}.json"
 
     def worktree(self, worker: str, problem: str) -> Path:
-        """The worktree of one worker on one problem."""
+        """Return the directory of a worker's worktree on a problem."""
         return self.root / worktree_path(worker, problem)

@@ -1,16 +1,21 @@
-"""Wakes its owner when files have changed. What it misses, the owner's periodic look finds."""
+"""File watches: `FileWatch` wakes the thread that waits for it, `RefWatch` calls back when refs of a repository moved.
+
+A watch can miss events. Its owner therefore also looks for changes periodically.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from watchdog.events import (
     DirCreatedEvent,
+    DirDeletedEvent,
     DirMovedEvent,
     FileClosedEvent,
     FileCreatedEvent,
@@ -20,32 +25,115 @@ from watchdog.events import (
     FileSystemEventHandler,
 )
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
 
-QUIET_S = 0.05
-"""Nothing has changed for so long: one commit or one append is a burst of events within a few milliseconds."""
-LONGEST_S = 0.25
-"""Files that keep changing wake the owner all the same after so long."""
-_STOP_WITHIN_S = 0.2
-"""How late a waiting owner sees that it is to stop: a signal handler can set a flag and nothing else."""
+QUIET_S = 0.04
+"""A burst has ended after so long without an event: one commit or append makes its events within milliseconds."""
+LONGEST_S = 0.15
+"""Upper bound on a burst: files that keep changing are reported after so long."""
+_STOP_POLL_S = 0.2
+"""How often a wait looks at its stop flag: a signal handler can set a flag, and must not take a lock."""
+_JOIN_S = 5.0
 
-# Reading is not a change: opening and closing without writing are left out.
-_CHANGES: list[type[FileSystemEvent]] = [
+# Opening and closing without writing are left out: reading is not a change.
+_EVENTS: list[type[FileSystemEvent]] = [
     FileCreatedEvent,
     FileClosedEvent,
     FileMovedEvent,
     FileDeletedEvent,
     DirCreatedEvent,
     DirMovedEvent,
+    DirDeletedEvent,
 ]
 
 
-class Changes(FileSystemEventHandler):
-    """Watches directories, and what is below them, from `with` to its end.
+class Debouncer:
+    """Turns each burst of touches into one wake-up.
 
     Args:
-        directories: made when they are missing, so that the first file in them is seen.
+        touched: set by `touch`, and by others that want to wake the waiting thread.
+        quiet_s: a burst ends after so long without a touch.
+        longest_s: upper bound on the time between the first touch and the wake-up.
+    """
+
+    def __init__(
+        self, touched: threading.Event | None = None, *, quiet_s: float = QUIET_S, longest_s: float = LONGEST_S
+    ) -> None:
+        self._touched = touched or threading.Event()
+        self._quiet_s, self._longest_s = quiet_s, longest_s
+
+    def touch(self) -> None:
+        """Report a change, from any thread."""
+        self._touched.set()
+
+    def wait(self, timeout_s: float | None = None, *, stop: threading.Event | None = None) -> bool:
+        """Wait for a touch, and then for the end of its burst.
+
+        Returns:
+            False when there was no touch within `timeout_s`, or when `stop` was set before one.
+        """
+        until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while not self._touched.wait(self._next_wait_s(until, stop)):
+            if time.monotonic() >= until or (stop and stop.is_set()):
+                return False
+        until = time.monotonic() + self._longest_s
+        self._touched.clear()
+        while (left := until - time.monotonic()) > 0 and self._touched.wait(min(self._quiet_s, left)):
+            self._touched.clear()
+        return True
+
+    @staticmethod
+    def _next_wait_s(until: float, stop: threading.Event | None) -> float | None:
+        left = max(until - time.monotonic(), 0.0)
+        if stop is not None:
+            return min(left, _STOP_POLL_S)
+        return None if left == float("inf") else left
+
+
+class _Observation(FileSystemEventHandler):
+    """Events of directories, from `start` to `close`.
+
+    Args:
+        name: of watchdog's thread.
+        directories: whether each is watched with everything below it.
+        matters: whether a changed path is reported; called in watchdog's thread.
+        changed: called in watchdog's thread.
+    """
+
+    def __init__(
+        self, name: str, directories: Mapping[Path, bool], matters: Callable[[Path], bool], changed: Callable[[], None]
+    ) -> None:
+        self._name, self._directories, self._matters, self._changed = name, directories, matters, changed
+        self._observer: BaseObserver | None = None
+
+    def start(self) -> None:
+        # watchdog 7 warns of a directory that appears while its parent is being read; it is harmless.
+        warnings.filterwarnings("ignore", message="Callback with id", category=RuntimeWarning)
+        observer = self._observer = Observer()  # starts threads when scheduling: `close` ends them in any case
+        observer.name = self._name
+        for directory, recursive in self._directories.items():
+            observer.schedule(self, str(directory), recursive=recursive, event_filter=_EVENTS)
+        observer.start()
+
+    def close(self) -> None:
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.stop()
+            if observer.ident is not None:
+                observer.join(timeout=_JOIN_S)
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if any(self._matters(Path(str(path))) for path in (event.src_path, event.dest_path) if path):
+            self._changed()
+
+
+class FileWatch:
+    """Watches directories and everything below them, within a `with` block.
+
+    Args:
+        directories: created when missing, so that the first file in them is seen.
         nudge: set by others to wake the owner too, for example by a signal handler that sets a stop flag.
-        matters: whether a changed file is worth waking for; asked in watchdog's thread.
+        matters: whether a changed file wakes the owner; called in watchdog's thread.
     """
 
     def __init__(
@@ -55,38 +143,68 @@ class Changes(FileSystemEventHandler):
         matters: Callable[[Path], bool] = lambda _: True,
     ) -> None:
         self._directories = directories
-        self._changed = nudge or threading.Event()
-        self._matters = matters
-        self._observer = Observer()
-        self._observer.name = "changes"
+        self._debouncer = Debouncer(nudge)
+        self._observation = _Observation("file-watch", dict.fromkeys(directories, True), matters, self._debouncer.touch)
 
     def __enter__(self) -> Self:
         for directory in self._directories:
             directory.mkdir(parents=True, exist_ok=True)
-            self._observer.schedule(self, str(directory), recursive=True, event_filter=_CHANGES)
-        self._observer.start()
+        try:
+            self._observation.start()
+        except BaseException:
+            self._observation.close()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._observer.stop()
-        self._observer.join(timeout=5)
-
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        """Called by watchdog, in its thread."""
-        if any(self._matters(Path(str(path))) for path in (event.src_path, event.dest_path) if path):
-            self._changed.set()
+        self._observation.close()
 
     def wait(self, timeout_s: float, *, stop: threading.Event | None = None) -> bool:
-        """Wait until something has changed and a moment has passed without more.
+        """Wait until a burst of changes has ended; False after `timeout_s` without one, or once `stop` is set."""
+        return self._debouncer.wait(timeout_s, stop=stop)
 
-        False when nothing did within `timeout_s`, or when `stop` was set meanwhile.
+
+class RefWatch:
+    """Calls back, in a thread of its own, when refs of a repository have moved; from `start` to `close`.
+
+    Git makes a loose ref as a lock file that it renames, in directories that it creates and removes, and
+    `git pack-refs` moves refs into one file. So everything below `refs/` and the file `packed-refs` are watched, and
+    the callback says no more than that something moved.
+
+    Args:
+        git_dir: the repository's common directory.
+        changed: called without arguments; must not raise.
+    """
+
+    def __init__(self, git_dir: Path, changed: Callable[[], None]) -> None:
+        self._git_dir, self._changed = git_dir, changed
+        self._debouncer = Debouncer()
+        self._observation = _Observation(
+            "ref-watch", {git_dir / "refs": True, git_dir: False}, self._is_ref, self._debouncer.touch
+        )
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="ref-watch-callback", daemon=True)
+
+    def start(self) -> None:
+        """Start watching.
+
+        Raises:
+            OSError: the kernel gives no more watches (`fs.inotify.max_user_watches`, `max_user_instances`).
         """
-        until = time.monotonic() + timeout_s
-        while not self._changed.wait(min(max(until - time.monotonic(), 0.0), _STOP_WITHIN_S if stop else timeout_s)):
-            if time.monotonic() >= until or (stop and stop.is_set()):
-                return False
-        until = time.monotonic() + LONGEST_S
-        self._changed.clear()
-        while time.monotonic() < until and self._changed.wait(QUIET_S):
-            self._changed.clear()
-        return True
+        self._thread.start()
+        self._observation.start()
+
+    def close(self) -> None:
+        """Stop watching and join every thread; a pending call is dropped."""
+        self._observation.close()
+        self._closed = True
+        self._debouncer.touch()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=_JOIN_S)
+
+    def _is_ref(self, path: Path) -> bool:
+        return path.parent != self._git_dir or path.name.startswith("packed-refs")
+
+    def _run(self) -> None:
+        while self._debouncer.wait() and not self._closed:
+            self._changed()

@@ -1,4 +1,4 @@
-"""Writing files that others read: whole or not at all, one writer at a time."""
+"""Atomic writes, file locks and waiting, for files that several processes share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
-    """Write `path` so that a reader, or a crash at any instant, sees the old content or the new, never a mixture.
+    """Write `path` so that a reader, or a crash at any instant, sees either the old or the new content.
 
     Directories are made as needed. A file that is there keeps its permissions.
 
@@ -49,7 +49,7 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make renames and new names in a directory survive a loss of power."""
+    """Flush a directory to disk, so that renames and new files in it survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -58,14 +58,14 @@ def sync_directory(directory: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> ConfigurationError:
-    """What to tell a person when the system refused a write to `path`."""
+    """Return the remedy for a failed write to `path`."""
     remedy = "free some space on that disk" if error.errno in _NO_SPACE else "make it writable, then try again"
     return ConfigurationError(f"cannot be written: {error.strerror or error}", where=str(path), remedy=remedy)
 
 
 @contextmanager
 def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Iterator[None]:
-    """Hold an exclusive lock on `path`, which then says who holds it. The kernel lets go when the process dies.
+    """Hold an exclusive lock on `path`, and write its holder into it. The kernel releases it when the process ends.
 
     Args:
         path: the lock file; made as needed and never removed.
@@ -89,7 +89,7 @@ def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Itera
                     f"held by {holder}", where=str(path), remedy="wait until that has ended, or end it"
                 )
             time.sleep(_LOCK_POLL_S)
-        # Only information: a full disk must not keep anybody from a lock that the kernel has given.
+        # The holder is information only: a full disk must not prevent locking.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"pid {os.getpid()}{f' ({owner})' if owner else ''}\n".encode(), 0)
@@ -107,7 +107,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def wait_for(predicate: Callable[[], T | None], *, deadline_s: float, poll_s: float = 0.02, what: str) -> T:
-    """Ask `predicate` until it answers something true, and return that.
+    """Call `predicate` until it returns a truthy value, and return that value.
 
     Raises:
         TimeoutError: it did not within `deadline_s` seconds; the message names `what` was waited for.

@@ -1,6 +1,6 @@
-"""Lessons on their way into the ledger: a worker leaves one as a file, the planner records it.
+"""Lessons that are not in the ledger yet: a worker writes one as a file, the planner records it.
 
-They lie in the git common directory: what was learned is not derived and must not be lost with `.harness/`.
+They are in the git common directory: a lesson is not derived, so deleting `.harness/` must not lose it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Note:
     """One line that a worker learned about a problem."""
 
     id: str
-    """Recorded with it, so that a note is not recorded twice when the planner dies between two steps."""
+    """Recorded with it, so that a planner that was killed between two steps does not record a note twice."""
     problem: str
     worker: str
     session: str
@@ -31,7 +31,7 @@ class Note:
 
 
 def leave_note(workspace: Workspace, *, problem: str, worker: str, session: str, text: str, at: str) -> Note:
-    """Put a note where the planner finds it."""
+    """Write a note for the planner."""
     line = " ".join(text.split())
     note = Note(id=uuid.uuid4().hex, problem=problem, worker=worker, session=session, text=line, at=at)
     atomic_write(_directory(workspace) / f"{note.id}.json", json.dumps(asdict(note)))
@@ -39,7 +39,7 @@ def leave_note(workspace: Workspace, *, problem: str, worker: str, session: str,
 
 
 def waiting_notes(workspace: Workspace) -> list[Note]:
-    """Notes that wait, oldest first. A file that is no note is left alone."""
+    """Return the notes that are not recorded yet, oldest first; other files are ignored."""
     notes = []
     for file in _directory(workspace).glob("*.json"):
         with contextlib.suppress(OSError, FormatError, TypeError):
@@ -48,7 +48,7 @@ def waiting_notes(workspace: Workspace) -> list[Note]:
 
 
 def drop_note(workspace: Workspace, note: Note) -> None:
-    """The note is in the ledger now."""
+    """Remove a note that the ledger holds."""
     (_directory(workspace) / f"{note.id}.json").unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Parts of a running harness die with the process that started them, also when that is killed."""
+"""Parent-death signals: every part of a running harness ends when the supervisor ends, also by SIGKILL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when our supervisor dies; do nothing when we were started by hand.
+    """Request SIGKILL for when the supervisor ends; do nothing in a process that was started by hand.
 
     The supervisor may have died before we asked: then our parent is another process already, and we end here.
     """

@@ -1,4 +1,4 @@
-"""What every sandbox shows of this host, the judge's and the agents': the system and this Python, read-only.
+"""Read-only mounts of every sandbox, the judge's and the agents': the system's directories and this Python.
 
 As bubblewrap's options. Neither shows the harness itself, wherever it is installed.
 """

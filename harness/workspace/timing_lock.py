@@ -1,7 +1,7 @@
-"""Quiet while a clock runs: what computes (compilers, tuners) and what is timed keep out of each other's way.
+"""The timing lock: builds and other work hold it shared, a timed batch holds it exclusively.
 
-Many may work at once; a judge that times shares the machine with none of them. A judge that waits is served before
-work that comes later, so that a stream of short jobs cannot hold it up for ever.
+A judge that waits for the exclusive lock gets it before work that starts later, so that a stream of short jobs cannot
+delay it for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def lock_directory() -> Path:
-    """Where this host's device locks and the quiet lock lie: HARNESS_LOCK_DIR, /run/lock, or the user's cache."""
+    """Return the directory of this host's device and timing locks: HARNESS_LOCK_DIR, /run/lock, or the user's cache."""
     named = os.environ.get("HARNESS_LOCK_DIR")
     if named:
         directory = Path(named)
@@ -38,7 +38,7 @@ def _locked(path: Path, how: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def timing() -> Iterator[None]:
-    """Hold while a batch is timed: waits for the work that goes on, and keeps further work waiting."""
+    """Hold the lock exclusively while a batch is timed: waits for running work and blocks new work."""
     directory = lock_directory()
     with _locked(directory / "quiet-gate", fcntl.LOCK_EX), _locked(directory / "quiet", fcntl.LOCK_EX):
         yield
@@ -46,7 +46,7 @@ def timing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def working() -> Iterator[None]:
-    """Hold while something computes that would disturb a clock. Keep it short: a judge may be waiting."""
+    """Hold the lock shared during work that would disturb a measurement. Keep it short: a judge may wait for it."""
     directory = lock_directory()
     with contextlib.ExitStack() as stack:
         with _locked(directory / "quiet-gate", fcntl.LOCK_SH):

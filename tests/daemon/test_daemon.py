@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.daemon.watch import RefWatcher
 from harness.model.config import Config
 from harness.model.verdict import EntryKind, Verdict
+from harness.workspace.file_watch import RefWatch
 from tests.daemon.conftest import Daemon, Once, kinds, of
 from tests.site import Site, git, write_problem
 from tests.waiting import wait_until
@@ -187,7 +187,7 @@ def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, once: Onc
     once(Config(languages=("pytorch",)))
     (entry,) = of(site.entries(), commit)
     assert entry.verdict is Verdict.COMPILE_ERROR
-    assert entry.reason == "`language` is cpp; this run allows pytorch"
+    assert entry.reason == "solution.yaml: `language` is cpp; this run allows pytorch"
 
 
 def test_the_limit_counts_evaluations_of_this_invocation_and_lets_confirmations_come_on_top(
@@ -302,11 +302,11 @@ def test_a_stop_while_a_judge_works_leaves_no_judge_and_no_half_entry(site: Site
 def test_without_watches_commits_are_found_by_looking(
     site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(watcher: RefWatcher) -> None:
+    def refuse(watcher: RefWatch) -> None:
         del watcher
         raise OSError(28, "inotify watch limit reached")
 
-    monkeypatch.setattr(RefWatcher, "start", refuse)
+    monkeypatch.setattr(RefWatch, "start", refuse)
     with daemon() as running:
         assert "max_user_watches" in running.says("the kernel gives no watches")
         running.entry_of(site.submit("w01", "t/one", "found late"))

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from harness.errors import RepositoryError
 from harness.git import checkout
+from harness.git.branch_commits import Change
 from harness.git.repo import BranchBusyError, BranchMovedError, Repo
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import git, make_workspace
@@ -28,6 +29,11 @@ FAILING_HOOKS = (
     "pre-commit", "commit-msg", "prepare-commit-msg", "post-commit", "post-checkout", "post-index-change",
     "reference-transaction", "post-rewrite",
 )  # fmt: skip
+
+
+def append(repo: Repo, appends: Mapping[str, bytes], writes: Mapping[str, bytes | None], message: str) -> str:
+    """Commit bytes at the end of files, and whole files, as the ledger does."""
+    return repo.commit_built("main", lambda _: Change(writes, appends), message)
 
 
 @pytest.fixture
@@ -102,8 +108,8 @@ def test_nothing_new_is_no_commit(repo: Repo) -> None:
 
 
 def test_appends_come_after_what_the_branch_holds_then(repo: Repo) -> None:
-    repo.append_files("main", {LEDGER: b"a\n", "ledger/new": b"n\n"}, {"COORDINATION.md": b"x"}, "one")
-    repo.append_files("main", {LEDGER: b"b\n"}, {}, "two")
+    append(repo, {LEDGER: b"a\n", "ledger/new": b"n\n"}, {"COORDINATION.md": b"x"}, "one")
+    append(repo, {LEDGER: b"b\n"}, {}, "two")
     assert repo.read(repo.tip("main"), LEDGER) == b"# head\na\nb\n"
     assert repo.read(repo.tip("main"), "ledger/new") == b"n\n"
     assert (repo.workspace.root / LEDGER).read_text() == "# head\na\nb\n"
@@ -139,7 +145,7 @@ def test_a_persons_index_files_and_stash_stay(repo: Repo) -> None:
     (root / "mine.txt").write_text("unstaged\n")
     (root / "untracked").write_text("u")
     before = status(root), git(root, "diff"), git(root, "diff", "--cached"), git(root, "stash", "list", "--format=%H")
-    repo.append_files("main", {LEDGER: b"a\n"}, {"COORDINATION.md": b"new\n"}, "x")
+    append(repo, {LEDGER: b"a\n"}, {"COORDINATION.md": b"new\n"}, "x")
     after = status(root), git(root, "diff"), git(root, "diff", "--cached"), git(root, "stash", "list", "--format=%H")
     assert after == before
     git(root, "commit", "-q", "-m", "theirs")
@@ -210,7 +216,7 @@ def test_the_next_commit_makes_up_for_a_delayed_refresh(repo: Repo) -> None:
     repo.commit_files("main", {"COORDINATION.md": b"plan 1\n"}, "x")
     repo.commit_files("main", {"COORDINATION.md": b"plan 2\n", "new": b"n"}, "x")
     lock.unlink()
-    repo.append_files("main", {LEDGER: b"a\n"}, {}, "y")
+    append(repo, {LEDGER: b"a\n"}, {}, "y")
     assert (root / "COORDINATION.md").read_text() == "plan 2\n"
     assert (repo.checkout_state("main"), status(root)) == ([], "")
 
@@ -229,10 +235,12 @@ def test_the_mending_command_mends(repo: Repo) -> None:
 COMMIT = """
 import sys
 from pathlib import Path
+from harness.git.branch_commits import Change
 from harness.git.repo import Repo
 from harness.workspace.directories import Workspace
 with Repo(Workspace(Path(sys.argv[1]))) as repo:
-    repo.append_files("main", {"ledger/s/p.yaml": b"a\\n"}, {"COORDINATION.md": b"plan\\n"}, "x")
+    change = Change({"COORDINATION.md": b"plan\\n"}, {"ledger/s/p.yaml": b"a\\n"})
+    repo.commit_built("main", lambda read: change, "x")
 """
 PLACES = [
     "commit.tree_written", "commit.built", "commit.recorded", "checkout.index_locked", "commit.branch_moved",
@@ -259,8 +267,8 @@ def test_a_kill_anywhere_is_made_up_for(repo: Repo, place: str) -> None:
 def test_odd_configuration_hooks_and_signing_do_not_matter(repo: Repo) -> None:
     root = repo.workspace.root
     make_odd(root)
-    repo.append_files("main", {LEDGER: b"a\n"}, {"COORDINATION.md": b"plan\n"}, "x")
-    repo.append_files("main", {LEDGER: b"b\n"}, {}, "y")
+    append(repo, {LEDGER: b"a\n"}, {"COORDINATION.md": b"plan\n"}, "x")
+    append(repo, {LEDGER: b"b\n"}, {}, "y")
     assert repo.read(repo.tip("main"), LEDGER) == b"# head\na\nb\n"
     assert (root / "COORDINATION.md").read_text() == "plan\n"
     assert not (root / "hook ran").exists()
@@ -288,7 +296,7 @@ def test_files_checked_out_with_other_line_ends_are_refreshed(repo: Repo) -> Non
 def test_a_sparse_checkout_is_not_filled(repo: Repo) -> None:
     root = repo.workspace.root
     git(root, "sparse-checkout", "set", "--no-cone", "/*", "!/ledger/")
-    repo.append_files("main", {LEDGER: b"a\n"}, {"COORDINATION.md": b"plan\n"}, "x")
+    append(repo, {LEDGER: b"a\n"}, {"COORDINATION.md": b"plan\n"}, "x")
     assert not (root / "ledger").exists()
     assert (status(root), (root / "COORDINATION.md").read_text()) == ("", "plan\n")
 
@@ -303,7 +311,7 @@ def test_a_merge_in_progress_does_not_revert_the_harness(repo: Repo) -> None:
     git(root, "commit", "-q", "-a", "-m", "main")
     with pytest.raises(subprocess.CalledProcessError):
         git(root, "merge", "side")
-    repo.append_files("main", {LEDGER: b"a\n"}, {"COORDINATION.md": b"plan\n"}, "x")
+    append(repo, {LEDGER: b"a\n"}, {"COORDINATION.md": b"plan\n"}, "x")
     (root / "mine.txt").write_text("both\n")
     git(root, "add", "mine.txt")
     git(root, "commit", "-q", "-m", "merged")
@@ -334,10 +342,10 @@ def test_a_rebase_is_waited_for(repo: Repo) -> None:
 
 def test_an_old_ledger_that_a_racing_stash_left_in_the_index_is_not_taken_for_a_persons_work(repo: Repo) -> None:
     root = repo.workspace.root
-    repo.append_files("main", {LEDGER: b"a\n"}, {}, "x")
-    repo.append_files("main", {LEDGER: b"b\n"}, {}, "y")
+    append(repo, {LEDGER: b"a\n"}, {}, "x")
+    append(repo, {LEDGER: b"b\n"}, {}, "y")
     git(root, "checkout", "HEAD~2", "--", LEDGER)
-    repo.append_files("main", {LEDGER: b"c\n"}, {}, "z")
+    append(repo, {LEDGER: b"c\n"}, {}, "z")
     assert (root / LEDGER).read_text() == "# head\na\nb\nc\n"
     assert status(root) == ""
 
@@ -350,11 +358,11 @@ def test_a_tail_that_a_reset_cut_off_is_put_back(repo: Repo) -> None:
     root = repo.workspace.root
     head = b"# kernel-harness ledger, format 1\n"
     start = repo.commit_files("main", {LEDGER: head}, "start")
-    repo.append_files("main", {LEDGER: document(1)}, {"COORDINATION.md": b"1\n"}, "x")
-    cut = repo.append_files("main", {LEDGER: document(2), "ledger/s/q.yaml": head + document(1)}, {}, "y")
+    append(repo, {LEDGER: document(1)}, {"COORDINATION.md": b"1\n"}, "x")
+    cut = append(repo, {LEDGER: document(2), "ledger/s/q.yaml": head + document(1)}, {}, "y")
     git(root, "reset", "-q", "--hard", start)
     assert repo.lost_appends("main") == [LEDGER, "ledger/s/q.yaml"]
-    made = repo.append_files("main", {LEDGER: document(3)}, {}, "z")
+    made = append(repo, {LEDGER: document(3)}, {}, "z")
     assert repo.read(made, LEDGER) == head + document(1) + document(2) + document(3)
     assert repo.read(made, "ledger/s/q.yaml") == head + document(1)
     assert b'"ledger/s/q.yaml": {"seq": 1' in (repo.read(made, "ledger/heads.yaml") or b"")
@@ -366,10 +374,10 @@ def test_a_tail_that_a_reset_cut_off_is_put_back(repo: Repo) -> None:
 
 def test_a_rebase_that_keeps_the_ledger_is_not_mistaken_for_a_loss(repo: Repo) -> None:
     root = repo.workspace.root
-    repo.append_files("main", {LEDGER: b"a\n"}, {}, "x")
+    append(repo, {LEDGER: b"a\n"}, {}, "x")
     git(root, "commit", "-q", "--amend", "-m", "reworded")
     assert repo.lost_appends("main") == []
-    made = repo.append_files("main", {LEDGER: b"b\n"}, {}, "y")
+    made = append(repo, {LEDGER: b"b\n"}, {}, "y")
     assert repo.read(made, LEDGER) == b"# head\na\nb\n"
     assert len(repo.commit(made).parents) == 1
 
@@ -414,13 +422,13 @@ def test_a_person_working_all_the_time_loses_nothing_and_reverts_nothing(repo: R
     try:
         while rounds < 8 or len(done) < 3:  # a busy machine may give one of the two more time than the other
             plan = {"COORDINATION.md": b"plan %d\n" % rounds}
-            repo.append_files("main", {LEDGER: document(rounds % 10)}, plan, f"round {rounds}")
+            append(repo, {LEDGER: document(rounds % 10)}, plan, f"round {rounds}")
             rounds += 1
     finally:
         stop.set()
         person.join(timeout=120)
     assert not person.is_alive()
-    repo.append_files("main", {LEDGER: document(0)}, {}, "end")
+    append(repo, {LEDGER: document(0)}, {}, "end")
     expected = head + b"".join(document(number % 10) for number in range(rounds)) + document(0)
     assert repo.read(repo.tip("main"), LEDGER) == expected
     subjects = git(root, "log", "main", "--format=%s").splitlines()
@@ -435,7 +443,7 @@ def test_two_harness_processes_and_threads_commit_at_once(workspace: Workspace) 
     def commit(number: int) -> None:
         with Repo(workspace) as mine:
             for _ in range(5):
-                mine.append_files("main", {LEDGER: b"%d\n" % number}, {f"own/{number}": b"x"}, "x")
+                append(mine, {LEDGER: b"%d\n" % number}, {f"own/{number}": b"x"}, "x")
 
     threads = [threading.Thread(target=commit, args=(number,), name=f"writer {number}") for number in range(3)]
     for thread in threads:

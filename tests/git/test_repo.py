@@ -199,33 +199,6 @@ def test_a_submodule_is_not_exported(repo: Repo, tmp_path: Path) -> None:
         repo.export(repo.tip("main"), "problems/s/q", tmp_path / "out")
 
 
-def test_kept_refs_keep_their_objects_from_gc(repo: Repo) -> None:
-    root = repo.workspace.root
-    git(root, "checkout", "-q", "-b", "gone")
-    lost = commit_by_hand(root, "failed attempt", {"attempt": "x"})
-    git(root, "checkout", "-q", "main")
-    repo.keep_ref("attempts/s/p/1", lost)
-    git(root, "branch", "-q", "-D", "gone")
-    git(root, "reflog", "expire", "--expire=now", "--all")
-    git(root, "gc", "-q", "--prune=now")
-    assert repo.kept_refs("attempts/") == {"attempts/s/p/1": lost}
-    assert repo.read(lost, "attempt") == b"x"
-
-
-def test_only_branches_that_others_hold_are_deleted(repo: Repo) -> None:
-    root = repo.workspace.root
-    git(root, "checkout", "-q", "-b", "agents/main/w01/s/p")
-    own = commit_by_hand(root, "mine", {"a": "1"})
-    with pytest.raises(RepositoryError, match="is checked out in"):
-        repo.delete_branch("agents/main/w01/s/p")
-    git(root, "checkout", "-q", "main")
-    with pytest.raises(RepositoryError, match="holds 1 commits that no other branch holds"):
-        repo.delete_branch("agents/main/w01/s/p")
-    repo.keep_ref("x", own)
-    repo.delete_branch("agents/main/w01/s/p")
-    assert "agents/main/w01/s/p" not in repo.branches()
-
-
 def test_what_the_repository_must_be_is_said(workspace: Workspace) -> None:
     assert requirements(workspace) == []
     for key, value in {"extensions.refStorage": "reftable", "core.bare": "true"}.items():

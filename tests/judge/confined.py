@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.judge.limits import Limits
+from harness.judge.limits import SandboxLimits
 from harness.judge.sandbox import Binds, Sandboxed, launch
 
 
@@ -17,7 +17,7 @@ def confined(
     code: str,
     directory: Path,
     *,
-    limits: Limits | None = None,
+    limits: SandboxLimits | None = None,
     binds: Binds | None = None,
     inherit: tuple[int, ...] = (),
 ) -> Iterator[tuple[Sandboxed, Path]]:
@@ -28,7 +28,7 @@ def confined(
             "bubblewrap",
             [sys.executable, "-I", "-S", "-c", textwrap.dedent(code), *map(str, inherit)],
             binds=binds or Binds(),
-            limits=limits or Limits(),
+            limits=limits or SandboxLimits(),
             env={},
             stderr=stderr,
             inherit=inherit,
@@ -39,7 +39,7 @@ def confined(
             sandbox.kill()
 
 
-def says(code: str, directory: Path, *, limits: Limits | None = None, binds: Binds | None = None) -> str:
+def says(code: str, directory: Path, *, limits: SandboxLimits | None = None, binds: Binds | None = None) -> str:
     """What the code printed on stderr, once it has ended."""
     with confined(code, directory, limits=limits, binds=binds) as (sandbox, said):
         assert sandbox.exit_signal_or_code(60.0) == 0, said.read_text()

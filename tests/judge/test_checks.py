@@ -8,7 +8,7 @@ import torch
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.inputs import InputSource
 from harness.judge.reference import load_reference
-from harness.judge.rounds import Outcome
+from harness.judge.rounds import CheckOutcome
 from harness.judge.stress import CASES, make, stress_cases
 from harness.model.problem import Problem
 from harness.model.verdict import Verdict
@@ -27,7 +27,7 @@ def _attention(dtype: str) -> Problem:
     return problem({"q": shape, "k": shape, "v": shape}, {"out": shape}, _ATTENTION, {"T": 96, "D": 64})
 
 
-def _checked(made: Problem, run: Callable[..., torch.Tensor], kind: str, check: WorkloadCheck) -> Outcome:
+def _checked(made: Problem, run: Callable[..., torch.Tensor], kind: str, check: WorkloadCheck) -> CheckOutcome:
     workload = made.workloads[0]
     drawn = check.sets.source.draw(workload)
     if kind:

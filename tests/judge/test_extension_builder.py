@@ -24,7 +24,7 @@ from harness.judge import extension_builder, sides, toolkit
 from harness.judge.builder import BuildFailed, Built
 from harness.judge.extension_builder import build_extension
 from harness.judge.layout import Layout, layout_of
-from harness.judge.limits import Limits
+from harness.judge.limits import SandboxLimits
 from harness.judge.memory import Region, input_views, read_outputs
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan
 from harness.model.problem import Problem
@@ -54,7 +54,7 @@ def made() -> Problem:
 
 @contextmanager
 def fresh_runner(scratch: Path) -> Iterator[Runner]:
-    started = Runner(RunnerPlan(sandbox="bubblewrap", limits=Limits(), scratch=scratch))
+    started = Runner(RunnerPlan(sandbox="bubblewrap", limits=SandboxLimits(), scratch=scratch))
     try:
         yield started
     finally:

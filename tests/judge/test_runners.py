@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.judge.limits import Limits
+from harness.judge.limits import SandboxLimits
 from harness.judge.runners import Runner, RunnerPlan, Standby
 
 pytestmark = pytest.mark.xdist_group("judge")
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.xdist_group("judge")
 
 @pytest.fixture
 def plan(tmp_path: Path) -> RunnerPlan:
-    return RunnerPlan(sandbox="bubblewrap", limits=Limits(), scratch=tmp_path)
+    return RunnerPlan(sandbox="bubblewrap", limits=SandboxLimits(), scratch=tmp_path)
 
 
 @pytest.fixture
 def starved(plan: RunnerPlan) -> RunnerPlan:
     """Of runners that find too little memory to start in."""
-    return replace(plan, limits=Limits(address_space_bytes=64 << 20))
+    return replace(plan, limits=SandboxLimits(address_space_bytes=64 << 20))
 
 
 def test_a_runner_that_did_not_start_is_not_handed_out(plan: RunnerPlan, starved: RunnerPlan) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.judge.limits import Limits
+from harness.judge.limits import SandboxLimits
 from harness.judge.memory import Region
 from harness.judge.sandbox import Binds, check
 from harness.judge.seccomp import program
@@ -161,7 +161,7 @@ def test_resources_are_bounded_and_the_bounds_hold(tmp_path: Path) -> None:
             print("no memory", file=sys.stderr)
         """,
         tmp_path,
-        limits=Limits(cpus=frozenset({processor}), address_space_bytes=1 << 30, file_bytes=1 << 20),
+        limits=SandboxLimits(cpus=frozenset({processor}), address_space_bytes=1 << 30, file_bytes=1 << 20),
     )
     assert seen.splitlines() == [f"[{processor}] (0, 0)", "held", "held", "File too large", "no memory"]
 

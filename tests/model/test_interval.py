@@ -20,7 +20,6 @@ from harness.model.interval import (
     stopped_interval,
     summarise,
     summary_interval,
-    t_interval,
     workload_interval,
 )
 from harness.model.judging import WorkloadResult
@@ -113,12 +112,6 @@ def test_the_summary_of_stopped_workloads_keeps_the_coverage() -> None:
         _, (low, high) = summary_interval(workloads)
         hits += low <= math.exp(truths.mean()) <= high
     assert 0.92 <= hits / runs <= 0.985  # 400 runs: two standard errors are 2.2 %
-
-
-def test_t_interval_is_the_textbook_one() -> None:
-    mean, half = t_interval([1.0, 2.0, 3.0, 4.0])
-    assert mean == 2.5
-    assert half == pytest.approx(3.182446 * math.sqrt(5 / 3) / 2, rel=1e-6)
 
 
 @given(_ratios)

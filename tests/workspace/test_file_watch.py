@@ -1,13 +1,163 @@
+"""File watches: on real files, and on real git repositories whatever way their refs moved."""
+
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from harness.workspace.file_watch import Changes
+import pytest
+
+from harness.workspace.file_watch import Debouncer, FileWatch, RefWatch
+
+SOON_S = 120.0
+"""These tests run on busy machines. How soon it is on a quiet one, `make bench` measures."""
+
+BRANCH = "refs/heads/agents/main/w01/starter/rmsnorm"
+
+
+def git(repository: Path, *arguments: str) -> str:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "t",
+        "GIT_AUTHOR_EMAIL": "t@example.invalid",
+        "GIT_COMMITTER_NAME": "t",
+        "GIT_COMMITTER_EMAIL": "t@example.invalid",
+    }
+    done = subprocess.run(
+        ["git", *arguments], cwd=repository, env=environment, check=True, capture_output=True, text=True, timeout=240
+    )
+    return done.stdout.strip()
+
+
+class Seen:
+    """Counts calls and lets a test wait for the next."""
+
+    def __init__(self) -> None:
+        self._called = threading.Condition()
+        self.count = 0
+
+    def __call__(self) -> None:
+        with self._called:
+            self.count += 1
+            self._called.notify_all()
+
+    def called_within(self, seconds: float, *, after: int = 0) -> bool:
+        with self._called:
+            return self._called.wait_for(lambda: self.count > after, timeout=seconds)
+
+    def next_within(self, seconds: float, *, after: int) -> None:
+        assert self.called_within(seconds, after=after), f"not seen within {seconds} s"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "a workspace"
+    root.mkdir()
+    git(root, "init", "--quiet", "--initial-branch=main")
+    git(root, "commit", "--quiet", "--allow-empty", "-m", "begin")
+    return root
+
+
+@pytest.fixture
+def seen(repository: Path) -> Iterator[Seen]:
+    threads = set(threading.enumerate())
+    watched = Seen()
+    watcher = RefWatch(repository / ".git", watched)
+    watcher.start()
+    yield watched
+    watcher.close()
+    assert set(threading.enumerate()) <= threads, "a thread outlived the watcher"
+
+
+def test_a_branch_in_directories_that_did_not_exist_is_seen(repository: Path, seen: Seen) -> None:
+    git(repository, "update-ref", BRANCH, "HEAD")
+    seen.next_within(SOON_S, after=0)
+
+
+def test_every_later_move_of_the_branch_is_seen(repository: Path, seen: Seen) -> None:
+    git(repository, "update-ref", BRANCH, "HEAD")
+    seen.next_within(SOON_S, after=0)
+    for number in range(3):
+        before = seen.count
+        commit = git(repository, "commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", str(number))
+        git(repository, "update-ref", BRANCH, commit)
+        seen.next_within(SOON_S, after=before)
+
+
+def test_a_change_of_packed_refs_alone_is_seen(repository: Path, seen: Seen) -> None:
+    packed = repository / ".git/packed-refs.new"
+    packed.write_text(
+        f"# pack-refs with: peeled fully-peeled sorted\n{git(repository, 'rev-parse', 'HEAD')} {BRANCH}\n"
+    )
+    packed.replace(repository / ".git/packed-refs")
+    seen.next_within(SOON_S, after=0)
+    assert git(repository, "rev-parse", BRANCH)
+
+
+def test_a_branch_after_pack_refs_removed_its_directories_is_seen(repository: Path, seen: Seen) -> None:
+    git(repository, "update-ref", BRANCH, "HEAD")
+    git(repository, "pack-refs", "--all", "--prune")
+    assert not (repository / ".git/refs/heads/agents").exists()
+    seen.next_within(SOON_S, after=0)
+    before = seen.count
+    git(repository, "update-ref", BRANCH.replace("w01", "w02"), "HEAD")
+    seen.next_within(SOON_S, after=before)
+
+
+def test_a_renamed_branch_is_seen(repository: Path, seen: Seen) -> None:
+    git(repository, "branch", "topic")
+    seen.next_within(SOON_S, after=0)
+    before = seen.count
+    git(repository, "branch", "-m", "topic", "agents/main/w01/starter/rope")
+    seen.next_within(SOON_S, after=before)
+
+
+def test_reading_refs_and_working_in_the_checkout_is_no_event(repository: Path, seen: Seen) -> None:
+    git(repository, "for-each-ref")
+    (repository / "file").write_text("text")
+    git(repository, "add", "file")
+    git(repository, "status")
+    git(repository, "stash", "list")
+    assert not seen.called_within(0.5)
+    git(repository, "update-ref", BRANCH, "HEAD")
+    seen.next_within(SOON_S, after=0)
+
+
+def test_a_stream_that_never_pauses_is_not_put_off_for_ever() -> None:
+    debouncer = Debouncer(quiet_s=3600.0, longest_s=0.3)
+    started = time.monotonic()
+    for _ in range(5):
+        debouncer.touch()
+    assert debouncer.wait(SOON_S)
+    assert time.monotonic() - started >= 0.3
+    assert not debouncer.wait(0), "one stream is one wake-up"
+
+
+def test_a_wake_up_waits_for_a_pause() -> None:
+    debouncer = Debouncer(quiet_s=0.2, longest_s=3600.0)
+    started = time.monotonic()
+    debouncer.touch()
+    assert debouncer.wait(SOON_S)
+    assert time.monotonic() - started >= 0.2
+
+
+def test_a_closed_watcher_that_never_started_leaves_nothing_behind(repository: Path) -> None:
+    threads = set(threading.enumerate())
+    watcher = RefWatch(repository / ".git", Seen())
+    watcher.start()
+    watcher.close()
+    watcher.close()
+    assert set(threading.enumerate()) <= threads
 
 
 def test_a_written_file_below_wakes_the_owner(tmp_path: Path) -> None:
-    with Changes(tmp_path / "missing" / "yet") as changes:
+    with FileWatch(tmp_path / "missing" / "yet") as changes:
         (tmp_path / "missing/yet/deeper").mkdir()
         (tmp_path / "missing/yet/deeper/file").write_text("x")
         assert changes.wait(120)
@@ -15,7 +165,7 @@ def test_a_written_file_below_wakes_the_owner(tmp_path: Path) -> None:
 
 def test_a_burst_wakes_the_owner_once(tmp_path: Path) -> None:
     nudge = threading.Event()
-    with Changes(tmp_path, nudge=nudge) as changes:
+    with FileWatch(tmp_path, nudge=nudge) as changes:
         for _ in range(5):
             nudge.set()
         assert changes.wait(120)
@@ -24,28 +174,28 @@ def test_a_burst_wakes_the_owner_once(tmp_path: Path) -> None:
 
 def test_reading_is_no_change_and_the_wait_ends_in_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with Changes(tmp_path) as changes:
+    with FileWatch(tmp_path) as changes:
         (tmp_path / "file").read_text()
         assert not changes.wait(0.2)
 
 
 def test_someone_else_can_wake_the_owner(tmp_path: Path) -> None:
     nudge = threading.Event()
-    with Changes(tmp_path, nudge=nudge) as changes:
+    with FileWatch(tmp_path, nudge=nudge) as changes:
         nudge.set()
         assert changes.wait(120)
-    assert not any(thread.name == "changes" for thread in threading.enumerate())
+    assert not any(thread.name == "file-watch" for thread in threading.enumerate())
 
 
 def test_a_stopped_owner_does_not_wait_on(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
-    with Changes(tmp_path) as changes:
+    with FileWatch(tmp_path) as changes:
         assert not changes.wait(3600, stop=stop)  # the test's own time limit is far shorter
 
 
 def test_files_that_do_not_matter_wake_nobody(tmp_path: Path) -> None:
-    with Changes(tmp_path, matters=lambda path: path.name.startswith("worker-")) as changes:
+    with FileWatch(tmp_path, matters=lambda path: path.name.startswith("worker-")) as changes:
         (tmp_path / "daemon.json").write_text("{}")
         assert not changes.wait(0.2)
         (tmp_path / "worker-w01.json").write_text("{}")

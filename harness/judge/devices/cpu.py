@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 
 from harness.judge import memory as shared
-from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, Record, parse_record
+from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord, parse_record
 from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
 from harness.judge.correctness import Summed, summed
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
 from harness.judge.layout import Field, Layout
-from harness.judge.limits import GIB, Limits
+from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.memory import OutputPool, Region
 from harness.judge.native import load_native
 from harness.judge.pieces import CopyAll
@@ -107,7 +107,7 @@ class CpuDevice:
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
-        limits = Limits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)
+        limits = SandboxLimits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)
         self._plan = RunnerPlan(sandbox=sandbox, limits=limits, scratch=self._scratch, pinned=frozenset({self._cpu}))
         self._standby = Standby(lambda: Runner(self._plan))
         self._steal = Steal()
@@ -238,7 +238,9 @@ class CpuDevice:
         outside = max(0, waited - max(0, total - on)) + mine + max(0, stolen)
         return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=outside)
 
-    def _exchange(self, runner: Runner, within_s: float, since_ns: int | None = None) -> tuple[Record | None, int, int]:
+    def _exchange(
+        self, runner: Runner, within_s: float, since_ns: int | None = None
+    ) -> tuple[RunnerRecord | None, int, int]:
         """Let it run until it answers, then stop it: (its record or None, begin, end). `since_ns`: it runs already."""
         spin = self._spin and since_ns is None
         if self._native is not None:

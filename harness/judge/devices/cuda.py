@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from harness.errors import ConfigurationError
-from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, Record
+from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord
 from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
 from harness.judge.correctness import Summed
 from harness.judge.cuda_builder import trusted_cubin
@@ -33,7 +33,7 @@ from harness.judge.devices.interface import Batch, Calibration, Device, Memory, 
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.layout import Layout
-from harness.judge.limits import GIB, Limits
+from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.memory import Region
 from harness.judge.pieces import CopyAll
 from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan, Standby
@@ -119,7 +119,7 @@ class CudaDevice:
         self._inductor.mkdir(parents=True, exist_ok=True)
         self._plan = RunnerPlan(
             sandbox=sandbox,
-            limits=Limits(address_space_bytes=None, memory_bytes=32 * GIB),
+            limits=SandboxLimits(address_space_bytes=None, memory_bytes=32 * GIB),
             scratch=self._scratch,
             env=runner_environment(nvml.uuid),
             devices=tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))),
@@ -325,7 +325,7 @@ class CudaDevice:
 
     def _ask(
         self, runner: Runner, call: int, slots: Sequence[int], descriptor: int, within_s: float
-    ) -> tuple[Record, int]:
+    ) -> tuple[RunnerRecord, int]:
         channel = runner.channel
         try:
             channel.must_be_silent()
@@ -335,7 +335,7 @@ class CudaDevice:
         except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
             raise runner.failure(error, within_s) from None
 
-    def _let_go(self, runner: Runner, record: Record, call: int) -> None:
+    def _let_go(self, runner: Runner, record: RunnerRecord, call: int) -> None:
         """Take in what the runner said, wait until it has let go of the batch's memory, and stop it."""
         runner.accept(record)
         if record.code is not wire.Code.DONE or record.call != call:

@@ -1,0 +1,203 @@
+"""Due work: the candidates, confirmations and champions that follow from git and the ledger.
+
+Everything is derived again from git and the ledger, so that a daemon that was killed between two steps takes the
+second one when it starts again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness.daemon.queue import EvaluationQueue, Job, Key
+from harness.daemon.snapshots import Snapshots
+from harness.daemon.status_writer import StatusWriter
+from harness.errors import HarnessError
+from harness.failpoints import failpoint
+from harness.git.repo import Repo
+from harness.ledger.candidates import committed_candidates
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.model.champions import champion_of, needs_confirmation, rank
+from harness.model.config import Config
+from harness.model.entry import Entry
+from harness.model.judging import JudgeReady
+from harness.model.paths import AgentBranch, parse_agent_branch, run_branches
+from harness.model.verdict import EntryKind
+
+logger = logging.getLogger(__name__)
+
+Judges = Mapping[str, JudgeReady]
+"""Target -> a judge of it that is ready: the judge's version is part of a measurement's key."""
+
+
+@dataclass(frozen=True)
+class NextSteps:
+    """What follows from the entries of one problem."""
+
+    confirm: Row | None
+    """The evaluation to measure again: the best one that would make a champion."""
+    champion: Row | None
+    """The confirmation that makes a champion and has no champion entry yet."""
+
+
+def next_steps(index: Index, problem: str, digest: str, target: str, judge: str, run: str) -> NextSteps:
+    """Return the confirmation and the champion that are due for a problem.
+
+    Entries of earlier forms of the problem (other digests) do not count. An evaluation is confirmed by the judge
+    version that made it; evaluations of earlier versions are repeated instead.
+    """
+    rows = [row for row in index.rows(problem, target=target, run=run) if row.problem_digest == digest]
+    confirmations = [row for row in rows if row.kind == EntryKind.CONFIRMATION]
+    champion = champion_of(confirmations)
+    confirmed = {row.cites for row in confirmations}
+    recorded = {row.cites for row in rows if row.kind == EntryKind.CHAMPION}
+    waiting = [
+        row
+        for row in rows
+        if row.kind == EntryKind.EVALUATION
+        and row.judge == judge
+        and row.seq not in confirmed
+        and needs_confirmation(row, champion)
+    ]
+    unrecorded = champion if champion is not None and champion.seq not in recorded else None
+    return NextSteps(max(waiting, key=rank, default=None), unrecorded)
+
+
+class DueWork:
+    """Queues what the ledger does not hold yet. Keeps what it has compared, so that a scan is cheap. One thread.
+
+    Args:
+        config: names the run and the coordination branch.
+        repo: the workspace's repository.
+        index: of the ledger.
+        snapshots: problems as committed.
+        queue: receives the jobs.
+        status: receives problems that cannot be judged.
+        record_champion: enters the champion that a confirmation makes.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        repo: Repo,
+        index: Index,
+        snapshots: Snapshots,
+        queue: EvaluationQueue,
+        status: StatusWriter,
+        record_champion: Callable[[Entry], None],
+    ) -> None:
+        self._config, self._repo, self._index = config, repo, index
+        self._snapshots, self._queue, self._status = snapshots, queue, status
+        self._record_champion = record_champion
+        self._compared: dict[tuple[str, str], tuple[str, str, str]] = {}
+        """(branch, target) -> (tip, problem tree, judge version) that were compared."""
+        self._followed: dict[tuple[str, str], tuple[str, str]] = {}
+        """(problem, target) -> (problem tree, judge version) whose next steps were taken."""
+
+    def forget(self) -> None:
+        """Compare everything again the next time."""
+        self._compared.clear()
+        self._followed.clear()
+
+    def refresh(self) -> None:
+        """Bring the index up to what the ledger holds.
+
+        Raises:
+            HarnessError: the index cannot be written, or the repository cannot be read.
+        """
+        for sentence in self._index.refresh(self._repo):
+            self._status.say(sentence)
+
+    def scan(self, judges: Judges) -> None:
+        """Queue every candidate of the run's branches that has no entry, and the next steps of those that have one.
+
+        Raises:
+            HarnessError: the repository or the index cannot be read or written; a later scan repeats this one.
+        """
+        # Branches are read before the base: a branch made in between starts at the base as it is then.
+        branches = self._repo.branches(run_branches(self._config.run))
+        base = self._repo.tip(self._config.coordination_branch)
+        self.refresh()
+        failpoint("daemon.before_scan")
+        due: list[tuple[int, Job]] = []
+        problems: set[tuple[str, str]] = set()
+        for branch, tip in branches.items():
+            place = parse_agent_branch(branch)
+            if place is None:
+                continue
+            for target, judge in judges.items():
+                due += self._candidates(branch, place, tip, base, target, judge.environment.judge)
+                problems.add((place.problem, target))
+        for _, job in sorted(due, key=lambda timed: timed[0]):
+            if self._queue.add(job):
+                logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
+        failpoint("daemon.after_scan")
+        for problem, target in sorted(problems):
+            self._take_next_steps(problem, target, base, judges[target].environment.judge)
+
+    def follow_up(self, problem: str, target: str, judges: Judges) -> None:
+        """After a new entry of a problem, queue the confirmation and record the champion that are due.
+
+        Raises:
+            HarnessError: as for `scan`.
+        """
+        self._followed.pop((problem, target), None)
+        self.refresh()
+        if target in judges:
+            base = self._repo.tip(self._config.coordination_branch)
+            self._take_next_steps(problem, target, base, judges[target].environment.judge)
+
+    def _candidates(
+        self, branch: str, place: AgentBranch, tip: str, base: str, target: str, judge: str
+    ) -> list[tuple[int, Job]]:
+        """The branch's candidates that have no entry, with their commits' times in seconds."""
+        state = (tip, self._snapshots.problem_tree(base, place.problem) or "", judge)
+        if self._compared.get((branch, target)) == state:
+            return []
+        digest = self._digest(base, place.problem)
+        self._queue.drop(
+            lambda job: (
+                (job.key.problem, job.key.target) == (place.problem, target)
+                and (job.key.problem_digest, job.key.judge) != (digest, judge)
+            )
+        )
+        if digest is None:
+            self._compared.pop((branch, target), None)  # dropped jobs are queued again once the problem can be judged
+            return []
+        due = []
+        for candidate in committed_candidates(self._repo, branch, tip, base, target):
+            if not self._index.has(digest, candidate.tree, target, judge):
+                key = Key(candidate.problem, digest, candidate.tree, target, judge)
+                due.append((candidate.at, Job("evaluation", key, candidate.commit, branch, candidate.worker)))
+        self._compared[branch, target] = state
+        return due
+
+    def _take_next_steps(self, problem: str, target: str, base: str, judge: str) -> None:
+        state = (self._snapshots.problem_tree(base, problem) or "", judge)
+        if self._followed.get((problem, target)) == state:
+            return
+        digest = self._digest(base, problem)
+        if digest is None:
+            return
+        steps = next_steps(self._index, problem, digest, target, judge, self._config.run)
+        row = steps.confirm
+        if row is not None and row.tree and row.commit and row.branch and row.worker:
+            key = Key(problem, digest, row.tree, target, judge)
+            self._queue.add(Job("confirmation", key, row.commit, row.branch, row.worker, row.seq))
+        self._followed[problem, target] = state
+        entry = self._index.entry(problem, steps.champion.seq) if steps.champion else None
+        if entry is not None:
+            self._record_champion(entry)
+
+    def _digest(self, base: str, problem: str) -> str | None:
+        """The digest of a problem on the base; None, with a message, when it cannot be judged."""
+        beginning = f"candidates of {problem} wait"
+        try:
+            digest = self._snapshots.problem(base, problem).digest
+        except HarnessError as error:
+            self._status.trouble(beginning, error)
+            return None
+        self._status.over(beginning)
+        return digest

@@ -1,0 +1,52 @@
+"""What is refused before it is built: one rule and one verdict for the daemon and the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.formats.problems import load_problem
+from harness.formats.usable_solution import UnusableSolutionError, usable_solution
+from harness.model.paths import problem_path
+from harness.model.problem import Definition
+from harness.model.verdict import Verdict
+from tests.site import KERNEL, SOLUTION, write_problem
+
+
+@pytest.fixture
+def definition(tmp_path: Path) -> Definition:
+    write_problem(tmp_path, "t/one")
+    return load_problem(tmp_path / problem_path("t/one"), key="t/one").definition
+
+
+def solution(directory: Path, text: str = SOLUTION) -> Path:
+    directory.mkdir()
+    (directory / "solution.yaml").write_text(text)
+    (directory / "kernel.cpp").write_text(KERNEL)
+    return directory
+
+
+def test_what_fits_is_returned(definition: Definition, tmp_path: Path) -> None:
+    made = usable_solution(solution(tmp_path / "s"), definition, ("cpp",), "this run allows")
+    assert made.spec.language == "cpp"
+    assert usable_solution(made.directory, definition, (), "").spec == made.spec
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed", "reason", "language"),
+    [
+        ("language: cpp\n", (), "solution.yaml: `entry` is missing", ""),
+        (SOLUTION, ("cuda", "triton"), "solution.yaml: `language` is cpp; this run allows cuda, triton", "cpp"),
+        (SOLUTION.replace("kernel.cpp", "none.cpp"), (), "solution.yaml:2: ", ""),
+    ],
+)
+def test_what_is_refused_says_where_and_has_one_verdict(
+    text: str, allowed: tuple[str, ...], reason: str, language: str, definition: Definition, tmp_path: Path
+) -> None:
+    with pytest.raises(UnusableSolutionError) as caught:
+        usable_solution(solution(tmp_path / "0a1b", text), definition, allowed, "this run allows")
+    assert caught.value.reason.startswith(reason)
+    assert caught.value.language == language
+    assert caught.value.verdict is Verdict.COMPILE_ERROR
+    assert str(tmp_path) not in caught.value.reason
