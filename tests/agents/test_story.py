@@ -96,7 +96,8 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         wait_until(
             lambda: start.poll() is not None or _has_happened(site),
             what="a passed kernel for both problems, and w01's move to the other",
-            deadline_s=240,
+            deadline_s=480,
+            poll_s=0.5,
         )
         assert site.call("stop").returncode == 0
         output, _ = start.communicate(timeout=120)
