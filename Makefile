@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long test-gpu check bench bench-agents bench-gpu bench-gpu-solutions format sandbox browser test-browser docs clean
+.PHONY: demo test coverage test-long test-gpu check bench bench-agents bench-gpu bench-gpu-solutions format sandbox browser test-browser docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -25,9 +25,18 @@ sandbox:
 demo: $(VENV)/installed sandbox
 	$(BIN)/python -m tests.demo
 
+TESTS := pytest -n 4 --dist loadgroup -m "not gpu and not slow"
+
 test: $(VENV)/installed sandbox
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not gpu and not slow and not serial"
-	$(BIN)/python -m pytest -m "serial and not gpu and not slow"
+	$(BIN)/python -m $(TESTS)
+
+# Branch coverage of `make test` alone, with the processes that it starts.
+coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
+coverage: $(VENV)/installed sandbox
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/python -m coverage run -m $(TESTS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 # Chromium, for the report's tests in a browser: the distribution's own, driven by playwright without a download of its own.
 browser:
@@ -48,6 +57,7 @@ $(VENV)/samples: $(VENV)/installed
 
 test-long: $(VENV)/installed $(VENV)/samples sandbox browser
 	$(BIN)/python -m pytest --timeout=3600 -n 2 --dist loadgroup -m "slow and not gpu and not serial"
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=long -m "hypothesis and not slow and not gpu"
 	$(BIN)/python -m pytest --timeout=3600 -m "slow and serial and not gpu"
 
 # On a machine with a CUDA device, in the environment at hand: torch for its driver is not ours to install.

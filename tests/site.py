@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,14 +105,23 @@ def write_problem(
 
 
 def make_site(root: Path, problems: tuple[str, ...] = ("t/one", "t/two"), *, tunable: bool = False) -> None:
-    """Make a workspace with small problems, committed on main."""
-    root.mkdir(parents=True)
+    """Make a workspace with small problems, committed on main: a copy of one that this process has made before."""
+    shutil.copytree(_site_template(problems, tunable), root, symlinks=True)
+
+
+@functools.cache
+def _site_template(problems: tuple[str, ...], tunable: bool) -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="harness-site-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    root = directory / "site"
+    root.mkdir()
     git(root, "init", "--quiet", "--initial-branch=main")
     create_workspace(root, starter=False)
     for key in problems:
         write_problem(root, key, tunable=tunable)
     git(root, "add", "--all")
     git(root, "commit", "--quiet", "-m", "Add problems")
+    return root
 
 
 @dataclass(frozen=True)

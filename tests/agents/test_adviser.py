@@ -58,7 +58,7 @@ def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> 
     "steps",
     [
         pytest.param([Say("I have no opinion.")], marks=pytest.mark.slow, id="silent"),
-        pytest.param([propose(w01="t/nowhere", w02="t/one")] * 20, id="wrong"),
+        pytest.param([propose(w01="t/nowhere", w02="t/one")] * 20, marks=pytest.mark.slow, id="wrong"),
         pytest.param(
             [Use("mcp__harness__propose", {"assignments": "all"})] * 20, marks=pytest.mark.slow, id="malformed"
         ),

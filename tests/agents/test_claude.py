@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Step, Use, scripted
 from tests.site import Site, git
@@ -55,6 +57,7 @@ def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: 
     assert "leaves t/one: interrupted" in its.log(site)
 
 
+@pytest.mark.slow
 def test_a_hook_that_raises_blocks_the_tool(site: Site, tmp_path: Path) -> None:
     """The guard of Write is given what it cannot read: the file must not appear."""
     path = its.solution_path("t/one")
@@ -83,6 +86,7 @@ def test_a_hook_that_raises_blocks_the_tool(site: Site, tmp_path: Path) -> None:
     assert site.entries("t/one") == []
 
 
+@pytest.mark.slow
 def test_the_gateways_port_is_the_only_way_out(site: Site) -> None:
     ask = "curl -sS -m 5 -X POST http://127.0.0.1:8377/v1/messages -d '{}' -o /dev/null -w '%{http_code}'"
     its.assign(site, its.row("t/one"))

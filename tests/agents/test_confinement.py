@@ -181,6 +181,7 @@ def _said(answer: str) -> str:
     return "\n".join(line for line in answer.splitlines() if "esc''aped" not in line and "<tool_use_error>" not in line)
 
 
+@pytest.mark.slow
 def test_an_agent_sees_its_task_and_little_else(site: Site) -> None:
     commands = ["ls -A / /task /task/problems/t/one /run/harness; pwd; hostname; id -u; ls /proc | grep -c '^[0-9]'"]
 

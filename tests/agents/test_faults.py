@@ -77,6 +77,7 @@ def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
     assert fleet.look(site.workspace).failures == 0
 
 
+@pytest.mark.slow
 def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> None:
     with at_work(site, lambda _: [Fail(401, times=100, kind="authentication_error")]) as (model, worker):
         output, _ = worker.communicate(timeout=120)
@@ -143,6 +144,7 @@ def cli_of(site: Site) -> int:
     return wait_until(find, what="the CLI")
 
 
+@pytest.mark.slow
 def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None:
     def script(_: Asked) -> list[Step]:
         return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(NAP), its.submit()]
@@ -200,10 +202,11 @@ def _alive(pid: int) -> bool:
             "one tool with the same input 4 times in a row",
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "{duplicates: 2}",
             [*its.kernel("t/one", "stub: speedup=1.5"), *[its.submit(f"{n}") for n in range(9)]],
             "2 submissions in a row of what was submitted before",
+            marks=pytest.mark.slow,
         ),
         pytest.param("{silence_minutes: 0.03}", [its.bash(NAP)], "not a word for", marks=pytest.mark.slow),
     ],
@@ -216,6 +219,7 @@ def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Ste
     assert why in its.log(site)
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_submits_is_taken_at_its_word(site: Site) -> None:
     with at_work(site, lambda _: [Say("I am thinking.")] * 9, daemon=False) as (model, _):
         done(site)

@@ -82,6 +82,7 @@ def test_a_worker_that_is_moved_leaves_after_the_trial_it_is_at(site: Site) -> N
     assert len(evaluations(site, "t/one")) == 1
 
 
+@pytest.mark.slow
 def test_two_workers_on_one_problem_never_try_the_same(site: Site) -> None:
     site.start("daemon")
     assign(site, row("t/one"), row("t/one", "w02"))
@@ -146,6 +147,7 @@ def test_a_problem_without_a_solution_is_said_and_left(site: Site) -> None:
     assert "no such directory" in waiting_notes(site.workspace)[0].text
 
 
+@pytest.mark.slow
 def test_a_new_solution_from_people_is_something_to_do_again(site: Site) -> None:
     site.start("daemon")
     assign(site, row("t/one"))
@@ -181,6 +183,7 @@ def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pyte
     assert "agent `command` needs a command line" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_worker_leaves_nothing_that_the_next_one_stumbles_over(site: Site) -> None:
     assign(site, row("t/one"))
     first = site.start("worker", "w01")

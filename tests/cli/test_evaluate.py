@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.command_line import call_harness
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
 from tests.site import STUB
 
@@ -27,15 +28,7 @@ def _harness(tmp_path: Path, *arguments: str, **more: str) -> subprocess.Complet
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "HOME": str(tmp_path),
     }
-    return subprocess.run(
-        [sys.executable, "-m", "harness", *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    return call_harness(*arguments, cwd=tmp_path, environment=environment)
 
 
 def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path) -> None:

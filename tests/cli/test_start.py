@@ -139,18 +139,6 @@ def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: st
     site.no_strays()
 
 
-def test_a_second_start_is_refused_by_name_and_disturbs_nothing(site: Site) -> None:
-    process = site.start(*START)
-    until_judging(site)
-    again = site.run(*START)
-    assert again.returncode == 2
-    assert f"pid {process.pid} (harness start)" in again.stdout
-    assert set(pids(site)) >= {"daemon", "planner", "start", "worker-w01", "worker-w02"}
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-
-
 def test_a_part_that_cannot_work_ends_everything_with_its_reason(site: Site) -> None:
     lock = site.start("planner")
     wait_until(lambda: "planner" in pids(site), what="a planner started by hand")

@@ -1,4 +1,4 @@
-"""`harness stop`: ends a running start cleanly, from another terminal."""
+"""A running `harness start` as another terminal meets it: a second one is refused, `harness stop` ends the first."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from tests.site import Site, git
 from tests.waiting import wait_until
 
 
-def test_stop_ends_a_running_start_and_waits_for_it(site: Site) -> None:
-    process = site.start("start", "--workers", "1", "--device", "cpu")
+def test_a_second_start_is_refused_by_name_and_stop_ends_the_first(site: Site) -> None:
+    start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu")
+    process = site.start(*start)
     wait_until(site.entries, what="a first entry")
+    second = site.call(*start)
+    assert second.returncode == 2
+    assert f"held by pid {process.pid} (harness start)" in second.stdout
+    daemon = site.call("daemon")
+    assert daemon.returncode == 2
+    assert f"held by pid {site.live()['pid']} (harness daemon)" in daemon.stdout
+    running = {file.stem for file in site.workspace.live.glob("*.json")}
+    assert running >= {"daemon", "planner", "start", "worker-w01"}, "nothing was disturbed"
     stopped = site.call("stop")
     assert stopped.returncode == 0, stopped.stdout
     assert "harness start` to go on" in stopped.stdout

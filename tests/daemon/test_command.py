@@ -91,6 +91,7 @@ def test_its_log_has_what_it_did_and_its_judge_a_log_of_its_own(site: Site) -> N
     assert (site.workspace.logs / "judge-cpu.log").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_a_commit_is_queued_soon_and_the_daemon_stays_small(site: Site) -> None:
     process = site.start("daemon")

@@ -188,25 +188,6 @@ def test_a_person_works_in_the_checkout_while_the_harness_runs(site: Site) -> No
     check(site)
 
 
-def test_of_two_harnesses_the_second_is_refused_and_told_who_is_there(site: Site) -> None:
-    write_problem(site.root, "t/one", tunable=True)
-    git(site.root, "add", "--all")
-    git(site.root, "commit", "--quiet", "-m", "Something to tune")
-    start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--problem", "t/one")
-    first = site.start(*start)
-    daemon = wait_until(lambda: site.daemon().pid, what="the daemon")
-    second = site.call(*start)
-    assert second.returncode == 2
-    assert f"held by pid {first.pid} (harness start)" in second.stdout
-    third = site.call("daemon")
-    assert third.returncode == 2
-    assert f"held by pid {daemon} (harness daemon)" in third.stdout
-    end(first)
-    site.no_strays()
-    assert site.call("daemon", "--once").returncode == 0  # what was submitted when the first was told to end
-    check(site, crowned=())
-
-
 @pytest.mark.slow
 def test_a_daemon_that_dies_under_start_is_started_again_and_keeps_the_limit(site: Site) -> None:
     write_problem(site.root, "t/one", tunable=True)

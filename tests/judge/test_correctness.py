@@ -230,6 +230,7 @@ def test_never_passes_what_their_tool_fails(
         assert all_zero or not bool(expected.isfinite().all())
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_four_megabytes_take_milliseconds() -> None:
     expected = [torch.randn(255, 4096) for _ in range(4)]

@@ -249,6 +249,7 @@ def test_sets_that_are_copied_all_at_once_are_the_same_sets() -> None:
     assert len(launches) == 6  # a mask's first column is set after its copies, so these are a launch of their own
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_refill_writes_in_place_at_the_speed_of_memory() -> None:
     made = problem(

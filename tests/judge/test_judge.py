@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from harness.errors import ConfigurationError
 from harness.model.judging import JUDGE_PROTOCOL, PROTOCOL_FIX
@@ -31,14 +32,28 @@ def run(x, factor, y):
 STARTER = Path(__file__).resolve().parents[2] / "problems" / "starter"
 
 
-OFTEN = {"rmsnorm_h4096", "rope_gqa"}
-"""One bfloat16 problem and one float32 problem in every run of the suite; all in the long one."""
+OFTEN = "rope_gqa"
+"""In every run of the suite; all problems in the long one."""
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize("name", sorted(path.name for path in STARTER.iterdir()))
+def test_no_starting_solution_is_faster_than_its_bound(court: JudgeProcess, tmp_path: Path, name: str) -> None:
+    """The bound is a measurement of this machine: on a busy one it may be above the solution's latency."""
+    shutil.copytree(STARTER / name, tmp_path / "starter" / name)
+    answer = judge(court, tmp_path / "starter" / name, STARTER / name / "solutions" / "cpu")
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    for workload in answer.workloads:
+        assert workload.floor_us is not None
+        assert workload.latency_us is not None
+        assert workload.floor_us < workload.latency_us
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow)
+        name if name == OFTEN else pytest.param(name, marks=pytest.mark.slow)
         for name in sorted(path.name for path in STARTER.iterdir())
     ],
 )
@@ -64,20 +79,26 @@ def test_starting_solutions_pass_and_their_numbers_follow_from_their_parts(
         assert workload.checked == min(workload.calls, 22 * (workload.blocks + workload.discarded))
         assert workload.variant == "eager"
         assert workload.floor_us is not None
-        assert workload.floor_us < workload.latency_us
+
+
+def _rarely(*values: object) -> ParameterSet:
+    """A case of the long suite: another in every run of the suite takes the same path."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     ("source", "verdict", "said"),
     [
         ("#error no\n" + KERNEL, Verdict.COMPILE_ERROR, "kernel.cpp:1:2: error: #error no"),
-        ('extern "C" void scale() { undefined(); }', Verdict.COMPILE_ERROR, "kernel.cpp:1"),
-        ("static void scale() {}\nvoid (*kept)() = scale;", Verdict.RUNTIME_ERROR, "undefined symbol: scale"),
+        _rarely('extern "C" void scale() { undefined(); }', Verdict.COMPILE_ERROR, "kernel.cpp:1"),
+        _rarely("static void scale() {}\nvoid (*kept)() = scale;", Verdict.RUNTIME_ERROR, "undefined symbol: scale"),
         ('extern "C" void scale() {}', Verdict.INCORRECT_NUMERICAL, "not finite (or were not written)"),
         ('extern "C" void scale() { *(volatile int*)8 = 1; }', Verdict.RUNTIME_ERROR, "killed by SIGSEGV"),
-        ('#include <unistd.h>\nextern "C" void scale() { _exit(0); }', Verdict.RUNTIME_ERROR, "exited with code 0"),
+        _rarely(
+            '#include <unistd.h>\nextern "C" void scale() { _exit(0); }', Verdict.RUNTIME_ERROR, "exited with code 0"
+        ),
         ('extern "C" void scale(float* x) { x[0] = 1; }', Verdict.RUNTIME_ERROR, "inputs can only be read"),
-        (KERNEL.replace("i < n", "i < n - 1"), Verdict.INCORRECT_NUMERICAL, "1 values are not finite"),
+        _rarely(KERNEL.replace("i < n", "i < n - 1"), Verdict.INCORRECT_NUMERICAL, "1 values are not finite"),
         (KERNEL.replace("* (float)factor", "* 1.50005f"), Verdict.INCORRECT_NUMERICAL, "output `y`"),
     ],
 )
@@ -97,15 +118,15 @@ def test_what_cpp_does_wrong_is_a_verdict(
     ("source", "spec", "verdict", "said"),
     [
         ("def run(x, factor, y):\n    raise ValueError('no such thing')\n", {}, Verdict.RUNTIME_ERROR, "no such thing"),
-        ("def run(:\n", {}, Verdict.COMPILE_ERROR, "kernel.py"),
-        ("def run(): pass\nraise SystemExit(3)\n", {}, Verdict.RUNTIME_ERROR, "SystemExit: 3"),
+        _rarely("def run(:\n", {}, Verdict.COMPILE_ERROR, "kernel.py"),
+        _rarely("def run(): pass\nraise SystemExit(3)\n", {}, Verdict.RUNTIME_ERROR, "SystemExit: 3"),
         (
             "def run(x, factor):\n    return (x * factor)[1:]\n",
             {"destination_passing": False},
             Verdict.INCORRECT_SHAPE,
             "number 0",
         ),
-        (
+        _rarely(
             "def run(x, factor):\n    return (x * factor).double()\n",
             {"destination_passing": False},
             Verdict.INCORRECT_DTYPE,
@@ -118,7 +139,7 @@ def test_what_cpp_does_wrong_is_a_verdict(
             Verdict.REWARD_HACK,
             "forged an answer",
         ),
-        (
+        _rarely(
             _WRITE_EVERYWHERE.format("b'hello'"),
             {},
             Verdict.REWARD_HACK,
@@ -152,6 +173,7 @@ def test_parameters_returned_outputs_and_scalars_reach_python(court: JudgeProces
     assert answer.verdict is Verdict.PASSED, answer.reason
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: Path) -> None:
     answer = judge(court, write_problem(tmp_path, sizes=(16,)), write_cpp(tmp_path / "solution"))
@@ -159,18 +181,20 @@ def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: 
     assert answer.trust is Trust.LAUNCH_BOUND
 
 
-def test_a_broken_reference_is_the_problems_fault(court: JudgeProcess, tmp_path: Path) -> None:
-    solution = write_cpp(tmp_path / "solution")
-    for number, (reference, said) in enumerate(
-        (
-            ("def run(x, factor):\n    raise KeyError('gone')\n", "gone"),
-            ("def run(x, factor):\n    return x[1:]\n", "declared"),
-            ("def run(x, factor):\n    return x.mul_(factor)\n", "failed"),
-        )
-    ):
-        answer = judge(court, write_problem(tmp_path / str(number), reference=reference), solution)
-        assert answer.verdict is Verdict.INVALID_REFERENCE
-        assert said in str(answer.reason)
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("def run(x, factor):\n    raise KeyError('gone')\n", "gone"),
+        _rarely("def run(x, factor):\n    return x[1:]\n", "declared"),
+        _rarely("def run(x, factor):\n    return x.mul_(factor)\n", "failed"),
+    ],
+)
+def test_a_broken_reference_is_the_problems_fault(
+    court: JudgeProcess, tmp_path: Path, reference: str, said: str
+) -> None:
+    answer = judge(court, write_problem(tmp_path, reference=reference), write_cpp(tmp_path / "solution"))
+    assert answer.verdict is Verdict.INVALID_REFERENCE
+    assert said in str(answer.reason)
 
 
 def test_a_candidate_can_be_raced_against_the_problems_own_baseline(court: JudgeProcess, tmp_path: Path) -> None:
@@ -288,6 +312,7 @@ def _against_itself(court: JudgeProcess, tmp_path: Path, times: int) -> list[tup
     return intervals
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_the_way_to_a_runner_is_short(court: JudgeProcess) -> None:
     record = court.ready.device.model_dump()
@@ -296,6 +321,7 @@ def test_the_way_to_a_runner_is_short(court: JudgeProcess) -> None:
     assert record["cold"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_a_solution_is_as_fast_as_itself(court: JudgeProcess, tmp_path: Path) -> None:
     intervals = _against_itself(court, tmp_path / "first", 3)

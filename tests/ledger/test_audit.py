@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import math
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,29 +30,38 @@ FILE = ledger_file(PROBLEM)
 Json = dict[str, Any]
 
 
+@functools.cache
+def _template() -> tuple[Path, tuple[str, ...], tuple[str, ...]]:
+    """A repository with a problem and a candidate's branch, made once a process: its place, commits and trees."""
+    directory = Path(tempfile.mkdtemp(prefix="harness-place-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    root, problem = directory / "place", f"problems/{PROBLEM}"
+    files = {f"{problem}/definition.json": "{}", f"{problem}/README.md": "words", f"{problem}/baseline/run.py": ""}
+    make_workspace(root, files)
+    git(root, "switch", "-q", "-c", f"agents/main/w01/{PROBLEM}")
+    solution = root / problem / "solutions" / "cpu" / "solution.yaml"
+    solution.parent.mkdir(parents=True)
+    commits, trees = [], []
+    for number in range(3):
+        solution.write_text(f"notes: {number}\n")
+        git(root, "add", "-A")
+        git(root, "commit", "-q", "-m", f"try {number}")
+        commits.append(git(root, "rev-parse", "HEAD"))
+        trees.append(git(root, "rev-parse", f"HEAD:{problem}/solutions/cpu"))
+    git(root, "switch", "-q", "main")
+    return root, tuple(commits), tuple(trees)
+
+
 class Place:
     """A workspace with a real problem and a real candidate, and a ledger about them."""
 
     def __init__(self, root: Path) -> None:
-        problem = f"problems/{PROBLEM}"
-        self.workspace: Workspace = make_workspace(
-            root,
-            {f"{problem}/definition.json": "{}", f"{problem}/README.md": "words", f"{problem}/baseline/run.py": ""},
-        )
+        template, commits, trees = _template()
+        shutil.copytree(template, root, symlinks=True, dirs_exist_ok=True)
+        self.workspace = Workspace(root)
         self.repo = Repo(self.workspace)
-        self.digest = problem_digest(root / problem)
-        git(root, "switch", "-q", "-c", f"agents/main/w01/{PROBLEM}")
-        solution = root / problem / "solutions" / "cpu" / "solution.yaml"
-        solution.parent.mkdir(parents=True)
-        self.trees: list[str] = []
-        self.commits: list[str] = []
-        for number in range(3):
-            solution.write_text(f"notes: {number}\n")
-            git(root, "add", "-A")
-            git(root, "commit", "-q", "-m", f"try {number}")
-            self.commits.append(git(root, "rev-parse", "HEAD"))
-            self.trees.append(git(root, "rev-parse", f"HEAD:{problem}/solutions/cpu"))
-        git(root, "switch", "-q", "main")
+        self.digest = problem_digest(root / "problems" / PROBLEM)
+        self.commits, self.trees = [*commits], [*trees]
 
     def draft(self, kind: str = "evaluation", number: int = 0, **fields: Any) -> EntryDraft:
         given = {"digest": self.digest, "tree": self.trees[number], "commit": self.commits[number], **fields}

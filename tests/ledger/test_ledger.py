@@ -322,7 +322,19 @@ LEDGER_FAILPOINTS = (
 )
 
 
-@pytest.mark.parametrize("failpoint", LEDGER_FAILPOINTS)
+OFTEN = {
+    "ledger.after_append:2",
+    "ledger.before_commit",
+    "ledger.after_commit",
+    "spool.half_written:2",
+    "spool.before_drop",
+}
+"""In every run of the suite; `make test-long` makes all."""
+
+
+@pytest.mark.parametrize(
+    "failpoint", [each if each in OFTEN else pytest.param(each, marks=pytest.mark.slow) for each in LEDGER_FAILPOINTS]
+)
 def test_killed_anywhere_nothing_is_lost_and_nothing_entered_twice(
     workspace: Workspace, repo: Repo, failpoint: str
 ) -> None:
@@ -335,7 +347,7 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_entered_twice(
     # One more than was acknowledged may be there: killed between the sync and the acknowledgement.
     assert done == list(range(1, len(done) + 1))
     assert promised <= len(done) <= promised + 1
-    subprocess.run([*command, str(len(done))], capture_output=True, check=True, timeout=60)
+    subprocess.run([*command, str(len(done))], capture_output=True, check=True, timeout=240)
     assert committed(workspace) == [1, 2, 3, 4, 5]
     trees = [
         parse_entry(document.raw, FILE).candidate for document in read_documents(workspace, repo, FILE, branch="main")

@@ -32,7 +32,7 @@ def compile_cuda(source: Path, out: Path, architecture: str, kernels: list[str],
     return subprocess.run(command, timeout=120, check=False).returncode
 
 
-@pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("architecture", ["sm_90a", pytest.param("sm_100a", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/solution.yaml")))
 def test_examples_compile(example: str, architecture: str, tmp_path: Path) -> None:
     spec: dict[str, Any] = yaml.safe_load((EXAMPLES / example / "solution.yaml").read_text())

@@ -25,7 +25,7 @@ HOPPER_ONLY = "sm_90a only"
 """What the notes of a solution say whose instructions exist on no other architecture."""
 
 
-@pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("architecture", ["sm_90a", pytest.param("sm_100a", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("solution", SOLUTIONS)
 def test_compiles(solution: str, architecture: str, tmp_path: Path) -> None:
     spec = load_solution(PROBLEMS / solution).spec

@@ -33,13 +33,25 @@ def test_the_figures_are_those_of_a_machine(kept: tuple[Path, Hardware]) -> None
     _, cpu = kept
     assert cpu.target == "cpu"
     assert cpu.name
-    assert 1 < cpu.bandwidth_gbs < 1000
+    assert 0 < cpu.bandwidth_gbs < 1000
     assert cpu.cached_gbs is not None
-    assert cpu.floor_gbs == cpu.cached_gbs > cpu.bandwidth_gbs
+    assert cpu.floor_gbs == cpu.cached_gbs > 0
     single, double = cpu.tflops.vector["float32"], cpu.tflops.vector["float64"]
-    assert 0.002 < double < single < 5
-    assert single == pytest.approx(2 * double, rel=0.3)
+    assert 0 < double < 5
+    assert 0 < single < 5
     assert set(cpu.source) == {"bandwidth_gbs", "cached_gbs", "tflops"}
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_the_figures_have_the_ratios_of_a_machine(kept: tuple[Path, Hardware]) -> None:
+    _, cpu = kept
+    assert cpu.bandwidth_gbs > 1
+    assert cpu.cached_gbs is not None
+    assert cpu.cached_gbs > cpu.bandwidth_gbs
+    single, double = cpu.tflops.vector["float32"], cpu.tflops.vector["float64"]
+    assert 0.002 < double < single
+    assert single == pytest.approx(2 * double, rel=0.3)
 
 
 def test_it_is_measured_once_and_then_read(kept: tuple[Path, Hardware], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,11 +96,12 @@ class Courts:
     """Both judges, and what they said of honest solutions."""
 
     directory: Path
-    naive_judge: Lines
+    start_naive: Callable[[], Lines]
     real_judge: Lines
     problems: dict[str, Path]
     port: int
     count: int = 0
+    _naive_judge: Lines | None = None
     _naive: dict[str, Naive] = field(default_factory=dict)
     _real: dict[str, JudgeAnswer] = field(default_factory=dict)
 
@@ -128,10 +130,19 @@ class Courts:
 
     def naive(self, attack: Case) -> Naive:
         """Judge naively."""
+        if self._naive_judge is None:
+            self._naive_judge = self.start_naive()
+            assert self._naive_judge.answer() == "ready"
         solution = self.put(attack)
         request = {"problem": str(self.problems[attack.problem]), "solution": str(solution)}
-        self.naive_judge.ask(json.dumps(request))
-        return Naive(**json.loads(self.naive_judge.answer()))
+        self._naive_judge.ask(json.dumps(request))
+        return Naive(**json.loads(self._naive_judge.answer()))
+
+    def close(self) -> None:
+        """End both judges."""
+        self.real_judge.close()
+        if self._naive_judge is not None:
+            self._naive_judge.close()
 
     def real(self, attack: Case, **settings: Any) -> JudgeAnswer:
         """Judge for real."""
@@ -195,16 +206,14 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courts]:
         environment,
         directory / "real.log",
     )
-    naive = start(["tests.judge.attacks.naive"], environment, directory / "naive.log")
     problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    naive = partial(start, ["tests.judge.attacks.naive"], environment, directory / "naive.log")
     courts = Courts(directory, naive, real, problems, listener.getsockname()[1])
     courts.secret.write_text('"nobody\'s business"')
     try:
-        assert naive.answer() == "ready"
         assert json.loads(real.answer())["event"] == "ready"
         yield courts
     finally:
-        real.close()
-        naive.close()
+        courts.close()
         listener.close()

@@ -7,7 +7,7 @@ import pytest
 from harness.model.verdict import Verdict
 from tests.judge.attacks.cases import CPP, EARLY, Attack
 from tests.judge.attacks.conftest import Courts
-from tests.judge.attacks.trial import catch
+from tests.judge.attacks.trial import catch, fool, sampled
 
 pytestmark = pytest.mark.xdist_group("judge")
 
@@ -317,6 +317,29 @@ COARSE = (
 )
 
 
-@pytest.mark.parametrize("attack", [*MISSING, *STALE, *STOLEN, *COARSE], ids=lambda attack: attack.name)
+ATTACKS = (*MISSING, *STALE, *STOLEN, *COARSE)
+OFTEN = frozenset(
+    {
+        "correct_first_then_nothing",
+        "last_columns_constant",
+        "constant_within_the_tolerance",
+        "cached_by_address",
+        "answers_for_known_seeds",
+        "expected_from_the_garbage_collector",
+        "inputs_changed_by_native_code",
+        "done_in_float16_once_nobody_looks",
+        "another_shape",
+    }
+)
+
+
+@pytest.mark.parametrize("attack", sampled(ATTACKS, OFTEN))
 def test_is_caught(attack: Attack, courts: Courts) -> None:
     catch(attack, courts)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_fools_the_naive_judge(attack: Attack, courts: Courts) -> None:
+    fool(attack, courts)

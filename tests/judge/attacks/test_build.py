@@ -7,7 +7,7 @@ import pytest
 from harness.model.verdict import Verdict
 from tests.judge.attacks.cases import CPP, Attack
 from tests.judge.attacks.conftest import Courts
-from tests.judge.attacks.trial import catch, defuse
+from tests.judge.attacks.trial import catch, defuse, fool
 
 pytestmark = pytest.mark.xdist_group("judge")
 
@@ -80,10 +80,16 @@ def test_reads_nothing(attack: Attack, courts: Courts) -> None:
     catch(attack, courts)
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("attack", RUNS, ids=lambda attack: attack.name)
 def test_changes_nothing(attack: Attack, courts: Courts) -> None:
     defuse(attack, courts)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize("attack", [*READS, *RUNS, ENDLESS], ids=lambda attack: attack.name)
+def test_fools_the_naive_judge(attack: Attack, courts: Courts) -> None:
+    fool(attack, courts)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from harness.model.verdict import Verdict
 from tests.judge.attacks.cases import CPP, EARLY, Attack
 from tests.judge.attacks.conftest import Courts
-from tests.judge.attacks.trial import catch, defuse
+from tests.judge.attacks.trial import catch, defuse, fool, fool_and_defuse, sampled
 
 pytestmark = pytest.mark.xdist_group("judge")
 
@@ -296,12 +296,31 @@ BENT = (
 )
 
 
-@pytest.mark.parametrize("attack", LATER + REDUCERS, ids=lambda attack: attack.name)
+CAUGHT_OFTEN = frozenset(
+    {"thread_finished_later", "native_thread_detached", "comparison_replaced", "source_named_like_the_standard_library"}
+)
+DEFUSED_OFTEN = frozenset({"clock_detoured_natively", "lazy_tensor"})
+
+
+@pytest.mark.parametrize("attack", sampled(LATER + REDUCERS, CAUGHT_OFTEN))
 def test_is_caught(attack: Attack, courts: Courts) -> None:
     catch(attack, courts)
 
 
+@pytest.mark.parametrize("attack", sampled(BENT, DEFUSED_OFTEN))
+def test_buys_little(attack: Attack, courts: Courts) -> None:
+    defuse(attack, courts)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize("attack", LATER + REDUCERS, ids=lambda attack: attack.name)
+def test_fools_the_naive_judge(attack: Attack, courts: Courts) -> None:
+    fool(attack, courts)
+
+
+@pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize("attack", BENT, ids=lambda attack: attack.name)
 def test_buys_nothing(attack: Attack, courts: Courts) -> None:
-    defuse(attack, courts)
+    fool_and_defuse(attack, courts)

@@ -7,7 +7,7 @@ import pytest
 from harness.model.verdict import Verdict
 from tests.judge.attacks.cases import CPP, EARLY, Attack
 from tests.judge.attacks.conftest import Courts
-from tests.judge.attacks.trial import catch, defuse
+from tests.judge.attacks.trial import catch, defuse, fool, fool_and_defuse, sampled
 
 pytestmark = pytest.mark.xdist_group("judge")
 
@@ -302,17 +302,40 @@ BOMBS = (
 )
 
 
-@pytest.mark.parametrize("attack", FORGED + ENDED + BOMBS, ids=lambda attack: attack.name)
+CAUGHT = FORGED + ENDED + BOMBS
+CAUGHT_OFTEN = frozenset(
+    {"done_before_it_is", "honest_until_it_leaves_in_the_second_workload", "many_processes", "much_to_say", "endless"}
+)
+DENIED_OFTEN = frozenset(
+    {"more_processors", "secrets_of_other_processes", "a_file_of_somebody_elses", "the_network", "files_planted"}
+)
+
+
+@pytest.mark.parametrize("attack", sampled(CAUGHT, CAUGHT_OFTEN))
 def test_is_caught(attack: Attack, courts: Courts) -> None:
     catch(attack, courts)
 
 
-@pytest.mark.serial
-@pytest.mark.parametrize("attack", DENIED, ids=lambda attack: attack.name)
-def test_buys_nothing(attack: Attack, courts: Courts) -> None:
+@pytest.mark.parametrize("attack", sampled(DENIED, DENIED_OFTEN))
+def test_buys_little(attack: Attack, courts: Courts) -> None:
     defuse(attack, courts)
 
 
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize("attack", CAUGHT, ids=lambda attack: attack.name)
+def test_fools_the_naive_judge(attack: Attack, courts: Courts) -> None:
+    fool(attack, courts)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize("attack", DENIED, ids=lambda attack: attack.name)
+def test_buys_nothing(attack: Attack, courts: Courts) -> None:
+    fool_and_defuse(attack, courts)
+
+
+@pytest.mark.slow
 @pytest.mark.serial
 def test_what_one_evaluation_kept_on_disk_is_gone_in_the_next(courts: Courts) -> None:
     """Answers by content, kept in every place that can be written: a naive judge's second run is all hits."""
@@ -344,7 +367,7 @@ def test_what_one_evaluation_kept_on_disk_is_gone_in_the_next(courts: Courts) ->
     )
     try:
         courts.naive(attack)
-        defuse(attack, courts)
-        defuse(attack, courts)
+        fool_and_defuse(attack, courts)
+        fool_and_defuse(attack, courts)
     finally:
         courts.sweep(attack)
