@@ -15,8 +15,8 @@ def test_a_second_start_is_refused_by_name_and_stop_ends_the_first(site: Site) -
     assert f"held by pid {process.pid} (harness start)" in second.stdout
     daemon = site.call("daemon")
     assert daemon.returncode == 2
-    assert f"held by pid {site.live()['pid']} (harness daemon)" in daemon.stdout
-    running = {file.stem for file in site.workspace.live.glob("*.json")}
+    assert f"held by pid {site.daemon().pid} (harness daemon)" in daemon.stdout
+    running = {file.stem for file in site.workspace.status.glob("*.json")}
     assert running >= {"daemon", "planner", "start", "worker-w01"}, "nothing was disturbed"
     stopped = site.call("stop")
     assert stopped.returncode == 0, stopped.stdout
