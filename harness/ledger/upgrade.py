@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import get_args
 
-from harness.failpoints import failpoint
 from harness.formats.ledger_documents import Document, split
 from harness.git.branch_commits import Change, Read
 from harness.git.repo import Repo
@@ -80,9 +79,7 @@ def upgrade_ledger(workspace: Workspace, repo: Repo, branch: str, *, dry_run: bo
         def build(read: Read) -> Change:
             return documents_change(read, records, LEDGER_FORMAT)
 
-        failpoint("upgrade.before_commit")
         commit = repo.commit_built(branch, build, f"Upgrade the ledger from format {before} to format {LEDGER_FORMAT}")
-        failpoint("upgrade.after_commit")
         for spool, paths in zip(spools, closed, strict=True):
             spool.drop(paths)
     with Index(workspace, branch=branch) as index:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,6 +196,24 @@ def test_a_spool_that_does_not_continue_the_branch_stops_the_upgrade(first: tupl
     with pytest.raises(LedgerError, match="of another chain"):
         run_upgrade(workspace, repo)
     assert (repo.tip("main"), read_all(workspace.spool)) == (tip, spooled)
+
+
+@pytest.mark.parametrize("place", ["commit.tree_written", "commit.branch_moved", "spool.before_drop"])
+def test_an_upgrade_that_is_killed_can_be_run_again(first: tuple[Workspace, Repo], place: str) -> None:
+    workspace, repo = first
+    command = [sys.executable, "-m", "harness", "ledger", "upgrade"]
+    killed = subprocess.run(
+        command, cwd=workspace.root, env={**os.environ, "HARNESS_FAILPOINT": place}, check=False, timeout=60
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert whats(workspace, repo) == []
+    run_upgrade(workspace, repo)
+    with Ledger(workspace, repo, branch="main"):
+        repo.refresh_checkout("main")  # as the daemon does; its opening drops what the upgrade had committed
+    assert read_all(workspace.spool) == []
+    assert len(split(files(workspace)[SPOOLS_FILE], SPOOLS_FILE)) == 3
+    assert (whats(workspace, repo), standings_of(workspace)) == ([], stored(1))
+    assert heads_format(files(workspace)[HEADS]) == LEDGER_FORMAT
 
 
 # --- newer formats ---
