@@ -1,0 +1,57 @@
+"""The sets of one side: inputs and outputs at several placements, exported by the judge and mapped by the runner."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+_GRANULARITY = 2 << 20
+
+
+def stride_of(set_bytes: int) -> int:
+    """Bytes from one placement to the next: whole pieces of physical memory."""
+    return -(-set_bytes // _GRANULARITY) * _GRANULARITY
+
+
+@dataclass
+class Sets:
+    """Placements at equal distances, inputs and outputs apart; physical memory of each is a handle of its own."""
+
+    gpu: Any
+    count: int
+    stride: int
+    inputs: int
+    outputs: int
+    handles: list[Any]
+
+    @classmethod
+    def create(cls, gpu: Any, count: int, set_bytes: int) -> tuple[Sets, list[int]]:  # noqa: ANN401
+        """New memory, and the descriptors that export it: inputs first."""
+        made = [gpu.create(stride_of(set_bytes)) for _ in range(2 * count)]
+        return cls._map(gpu, count, set_bytes, [handle for _, handle in made]), [descriptor for descriptor, _ in made]
+
+    @classmethod
+    def receive(cls, gpu: Any, count: int, set_bytes: int, descriptors: list[int]) -> Sets:  # noqa: ANN401
+        """Memory of the judge; closes the descriptors."""
+        handles = [gpu.receive(descriptor) for descriptor in descriptors]
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return cls._map(gpu, count, set_bytes, handles)
+
+    @classmethod
+    def _map(cls, gpu: Any, count: int, set_bytes: int, handles: list[Any]) -> Sets:  # noqa: ANN401
+        stride = stride_of(set_bytes)
+        inputs, outputs = gpu.reserve(count * stride), gpu.reserve(count * stride)
+        for index, handle in enumerate(handles):
+            base = inputs if index < count else outputs
+            gpu.map(base + index % count * stride, handle, stride)
+        return cls(gpu, count, stride, inputs, outputs, handles)
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for index, handle in enumerate(self.handles):
+            base = self.inputs if index < self.count else self.outputs
+            self.gpu.unmap(base + index % self.count * self.stride, handle, self.stride)
+        for base in (self.inputs, self.outputs):
+            self.gpu.unreserve(base, self.count * self.stride)
