@@ -39,6 +39,7 @@ def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of one group first: one process makes them one after the other while others make the rest.
 
-    The group `judge` runs real judges, which pin what they time to the same processor and so wait for each other.
+    The group `judge` runs real judges, which pin what they time to the same processor and so wait for each other. It
+    takes longest, and so begins first.
     """
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
