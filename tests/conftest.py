@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kept_directory import keep_below
 from tests.site import STUB
 
 # A busy machine is slow, not wrong: neither an example's time nor the time to make examples is a reason to fail.
@@ -19,6 +20,11 @@ settings.register_profile(
 )
 settings.register_profile("long", deadline=None, suppress_health_check=_PATIENT, max_examples=500)
 settings.load_profile("harness")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kept_directories(tmp_path_factory: pytest.TempPathFactory) -> None:
+    keep_below(tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture
