@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kept_directory import keep_below
 from tests.site import STUB
 
 # A busy machine is slow, not wrong: neither an example's time nor the time to make examples is a reason to fail.
@@ -19,6 +20,11 @@ settings.register_profile(
 )
 settings.register_profile("long", deadline=None, suppress_health_check=_PATIENT, max_examples=500)
 settings.load_profile("harness")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kept_directories(tmp_path_factory: pytest.TempPathFactory) -> None:
+    keep_below(tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture
@@ -39,6 +45,7 @@ def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of one group first: one process makes them one after the other while others make the rest.
 
-    The group `judge` runs real judges, which pin what they time to the same processor and so wait for each other.
+    The group `judge` runs real judges, which pin what they time to the same processor and so wait for each other. It
+    takes longest, and so begins first.
     """
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

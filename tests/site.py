@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import json
@@ -12,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +24,7 @@ from harness.model.process_status import DaemonStatus, JudgeStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.status import read_daemon_status
 from tests.command_line import call_harness
+from tests.kept_directory import kept_directory
 from tests.waiting import DEADLINE_S, wait_until
 
 STUB = Path(__file__).parent / "stub_judge.py"
@@ -111,9 +110,7 @@ def make_site(root: Path, problems: tuple[str, ...] = ("t/one", "t/two"), *, tun
 
 @functools.cache
 def _site_template(problems: tuple[str, ...], tunable: bool) -> Path:
-    directory = Path(tempfile.mkdtemp(prefix="harness-site-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    root = directory / "site"
+    root = kept_directory("site") / "site"
     root.mkdir()
     git(root, "init", "--quiet", "--initial-branch=main")
     create_workspace(root, starter=False)

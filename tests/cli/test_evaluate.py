@@ -17,8 +17,6 @@ from tests.command_line import call_harness
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
 from tests.site import STUB
 
-pytestmark = pytest.mark.xdist_group("judge")
-
 
 def _harness(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {
@@ -31,6 +29,7 @@ def _harness(tmp_path: Path, *arguments: str, **more: str) -> subprocess.Complet
     return call_harness(*arguments, cwd=tmp_path, environment=environment)
 
 
+@pytest.mark.xdist_group("judge")
 def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     solution = write_cpp(problem / "solutions" / "cpu")
@@ -44,6 +43,7 @@ def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("judge")
 def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     wrong = write_cpp(tmp_path / "wrong", KERNEL.replace("i = 0", "i = 1"))
@@ -83,6 +83,7 @@ def test_a_device_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("judge")
 def test_baselines_are_measured_once_and_the_fastest_is_raced(tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     solution = write_cpp(tmp_path / "solution")

@@ -17,6 +17,7 @@ from tests.site import Site, git
 from tests.waiting import wait_until
 
 START = ("start", "--workers", "2", "--agent", "tuner", "--device", "cpu")
+ONE = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu")
 
 
 def evaluations(site: Site) -> list[Entry]:
@@ -82,7 +83,7 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
     heads.write_text("# kernel-harness heads, format 1\n")
     git(site.root, "add", "ledger")
     git(site.root, "commit", "-q", "-m", "a ledger of an earlier harness")
-    done = site.run(*START, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sh -c 'sleep 600'"})
+    done = site.run(*ONE, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sh -c 'sleep 600'"})
     assert done.returncode == 2, done.stdout
     assert re.search(r"no judge became ready within \d+ s, so nothing was evaluated", done.stdout)
     assert "ended: 0.05 minutes are over" in done.stdout
@@ -96,7 +97,7 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
 )
 def test_it_ends_cleanly_on_a_signal_and_goes_on_later(site: Site, number: int, code: int) -> None:
-    process = site.start(*START)
+    process = site.start(*ONE)
     until_judging(site)
     process.send_signal(number)
     output, _ = process.communicate(timeout=120)
@@ -142,7 +143,7 @@ def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: st
 def test_a_part_that_cannot_work_ends_everything_with_its_reason(site: Site) -> None:
     lock = site.start("planner")
     wait_until(lambda: "planner" in pids(site), what="a planner started by hand")
-    done = site.run(*START)
+    done = site.run(*ONE)
     assert done.returncode == 2, done.stdout
     assert "the planner cannot work" in done.stdout
     assert f"held by pid {lock.pid}" in done.stdout

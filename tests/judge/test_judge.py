@@ -132,7 +132,7 @@ def test_what_cpp_does_wrong_is_a_verdict(
             Verdict.INCORRECT_DTYPE,
             "number 0",
         ),
-        ("def run(x, factor, y):\n    while True: pass\n", {}, Verdict.TIMEOUT, "no answer within"),
+        _rarely("def run(x, factor, y):\n    while True: pass\n", {}, Verdict.TIMEOUT, "no answer within"),
         (
             _WRITE_EVERYWHERE.format("struct.pack('<4sHHQq', b'KHR1', 4, 0, 1, 1)"),
             {},
@@ -151,7 +151,7 @@ def test_what_python_does_wrong_is_a_verdict(
     court: JudgeProcess, tmp_path: Path, source: str, spec: dict[str, bool], verdict: Verdict, said: str
 ) -> None:
     solution = write_pytorch(tmp_path / "solution", source, **spec)
-    answer = judge(court, write_problem(tmp_path), solution, max_judge_s=6.0 if "while True" in source else 120.0)
+    answer = judge(court, write_problem(tmp_path), solution, max_judge_s=20.0 if "while True" in source else 120.0)
     assert answer.verdict is verdict, answer.reason
     assert said in str(answer.reason)
 

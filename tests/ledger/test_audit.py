@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import math
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from harness.model.entry import EntryDraft
 from harness.model.paths import HEADS, ledger_file
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
+from tests.kept_directory import kept_directory
 from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace, ticking, workload
 
 FILE = ledger_file(PROBLEM)
@@ -33,9 +32,7 @@ Json = dict[str, Any]
 @functools.cache
 def _template() -> tuple[Path, tuple[str, ...], tuple[str, ...]]:
     """A repository with a problem and a candidate's branch, made once a process: its place, commits and trees."""
-    directory = Path(tempfile.mkdtemp(prefix="harness-place-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    root, problem = directory / "place", f"problems/{PROBLEM}"
+    root, problem = kept_directory("place") / "place", f"problems/{PROBLEM}"
     files = {f"{problem}/definition.json": "{}", f"{problem}/README.md": "words", f"{problem}/baseline/run.py": ""}
     make_workspace(root, files)
     git(root, "switch", "-q", "-c", f"agents/main/w01/{PROBLEM}")

@@ -155,7 +155,7 @@ class Courts:
             problem_dir=str(directory),
             problem_digest=load_problem(directory).digest,
             solution_dir=str(solution),
-            **{"half_width": 0.5, "max_judge_s": 16.0, **settings},
+            **{"half_width": 0.5, "max_judge_s": 60.0, **settings},
         )
         self.real_judge.ask(request.model_dump_json())
         while True:
