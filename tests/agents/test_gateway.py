@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,18 @@ def ask(
     with Gateway(workspace, upstream, config) as gateway:
         served = gateway.serve(directory, meter_of(workspace), lambda: over)
         try:
-            return asyncio.run(_post(directory, path, {**BODY, **body}))
+            # A socket's path has at most 107 characters, and a test's directory may be deep.
+            handle = os.open(directory, os.O_PATH)
+            try:
+                return asyncio.run(_post(Path(f"/proc/self/fd/{handle}/socket"), path, {**BODY, **body}))
+            finally:
+                os.close(handle)
         finally:
             served.close()
 
 
-async def _post(directory: Path, path: str, body: dict[str, Any]) -> tuple[int, str]:
-    connector = aiohttp.UnixConnector(str(directory / "socket"))
+async def _post(socket: Path, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    connector = aiohttp.UnixConnector(str(socket))
     headers = {"x-api-key": "forged", "x-claude-code-session-id": "s1"}
     async with (
         aiohttp.ClientSession(connector=connector) as client,
