@@ -51,7 +51,7 @@ def test_no_judge_that_becomes_ready_is_an_error_with_its_reason(site: Site) -> 
     code, output = ended(site.start(*START, extra={"HARNESS_JUDGE_COMMAND": command}))
     assert code == 2, output
     assert "the daemon cannot work" in output
-    assert "its last words: bubblewrap is missing" in output
+    assert "it wrote: bubblewrap is missing" in output
     assert "it failed 5 times in a row and never became ready" in output
     assert f"{site.workspace.logs}/judge-cpu.log" in output, "where"
     assert "`harness doctor`" in output, "the fix"

@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 
 from harness.judge.native import Process
 
-_UNACCOUNTED_NS = 20_000
-"""Processor time of a thread that the scheduler may book after the proof: what it used on its way to the stop."""
 MAX_PROCESSES = 64
 """More are a fork bomb."""
 
@@ -279,7 +277,8 @@ class Herd:
         cpu_ns, slices = (now - then for now, then in zip(_counters(looks), self._proof, strict=True))
         if not current:
             raise FreezeError("started a process while it was stopped")
-        if slices or cpu_ns > _UNACCOUNTED_NS * max(1, len(looks)) or not all(stopped for stopped, _ in looks):
+        # Processor time alone is no evidence: the scheduler books what a thread used on its way to the stop after it.
+        if slices or not all(stopped for stopped, _ in looks):
             raise FreezeError(f"ran for {cpu_ns / 1e3:.0f} us while it was stopped ({slices} time slices)")
 
     def goes(self) -> None:

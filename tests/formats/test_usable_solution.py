@@ -36,7 +36,7 @@ def test_what_fits_is_returned(definition: Definition, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "allowed", "reason", "language"),
     [
-        ("language: cpp\n", (), "solution.yaml: `entry` is missing", ""),
+        ("language: cpp\n", (), "solution.yaml:1: `entry` is missing", ""),
         (SOLUTION, ("cuda", "triton"), "solution.yaml: `language` is cpp; this run allows cuda, triton", "cpp"),
         (SOLUTION.replace("kernel.cpp", "none.cpp"), (), "solution.yaml:2: ", ""),
     ],
