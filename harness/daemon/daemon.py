@@ -330,7 +330,7 @@ class Daemon:
         if isinstance(heard, JudgeReady):
             self._known[heard.target] = heard
             self._targets[judge.device] = heard.target
-            self._status.over(f"the judge of {judge.device}")
+            self._status.over(f"the judge of {judge.device} ")
             self._scan_at = 0.0
         elif isinstance(heard, RequestAnswered):
             self._answered(self._work.pop(judge.device), heard)
