@@ -20,7 +20,7 @@ Generated from the program by `make docs`; do not edit. Every command that print
 
 def reference() -> str:
     """The whole page."""
-    context = click.Context(cli, info_name="harness")
+    context = cli.make_context("harness", [], resilient_parsing=True)  # with the settings that people meet
     return "\n".join([_HEAD, *_pages(context, cli)]).rstrip() + "\n"
 
 
