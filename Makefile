@@ -32,6 +32,7 @@ test: $(VENV)/installed sandbox
 
 # Branch coverage of `make test` alone, with the processes that it starts.
 coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
+coverage: export COVERAGE_SOURCE := $(CURDIR)/harness
 coverage: $(VENV)/installed sandbox
 	rm -rf build/coverage && mkdir -p build/coverage
 	$(BIN)/python -m coverage run -m $(TESTS)

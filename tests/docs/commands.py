@@ -32,7 +32,7 @@ are replaced by the name of the variable.
 
 def reference() -> str:
     """The whole page."""
-    context = click.Context(cli, info_name="harness")
+    context = cli.make_context("harness", [], resilient_parsing=True)  # with the settings that people meet
     return "\n".join([_HEAD, *_pages(context, cli)]).rstrip() + "\n"
 
 
