@@ -19,7 +19,7 @@ from tests.scripted_model import Asked, Say, Step, Use, scripted
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("story")  # long: beside the other real judges, not after them
+pytestmark = pytest.mark.slow
 
 PROBLEMS = Path(__file__).parents[2] / "problems" / "starter"
 RMSNORM, ROPE = "starter/rmsnorm_h4096", "starter/rope_gqa"

@@ -323,8 +323,6 @@ LEDGER_FAILPOINTS = (
 
 
 OFTEN = {
-    "ledger.after_append:2",
-    "ledger.before_commit",
     "ledger.after_commit",
     "spool.half_written:2",
     "spool.before_drop",

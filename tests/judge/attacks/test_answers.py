@@ -321,14 +321,10 @@ ATTACKS = (*MISSING, *STALE, *STOLEN, *COARSE)
 OFTEN = frozenset(
     {
         "correct_first_then_nothing",
-        "last_columns_constant",
         "constant_within_the_tolerance",
         "cached_by_address",
-        "answers_for_known_seeds",
-        "expected_from_the_garbage_collector",
         "inputs_changed_by_native_code",
         "done_in_float16_once_nobody_looks",
-        "another_shape",
     }
 )
 

@@ -296,10 +296,7 @@ BENT = (
 )
 
 
-CAUGHT_OFTEN = frozenset(
-    {"thread_finished_later", "native_thread_detached", "comparison_replaced", "source_named_like_the_standard_library"}
-)
-DEFUSED_OFTEN = frozenset({"clock_detoured_natively", "lazy_tensor"})
+CAUGHT_OFTEN = frozenset({"thread_finished_later", "comparison_replaced", "source_named_like_the_standard_library"})
 
 
 @pytest.mark.parametrize("attack", sampled(LATER + REDUCERS, CAUGHT_OFTEN))
@@ -307,7 +304,8 @@ def test_is_caught(attack: Attack, courts: Courts) -> None:
     catch(attack, courts)
 
 
-@pytest.mark.parametrize("attack", sampled(BENT, DEFUSED_OFTEN))
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", BENT, ids=lambda attack: attack.name)
 def test_buys_little(attack: Attack, courts: Courts) -> None:
     defuse(attack, courts)
 

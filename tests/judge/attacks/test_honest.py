@@ -131,7 +131,7 @@ COMPILED = Attack(
 )
 
 
-OFTEN = frozenset({"native_threads_joined", "python_threads_joined", "outputs_returned_by_name", "mean_one_by_one"})
+OFTEN = frozenset({"native_threads_joined", "outputs_returned_by_name"})
 
 
 @pytest.mark.parametrize("control", sampled(CONTROLS, OFTEN))

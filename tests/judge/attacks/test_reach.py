@@ -303,12 +303,7 @@ BOMBS = (
 
 
 CAUGHT = FORGED + ENDED + BOMBS
-CAUGHT_OFTEN = frozenset(
-    {"done_before_it_is", "honest_until_it_leaves_in_the_second_workload", "many_processes", "much_to_say", "endless"}
-)
-DENIED_OFTEN = frozenset(
-    {"more_processors", "secrets_of_other_processes", "a_file_of_somebody_elses", "the_network", "files_planted"}
-)
+CAUGHT_OFTEN = frozenset({"done_before_it_is", "many_processes", "endless"})
 
 
 @pytest.mark.parametrize("attack", sampled(CAUGHT, CAUGHT_OFTEN))
@@ -316,7 +311,8 @@ def test_is_caught(attack: Attack, courts: Courts) -> None:
     catch(attack, courts)
 
 
-@pytest.mark.parametrize("attack", sampled(DENIED, DENIED_OFTEN))
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", DENIED, ids=lambda attack: attack.name)
 def test_buys_little(attack: Attack, courts: Courts) -> None:
     defuse(attack, courts)
 
