@@ -59,12 +59,12 @@ class Cell:
 
     @property
     def gathered_by(self) -> str:
-        """How outputs are captured: the protocol's own way by default, a copy to pinned host memory for most."""
+        """Return the method that captures outputs: the override if there is one, else the protocol's own."""
         return self.gather or _GATHER.get(self.protocol, "host")
 
     @property
     def pair(self) -> bool:
-        """Whether an honest baseline is timed before the candidate exists and then beside it."""
+        """Return true if an honest baseline is timed before the candidate's process exists and again beside it."""
         return self.adversary in BASELINE_TURN or self.adversary == "beside"
 
     @property

@@ -103,7 +103,7 @@ class Gpu:
         stream.synchronize()
 
     def done(self, stream: Any) -> bool:  # noqa: ANN401
-        """Whether a stream has nothing left to do."""
+        """Return true if all work of a stream is complete."""
         return bool(stream.done)
 
     def allocate(self, size: int) -> int:

@@ -27,9 +27,10 @@ class Sets:
 
     @classmethod
     def create(cls, gpu: Any, count: int, set_bytes: int) -> tuple[Sets, list[int]]:  # noqa: ANN401
-        """New memory, and the descriptors that export it: inputs first."""
-        made = [gpu.create(stride_of(set_bytes)) for _ in range(2 * count)]
-        return cls._map(gpu, count, set_bytes, [handle for _, handle in made]), [descriptor for descriptor, _ in made]
+        """Allocate memory and return it with the descriptors that export it, inputs first."""
+        allocations = [gpu.create(stride_of(set_bytes)) for _ in range(2 * count)]
+        descriptors = [descriptor for descriptor, _ in allocations]
+        return cls._map(gpu, count, set_bytes, [handle for _, handle in allocations]), descriptors
 
     @classmethod
     def receive(cls, gpu: Any, count: int, set_bytes: int, descriptors: list[int]) -> Sets:  # noqa: ANN401

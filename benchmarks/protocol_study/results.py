@@ -17,7 +17,7 @@ COLUMNS = (
 )  # fmt: skip
 """Of one call: `latency_us` from t0 to the answer, `submitted_us` to the submission of the
 capture, `captured_us` to its end.
-`early_words`: output words of 256 that were written before the doorbell rang, or -1 where nobody looked."""
+`early_words`: output words of 256 that were written before the doorbell rang, or -1 if they were not inspected."""
 _DISCARDED = 8
 """First calls of a cell, which warm up."""
 _LONG_HOLD_US = 200.0
@@ -99,7 +99,7 @@ def _columns(rows: Sequence[Sequence[float]]) -> dict[str, list[float]]:
 
 
 def hold_alarm(rows: Sequence[Sequence[float]], column: str = "latency_us") -> bool | None:
-    """Whether held calls are faster than others by over max(3 us, 3 %); None with fewer than eight of either."""
+    """Return true if held calls are faster than others by more than max(3 us, 3 %); None below eight of either kind."""
     hold, probe, latency = (COLUMNS.index(name) for name in ("hold_us", "probe_us", column))
     at_once = [row[latency] for row in rows if not row[hold]]
     held = [row[latency] for row in rows if row[hold] >= _LONG_HOLD_US and row[probe] < 0]

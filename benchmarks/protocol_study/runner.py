@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class RunnerPlan:
-    """What the judge tells a runner, as JSON."""
+    """Configuration of one runner process; the judge sends it as JSON."""
 
     adversary: str
     bell: int
