@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import cast
 
-from harness.agents.governor import Purse, over
+from harness.agents.desk import Desk
+from harness.agents.governor import Governor, Purse, over
+from harness.agents.meter import Meter
+from harness.agents.session import Alive, Answer, Tools
 from harness.git.repo import Repo
 from harness.ledger.accounts import (
     Account,
@@ -87,6 +91,19 @@ def test_limits_name_what_is_used_up() -> None:
     assert over(Budget(minutes=2), spent, "x") == "2 minutes x are used up"
     assert over(Budget(tokens=100), spent, "x") == "100 tokens x are used up"
     assert over(Budget(usd=6, turns=11, minutes=3, evaluations=4), spent, "x") is None
+
+
+def test_a_session_ends_at_the_second_reward_hack(site: Site) -> None:
+    tools = cast("Tools", None)  # no tool is used here
+    desk = Desk(tools, lessons=tuple, axes={}, hide=str, profiled=lambda: Answer(""), spend=lambda _: None)
+    with Repo(site.workspace) as repo:
+        purse = Purse(site.workspace, repo, Config())
+        meter = Meter(site.workspace, account("a", ended=False), {})
+        governor = Governor(Config(), "w01", meter, purse, desk)
+        desk.hacks = 1
+        assert governor.astray(Alive()) is None
+        desk.hacks = 2
+        assert governor.astray(Alive()) == "2 verdicts of REWARD_HACK"
 
 
 def test_costs_are_shown_by_worker_and_problem(site: Site) -> None:

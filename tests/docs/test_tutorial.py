@@ -1,4 +1,4 @@
-"""The tutorial, command by command, as a newcomer types it: with the stub judge here, with the real one when slow."""
+"""The tutorial, command by command, as a newcomer types it: with the stub judge and with the real one."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def type_everything(directory: Path, extra: dict[str, str]) -> int:
     return typed
 
 
+@pytest.mark.slow
 def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     stub = shlex.join([sys.executable, str(STUB)])

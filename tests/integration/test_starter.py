@@ -192,7 +192,7 @@ def test_what_may_be_tuned_is_a_search_of_8_to_48_that_holds_the_default() -> No
         assert spec.notes
 
 
-@pytest.mark.parametrize("variant", ["default", "tuned", "plain"])
+@pytest.mark.parametrize("variant", ["default", pytest.param("tuned", marks=pytest.mark.slow), "plain"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_agrees_with_the_reference(name: str, variant: str, tmp_path: Path) -> None:
     problem = problem_named(name)
@@ -217,7 +217,7 @@ def test_a_solution_agrees_with_the_reference(name: str, variant: str, tmp_path:
 def test_bounds_are_those_of_a_memory_bound_kernel(name: str) -> None:
     problem = problem_named(name)
     machine = hardware("h200")
-    for workload in problem.workloads:
+    for workload in (problem.workloads[0], problem.workloads[-1]):
         found = bounds(problem, workload, machine)
         assert found.bytes == total_bytes(problem, workload)
         assert found.limited_by == "memory"

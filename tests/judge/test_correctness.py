@@ -81,6 +81,11 @@ def test_what_is_not_finite_or_not_written_fails_however_little_it_is() -> None:
         assert found.max_abs_error == math.inf
 
 
+def test_nan_counts_as_a_mismatch() -> None:
+    actual = torch.tensor([1.0, 1.0, math.nan, 1.0])
+    assert compare(torch.ones(4), actual, Tolerance()).matched == 0.75
+
+
 def test_poison_shows_in_every_float_dtype() -> None:
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         expected = torch.randn(64).to(dtype)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 
-from harness.judge.memory import OutputPool
+import torch
+
+from harness.judge.layout import Field, Layout
+from harness.judge.memory import OutputPool, Region, poison_outputs, read_outputs
 
 
 def test_what_a_runner_wrote_reaches_no_other() -> None:
@@ -33,3 +36,15 @@ def test_large_outputs_get_regions_of_their_own_and_the_usual_ones_come_back() -
     assert [pool.lend().bytes for _ in range(4)] == [10 * mmap.PAGESIZE] * 4, "more than are kept, and none too small"
     assert pool.resize(1)
     assert pool.bytes == mmap.PAGESIZE
+
+
+def test_unwritten_outputs_are_nan_or_a_pattern() -> None:
+    fields = (Field("y", "float32", (4,), 0, 16, None), Field("index", "int32", (4,), 64, 16, None))
+    region = Region(2 * mmap.PAGESIZE, sealed=False)
+    layout = Layout((), fields, 0, mmap.PAGESIZE, ())
+    poison_outputs(region, layout, [0, 1], native=None)
+    for slot in (0, 1):
+        outputs = read_outputs(region, layout, slot)
+        assert outputs["y"].isnan().all()
+        assert bytes(outputs["index"].view(torch.uint8).tolist()) == b"\xa5" * 16, "-1 is a plausible index"
+    region.close()

@@ -303,6 +303,7 @@ FIRST = "00000000-0000-0000-0000-000000000001"
         ),
         (5, ("workloads", 1, "reason"), None, "workload 00000000-0000-0000-0000-000000000002: the verdict"),
         (2, ("cites",), 7, "cites an entry that does not stand before it"),
+        (2, ("cites",), 2, "cites an entry that does not stand before it"),
         (3, ("cites",), 1, "cites seq 1, which is of another kind"),
         (7, ("cites",), 5, "cites seq 5, which did not pass"),
         (7, ("cites",), 2, "cites seq 2 of another candidate"),
