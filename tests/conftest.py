@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -25,6 +26,13 @@ settings.load_profile("harness")
 @pytest.fixture(scope="session", autouse=True)
 def _kept_directories(tmp_path_factory: pytest.TempPathFactory) -> None:
     keep_below(tmp_path_factory.mktemp("kept"))
+
+
+@pytest.fixture(scope="session")
+def judge_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of judges that all test processes share: the judge's own library is compiled once."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "kernel-harness"
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("architecture")  # in one process: each source is parsed once
+
 PACKAGE = Path(__file__).parent.parent / "harness"
 # Which packages a package may import, besides itself. Every other import between packages is an error.
 _BASE = {"model", "formats", "workspace"}
@@ -58,11 +60,15 @@ def package_of(path: Path) -> str:
 
 
 @cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """The nodes of a source's syntax tree."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
+@cache
 def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
     """The import statements of a file, wherever in the file they are."""
-    return tuple(
-        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)
-    )
+    return tuple(node for node in nodes(path.read_text()) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -137,7 +143,7 @@ UNBOUNDED = {
 def parsing_calls(source: str) -> set[str]:
     """Names such as `json.loads` that a source refers to, also where they are imported from their module."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             found |= {f"{node.value.id}.{node.attr}"} if node.attr in PARSING.get(node.value.id, ()) else set()
         elif isinstance(node, ast.ImportFrom) and node.module in PARSING:
@@ -215,17 +221,17 @@ _MAY_SPELL = {
 
 def spelled_paths(source: str) -> list[str]:
     """The string constants of a module, besides docstrings, that spell a path or branch of the repository."""
-    tree = ast.parse(source)
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    tree = nodes(source)
+    documentation = {id(node.value) for node in tree if isinstance(node, ast.Expr)}
     joined = {
         id(side)
-        for node in ast.walk(tree)
+        for node in tree
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
         for side in (node.left, node.right)
     }
     return [
         node.value
-        for node in ast.walk(tree)
+        for node in tree
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation
         if _SPELLED.search(node.value) or (id(node) in joined and node.value in _DIRECTORIES)
     ]
@@ -250,7 +256,7 @@ def class_names(paths: Iterable[Path]) -> dict[str, list[str]]:
     """Class name without leading underscores -> the modules that define such a class."""
     found: dict[str, list[str]] = {}
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path.read_text()):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name.lstrip("_"), []).append(f"{path.name}: {node.name}")
     return found

@@ -21,19 +21,20 @@ from tests.site import STUB
 def _harness(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
-        **more,
         "HARNESS_LOCK_DIR": str(tmp_path / "locks"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "HOME": str(tmp_path),
+        **more,
     }
     return call_harness(*arguments, cwd=tmp_path, environment=environment)
 
 
 @pytest.mark.xdist_group("judge")
-def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path) -> None:
+def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path, judge_cache: Path) -> None:
     problem = write_problem(tmp_path)
     solution = write_cpp(problem / "solutions" / "cpu")
-    done = _harness(tmp_path, "evaluate", str(solution), "--against", "eager", "--half-width", "0.5")
+    arguments = ("evaluate", str(solution), "--against", "eager", "--half-width", "0.5")
+    done = _harness(tmp_path, *arguments, XDG_CACHE_HOME=str(judge_cache.parent))
     assert done.returncode == 0, done.stderr
     heads, _, row, *_, last = done.stdout.strip().splitlines()
     assert heads.split()[:2] == ["workload", "verdict"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,8 +179,8 @@ NUMBERS = st.floats(-1e4, 1e4, width=32) | st.sampled_from([math.nan, math.inf, 
 
 
 @pytest.fixture(scope="module")
-def one_pass(tmp_path_factory: pytest.TempPathFactory) -> Summed:
-    native = load_native(tmp_path_factory.mktemp("native"))
+def one_pass(judge_cache: Path) -> Summed:
+    native = load_native(judge_cache)
     assert native is not None
     return native.summed
 

@@ -12,6 +12,8 @@ from harness.sol.cpu import CACHE_MARGIN, measured_cpu
 from harness.sol.hardware import Hardware
 from harness.sol.targets import hardware
 
+pytestmark = pytest.mark.xdist_group("measured")
+
 MEASURED = {
     "read_gbs": 14.0, "copy_gbs": 13.0, "stream_gbs": 22.0, "cached_read_gbs": 60.0, "cached_copy_gbs": 80.0,
     "float32_gflops": 200.0, "float64_gflops": 100.0,
