@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import Summary, WorkloadResult
@@ -29,23 +30,51 @@ _STOPPED_QUANTILE = 0.98
 """Upper quantile of the 96 % interval that covers 95 % under adaptive stopping (see above)."""
 
 
-def stopped_interval(log_ratios: Sequence[float]) -> tuple[float, float]:
+@dataclass(frozen=True)
+class SetupError:
+    """Standard errors of a workload's mean log ratio that do not show between blocks, which all have the same setup."""
+
+    placement: float = 0.0
+    """From the finite number of placements in memory; drawn for each workload."""
+    process: float = 0.0
+    """From the processes of both sides, which all workloads of an evaluation share."""
+
+    @classmethod
+    def of(cls, workload: WorkloadResult) -> SetupError:
+        """As recorded; 0 where a result has none."""
+        return cls(workload.placement_error or 0.0, workload.process_error or 0.0)
+
+
+NO_SETUP_ERROR = SetupError()
+
+
+def stopped_interval(log_ratios: Sequence[float], setup: SetupError = NO_SETUP_ERROR) -> tuple[float, float]:
     """Mean and half-width, on the log scale, of an interval that covers 95 % although timing stopped adaptively.
+
+    Args:
+        log_ratios: ln(baseline / candidate) of each kept block.
+        setup: errors that do not show between blocks, and are independent of the blocks' own.
 
     Raises:
         ValueError: fewer than two blocks.
     """
     mean, error = _mean_and_error(log_ratios)
-    return mean, _quantile(len(log_ratios) - 1, _STOPPED_QUANTILE) * error
+    return mean, _quantile(len(log_ratios) - 1, _STOPPED_QUANTILE) * math.hypot(error, setup.placement, setup.process)
 
 
-def workload_interval(log_ratios: Sequence[float]) -> tuple[float, tuple[float, float]]:
+def workload_interval(
+    log_ratios: Sequence[float], setup: SetupError = NO_SETUP_ERROR
+) -> tuple[float, tuple[float, float]]:
     """Speed-up and its 95 % interval, from the log ratios ln(baseline / candidate) of the blocks that were kept.
+
+    Args:
+        log_ratios: as of `stopped_interval`.
+        setup: as of `stopped_interval`.
 
     Raises:
         ValueError: fewer than two blocks.
     """
-    mean, half = stopped_interval(log_ratios)
+    mean, half = stopped_interval(log_ratios, setup)
     return math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
 
 
@@ -83,16 +112,25 @@ def summarise(workloads: Sequence[WorkloadResult]) -> Summary:
     scores = [workload.score for workload in workloads if workload.score is not None]
     mean_score = math.fsum(scores) / len(scores) if scores else None
     if all(len(workload.log_ratios) > 1 for workload in workloads):
-        speedup, interval = summary_interval([workload.log_ratios for workload in workloads])
+        speedup, interval = summary_interval(
+            [workload.log_ratios for workload in workloads], [SetupError.of(workload) for workload in workloads]
+        )
         return summary.model_copy(update={"speedup": speedup, "speedup_ci95": interval, "score": mean_score})
     speedup = geometric_mean(workload.speedup for workload in workloads if workload.speedup is not None)
     return summary.model_copy(update={"speedup": speedup, "score": mean_score})
 
 
-def summary_interval(workloads: Sequence[Sequence[float]]) -> tuple[float, tuple[float, float]]:
-    """Geometric mean of the workloads' speed-ups and its 95 % interval, from each workload's block log ratios.
+def summary_interval(
+    workloads: Sequence[Sequence[float]], setups: Sequence[SetupError] | None = None
+) -> tuple[float, tuple[float, float]]:
+    """Geometric mean of the workloads' speed-ups and its 95 % interval.
 
-    The mean of independent means has the variance sum(e_i^2) / m^2; its degrees of freedom are Welch's and
+    Args:
+        workloads: the block log ratios of each workload.
+        setups: of each workload, errors as of `stopped_interval`; None for none.
+
+    The error of the processes is the same for all workloads, so that it does not become smaller with their number. For
+    the rest: the mean of independent means has the variance sum(e_i^2) / m^2; its degrees of freedom are Welch's and
     Satterthwaite's (Welch 1947, Biometrika 34:28), (sum e_i^2)^2 / sum(e_i^4 / (n_i - 1)).
 
     Raises:
@@ -102,16 +140,18 @@ def summary_interval(workloads: Sequence[Sequence[float]]) -> tuple[float, tuple
         raise ValueError("no workloads to summarise")
     parts = [_mean_and_error(log_ratios) for log_ratios in workloads]
     mean = math.fsum(part[0] for part in parts) / len(parts)
-    variances = [error * error for _, error in parts]
-    total = math.fsum(variances)
+    setups = setups if setups is not None else [NO_SETUP_ERROR] * len(parts)
+    variances = [error**2 + setup.placement**2 for (_, error), setup in zip(parts, setups, strict=True)]
+    total, common = math.fsum(variances), math.fsum(setup.process for setup in setups) / len(parts)
     if total == 0.0:
-        return math.exp(mean), (math.exp(mean), math.exp(mean))
+        half = _quantile(math.inf, _STOPPED_QUANTILE) * common
+        return math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
     # Shares of the total, so that tiny variances do not underflow when squared.
     freedom = 1.0 / math.fsum(
         (variance / total) ** 2 / (len(log_ratios) - 1)
         for variance, log_ratios in zip(variances, workloads, strict=True)
     )
-    half = _quantile(freedom, _STOPPED_QUANTILE) * math.sqrt(total) / len(parts)
+    half = _quantile(freedom, _STOPPED_QUANTILE) * math.hypot(math.sqrt(total) / len(parts), common)
     return math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
 
 

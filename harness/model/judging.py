@@ -43,9 +43,13 @@ class WorkloadResult(_Frozen):
     speedup_ci95: tuple[float, float] | None = None
     log_ratios: tuple[float, ...] = ()
     """Per kept block, ln(baseline / candidate): the interval can be derived again from these."""
+    placement_error: float | None = Field(default=None, ge=0)
+    """Standard error of their mean that comes from the finite number of placements in memory; part of the interval."""
+    process_error: float | None = Field(default=None, ge=0)
+    """Standard error of their mean that comes from both sides' processes, which all workloads share."""
     claimed_us: float | None = None
     subtracted_us: float | None = None
-    """Handshake taken off each batch, divided by its calls."""
+    """What was subtracted from a call: the clock's own overhead, or a batch's handshake divided by its calls."""
     sol_us: float | None = None
     floor_us: float | None = None
     score: float | None = None

@@ -291,6 +291,7 @@ FIRST = "00000000-0000-0000-0000-000000000001"
         (2, ("workloads", 1, "uuid"), FIRST, f"workload {FIRST} stands twice"),
         (2, ("summary", "speedup"), 2.0, "summary.speedup is not the geometric mean of the workloads'"),
         (2, ("summary", "speedup_ci95", 1), 2.0, "summary.speedup_ci95 does not follow from log_ratios"),
+        (2, ("workloads", 0, "process_error"), 0.5, f"workload {FIRST}: speedup_ci95 does not follow from log_ratios"),
         (2, ("summary", "score"), 0.9, "summary.score is not the mean of the workloads'"),
         (2, ("summary", "of"), 3, "summary counts"),
         (5, ("summary", "passed"), 2, "summary counts"),

@@ -16,6 +16,7 @@ from scipy.special import stdtrit
 from harness.model.interval import (
     FIRST_BLOCKS,
     MAX_BLOCKS,
+    SetupError,
     blocks_needed,
     stopped_interval,
     summarise,
@@ -138,6 +139,37 @@ def test_equal_blocks_have_an_interval_of_no_width() -> None:
 def test_one_workload_summarises_to_its_own_interval() -> None:
     ratios = [0.1, 0.2, 0.15, 0.3]
     assert summary_interval([ratios])[1] == pytest.approx(workload_interval(ratios)[1])
+
+
+def test_errors_of_the_setup_keep_the_coverage() -> None:
+    """What is drawn once for an evaluation, or once for a workload of it, moves all blocks together."""
+    rng = np.random.default_rng(7)
+    setup, runs = SetupError(placement=0.004, process=0.006), 1000
+    alone = together = 0
+    for _ in range(runs):
+        process = rng.normal(0, setup.process)
+        workloads = [
+            (0.3 + process + rng.normal(0, setup.placement) + 0.01 * rng.normal(0, 1, FIRST_BLOCKS)).tolist()
+            for _ in range(5)
+        ]
+        _, (low, high) = workload_interval(workloads[0], setup)
+        alone += low <= math.exp(0.3) <= high
+        _, (low, high) = summary_interval(workloads, [setup] * 5)
+        together += low <= math.exp(0.3) <= high
+    assert 0.94 <= alone / runs <= 0.99
+    assert 0.94 <= together / runs <= 0.99
+
+
+def test_the_processes_error_does_not_shrink_with_the_number_of_workloads() -> None:
+    ratios = [0.5] * FIRST_BLOCKS
+    for count in (1, 20):
+        _, (low, high) = summary_interval([ratios] * count, [SetupError(process=0.01)] * count)
+        assert 0.018 < math.log(high / low) / 2 < 0.022
+
+
+def test_one_workload_with_errors_of_its_setup_summarises_to_its_own_interval() -> None:
+    ratios, setup = [0.1, 0.2, 0.15, 0.3], SetupError(placement=0.02, process=0.03)
+    assert summary_interval([ratios], [setup])[1] == pytest.approx(workload_interval(ratios, setup)[1])
 
 
 def test_one_value_is_no_interval() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from harness.model.entry import Entry
-from harness.model.interval import FIRST_BLOCKS, summarise, workload_interval
+from harness.model.interval import FIRST_BLOCKS, SetupError, summarise, workload_interval
 from harness.model.judging import Summary, WorkloadResult
 from harness.model.verdict import EntryKind, Verdict, least_possible_us
 
@@ -61,7 +61,7 @@ def _possibility_faults(workload: WorkloadResult) -> Iterator[Fault]:
 
 def _speedup_faults(workload: WorkloadResult) -> Iterator[Fault]:
     if len(workload.log_ratios) > 1:
-        speedup, interval = workload_interval(workload.log_ratios)
+        speedup, interval = workload_interval(workload.log_ratios, SetupError.of(workload))
         if not _same(workload.speedup, speedup):
             yield "speedup is not exp(mean of log_ratios)", speedup, workload.speedup
         if not _same_interval(workload.speedup_ci95, interval):
