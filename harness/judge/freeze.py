@@ -297,6 +297,11 @@ class Herd:
             for thread in os.listdir(f"/proc/{pid}/task"):
                 os.sched_setaffinity(int(thread), processors)
 
+    def pin_main_thread(self, processors: frozenset[int]) -> None:
+        """Keep the runner's main thread, and what it starts from now on, on these processors."""
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(self.runner, processors)
+
     def descriptors(self) -> tuple[ctypes.Array[Process], int]:
         """What the native exchange works on: the processes (pid 1 of the sandbox first), its /proc or -1."""
         known = sorted(self._processes.values(), key=lambda process: process.pid != self.first)

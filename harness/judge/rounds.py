@@ -17,7 +17,8 @@ from typing import Protocol
 import torch
 
 from harness.judge.clock import calls_for, per_call_ns
-from harness.judge.devices.interface import Memory, T
+from harness.judge.devices.interface import Calibration, Memory, T
+from harness.judge.placement_error import placement_error
 from harness.judge.reference import Value
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
@@ -121,6 +122,8 @@ class TimedBlocks:
     """Of the candidate, in all timed batches."""
     checked: int
     """Of these, checked in full."""
+    placement_error: float | None
+    """See `WorkloadResult`; None where calls are not timed one by one."""
 
 
 @dataclass
@@ -226,6 +229,8 @@ class Rounds:
 
     def _match(self) -> Match:
         """How many calls the batches of both sides have."""
+        self._visit_memory(self.baseline, SLOWER_THAN_BASELINE)
+        self._visit_memory(self.candidate, 1.0)
         self._alone()
         theirs = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
         calls = self._calls(self.candidate, self._alone_ns, 1.0)
@@ -236,6 +241,15 @@ class Rounds:
             Entrant(self.candidate, calls, self._patience(calls)),
             self.memory,
         )
+
+    def _visit_memory(self, side: Side, patience: float) -> None:
+        """Make a call at every place where a side will be timed: what it keeps by address is made now, untimed."""
+        while left := side.device.untried(side.runner):
+            calls = min(left, self.memory.capacity)
+            self._fill(calls)
+            side.batch(self.memory, range(calls), self._patience(calls) * patience)
+            if side is self.candidate:
+                self._check(range(calls))
 
     def _calls(self, side: Side, alone_ns: float, patience: float) -> int:
         """How many calls a side's batches have; it has made as many once, so that no timed batch meets new memory."""
@@ -274,11 +288,17 @@ class Rounds:
             if time.monotonic() > end and len(blocks) >= FIRST_BLOCKS:
                 break
         self._some_stress()
+        self.candidate.device.conclude(self.candidate.runner)
         counted = kept(blocks, FIRST_BLOCKS)
         self._compare_alone(counted)
         calls = match.candidate.calls
         return TimedBlocks(
-            tuple(counted), len(blocks) - len(counted), calls, 2 * calls * len(blocks), self.timed_checks
+            blocks=tuple(counted),
+            discarded=len(blocks) - len(counted),
+            batch_calls=calls,
+            calls=2 * calls * len(blocks),
+            checked=self.timed_checks,
+            placement_error=_placement_error(counted, self.candidate.device.calibration),
         )
 
     def _some_stress(self) -> None:
@@ -327,9 +347,9 @@ class Rounds:
         """A call alone and a call among many must cost the same.
 
         To within what waking a runner explains: the handshake, and what the baseline's calls cost more alone than among
-        many, whose code and data are as cold then as the candidate's. A sealed candidate's calls are made by ours.
+        many, whose code and data are as cold then as the candidate's. Not needed where calls are timed one by one.
         """
-        if self.candidate.plans:
+        if self.candidate.device.calibration.separate_calls:
             return
         together, theirs = (
             geometric_mean(times)
@@ -346,6 +366,12 @@ class Rounds:
             f"a call alone takes {self._alone_ns / 1e3:.1f} us, a call in a batch {together / 1e3:.1f} us: "
             "calls are not made one by one",
         )
+
+
+def _placement_error(blocks: Sequence[Block], calibration: Calibration) -> float | None:
+    if not calibration.separate_calls:
+        return None
+    return placement_error([[batch for block in blocks for batch in block.readings[side]] for side in (0, 1)])
 
 
 class BaselineFailed(Exception):  # noqa: N818 - the problem's fault, not the candidate's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,12 +41,17 @@ class Side:
         """Tell the runner a workload's slots.
 
         Raises:
-            RunnerFailed: it crashed or did not answer.
+            RunnerFailed: it crashed or did not answer, or the device's memory does not suffice.
         """
-        message = layout.message(slots, variant)
+        placed, descriptors = self.device.place(self.runner, layout, slots)
+        message = {**layout.message(slots, variant), **placed}
         if workload.uuid in self.plans:
             message["plan"] = self.plans[workload.uuid].as_json()
-        self.runner.ask(message, wire.Code.READY, _LOAD_S)
+        try:
+            self.runner.ask(message, wire.Code.READY, _LOAD_S, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def batch(self, memory: Memory, slots: range | list[int], within_s: float) -> Batch:
         """One timed batch; see `Device.batch`."""
@@ -141,6 +147,6 @@ def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Si
     Raises:
         RunnerFailed: loading it crashed, raised or took too long.
     """
-    words, descriptors = device.grant(runner, veiled=staged.sealed)
+    words, descriptors = device.grant(runner, sealed=staged.sealed)
     runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _LOAD_S, descriptors)
     return Side(device, runner, trusted, staged.first_call_s, staged.plans)

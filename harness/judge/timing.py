@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.judge.clock import disturbed, per_call_ns
-from harness.judge.devices.interface import Batch, Device, Memory
+from harness.judge.devices.interface import Batch, Device, Memory, Reading
 from harness.judge.sides import Side
 from harness.model.geometric_mean import geometric_mean
 from harness.model.verdict import Trust
@@ -33,6 +33,8 @@ class Block:
     disturbed_share: float
     """Of its most disturbed batch."""
     spoiled: bool
+    readings: tuple[tuple[tuple[Reading, ...], ...], ...] = ()
+    """Of baseline and candidate, the calls of each batch where they are timed one by one."""
 
     @property
     def log_ratio(self) -> float:
@@ -96,6 +98,7 @@ def block(match: Match, fill: Callable[[int], None], check: Callable[[Match], No
         claimed_ns=sum(batch.claimed_ns for batch in seen[1]) / (2 * match.candidate.calls),
         disturbed_share=max(batch.disturbed_ns / batch.ns for batch in both),
         spoiled=any(disturbed(batch) for batch in both),
+        readings=tuple(tuple(batch.readings for batch in batches) for batches in seen),
     )
 
 

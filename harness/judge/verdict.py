@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
 from harness.judge.devices.interface import Device
 from harness.judge.rounds import Tally, TimedBlocks
 from harness.model.geometric_mean import geometric_mean
-from harness.model.interval import workload_interval
+from harness.model.interval import SetupError, workload_interval
 from harness.model.judging import Variant, WorkloadResult
 from harness.model.problem import Workload
 from harness.model.verdict import Trust, Verdict, least_possible_us
@@ -38,15 +39,22 @@ def _with_errors(result: WorkloadResult, tally: Tally) -> WorkloadResult:
 def timed(workload: Workload, found: TimedBlocks, tally: Tally, variant: Variant, device: Device) -> WorkloadResult:
     """A workload that passed, with its numbers; bound and score are added by `with_bounds`."""
     ratios = tuple(block.log_ratio for block in found.blocks)
-    speedup, interval = workload_interval(ratios)
+    latency_ns, baseline_ns = (
+        geometric_mean(times)
+        for times in ([one.candidate_ns for one in found.blocks], [one.baseline_ns for one in found.blocks])
+    )
+    process_error = math.hypot(device.process_error(latency_ns), device.process_error(baseline_ns))
+    speedup, interval = workload_interval(ratios, SetupError(found.placement_error or 0.0, process_error))
     result = WorkloadResult(
         uuid=workload.uuid,
         verdict=Verdict.PASSED,
-        latency_us=geometric_mean(block.candidate_ns for block in found.blocks) / 1e3,
-        baseline_us=geometric_mean(block.baseline_ns for block in found.blocks) / 1e3,
+        latency_us=latency_ns / 1e3,
+        baseline_us=baseline_ns / 1e3,
         speedup=speedup,
         speedup_ci95=interval,
         log_ratios=ratios,
+        placement_error=found.placement_error,
+        process_error=process_error or None,
         claimed_us=statistics.fmean(block.claimed_ns for block in found.blocks) / 1e3,
         subtracted_us=(device.calibration.handshake_ns / found.batch_calls + device.calibration.around_ns) / 1e3,
         checked=found.checked,

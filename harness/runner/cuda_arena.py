@@ -1,8 +1,7 @@
-"""The device memory a runner works on: revealed when a batch begins, taken away when it has ended.
+"""The device memory a runner works on: one workload's inputs and outputs at several placements.
 
-Addresses are reserved once and tensors made on them once; what lies behind changes with every batch. Before its batch a
-set is in memory that this process has never been able to map. A slot is a call's inputs, then its outputs. Python
-scalars come in a small file of shared host memory.
+A placement is physical memory of its own: a call's inputs, then its outputs. The judge writes the inputs of the next
+call to one of them, and only those of that call. Python scalars come in a small file of shared host memory.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 import torch
 
 from .arena import SCALAR_FORMATS, ArenaField
-from .device_memory import Physical, Window, bytes_tensor, granularity
+from .device_memory import Physical, Window, bytes_tensor
 from .driver import Driver
 
 
 class CudaArena:
-    """A window of device addresses, and the scalars."""
+    """Reserved device addresses, the placements mapped there, and the scalars."""
 
     def __init__(self, descriptors: Sequence[int], message: dict[str, Any]) -> None:
         """Reserve the window and map the scalars; nothing of the judge's memory is seen yet."""
@@ -29,7 +28,6 @@ class CudaArena:
         os.close(descriptors[0])
         torch.zeros(1, device="cuda")
         self.driver = Driver()
-        self._unit = granularity(self.driver)
         self._window, self.all = window(self.driver, message["window_bytes"])
 
     @property
@@ -44,22 +42,20 @@ class CudaArena:
             inputs=tuple(ArenaField.of(field) for field in message["inputs"]),
             outputs=tuple(ArenaField.of(field) for field in message["outputs"]),
             input_stride=message["input_stride"],
-            stride=message["input_stride"] + message["output_stride"],
+            stride=message["placement_bytes"],
             slots=message["slots"],
             axes=tuple(message["axes"]),
             variant=message["variant"],
             plan=message.get("plan", {}),
         )
 
-    def show(self, descriptor: int, size: int) -> None:
-        """Put a batch's memory behind the window."""
-        memory = Physical.receive(self.driver, descriptor, -(-size // self._unit) * self._unit)
-        self._window.show(memory)
-        memory.close()  # the mapping keeps it
-
-    def hide(self) -> None:
-        """Take it away: what the judge does with it next is none of ours."""
+    def map(self, descriptors: Sequence[int], size: int) -> None:
+        """Map a workload's placements, of `size` bytes each, in place of those of the workload before."""
         self._window.hide()
+        for number, descriptor in enumerate(descriptors):
+            memory = Physical.receive(self.driver, descriptor, size)
+            self._window.show(memory, number * size)
+            memory.close()  # the mapping keeps it
 
 
 def window(driver: Driver, size: int) -> tuple[Window, torch.Tensor]:
@@ -85,7 +81,9 @@ class CudaWorkload:
     outputs: tuple[ArenaField, ...]
     input_stride: int
     stride: int
+    """Bytes from placement to placement."""
     slots: int
+    """Placements."""
     axes: tuple[int, ...]
     variant: str
     plan: dict[str, Any]

@@ -1,6 +1,6 @@
-"""How the calls of a batch are made on a CUDA device, by who is asked for them.
+"""How a call is made on a CUDA device, by who is asked for it.
 
-Bounded: one after the other, then wait for the device; what the runner's own clock says is recorded and times nothing.
+Bounded: call, then wait for the device; what the runner's own clock says is recorded and times nothing.
 Timed: trusted code (a problem's reference or its baseline) with the device's events around each call, as the trusted
 launcher has them around a sealed one: both sides of a ratio are on the same clock.
 """
@@ -8,7 +8,7 @@ launcher has them around a sealed one: both sides of a ratio are on the same clo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,8 +26,8 @@ _TRIES = 3
 class Calls(Protocol):
     """The calls of one workload."""
 
-    def run(self, identity: int, slots: Sequence[int]) -> int:
-        """Make one call on each slot, in order, until the device has finished; nanoseconds by this process' clock."""
+    def run(self, placement: int) -> int:
+        """Make one call and wait until the device has finished; nanoseconds by this process' clock."""
 
 
 class Bounded:
@@ -36,13 +36,10 @@ class Bounded:
     def __init__(self, call: Callable[[int], None]) -> None:
         self._call = call
 
-    def run(self, identity: int, slots: Sequence[int]) -> int:
+    def run(self, placement: int) -> int:
         """See `Calls`."""
-        del identity
-        call = self._call
         begin = time.perf_counter_ns()
-        for slot in slots:
-            call(slot)
+        self._call(placement)
         torch.cuda.synchronize()
         return time.perf_counter_ns() - begin
 
@@ -55,12 +52,11 @@ class Timed:
         self._compute, self._deliver = halves
         self._held = True
 
-    def run(self, identity: int, slots: Sequence[int]) -> int:
-        """See `Calls`; the events' readings, nothing subtracted."""
-        del identity
-        pairs = [self._one(slot) for slot in slots]
+    def run(self, placement: int) -> int:
+        """See `Calls`; the events' reading, nothing subtracted."""
+        start, stop = self._one(placement)
         torch.cuda.synchronize()
-        return int(sum(start.elapsed_time(stop) for start, stop in pairs) * 1e6)
+        return int(start.elapsed_time(stop) * 1e6)
 
     def _one(self, slot: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         """One call; the hold over before its last launch was there, the device waited for the host between events."""

@@ -1,8 +1,9 @@
-"""The runner's side of a CUDA device: memory shown for a batch, calls made, memory let go of."""
+"""The runner's side of a CUDA device: memory mapped for a workload, calls made one at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from . import known, sealed  # noqa: F401 - imported before there is anything to run
 from .cuda_arena import CudaArena
 from .cuda_calls import Bounded, Calls, Timed, load_trusted
+from .doorbell import Doorbell
 from .launcher import Trusted
 
 
@@ -18,19 +20,21 @@ class CudaLine:
     """One loaded solution on the device."""
 
     def __init__(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
-        self._arena = CudaArena(descriptors, message)
+        scalars, page = descriptors
+        self._arena = CudaArena((scalars,), message)
+        self._doorbell = Doorbell(page)
+        os.close(page)
+        self._pinged = torch.zeros(1, device="cuda")
         self._trusted: Trusted | None = None
         if message.get("timed") and message["language"] != "cuda":
             self._trusted = load_trusted(message["trusted"])
         self._calls: Calls | None = None
-        self._stride = 0
 
-    def prepare(self, solution: Any, message: dict[str, Any]) -> None:  # noqa: ANN401 - what a loader gave
-        """Get a workload's calls ready."""
+    def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
+        """Map a workload's placements and get its calls ready."""
         self._calls = None
-        workload = self._arena.workload(message)
-        self._stride = workload.stride
-        made = solution(workload)
+        self._arena.map(descriptors, message["placement_bytes"])
+        made = solution(self._arena.workload(message))
         if hasattr(made, "run"):
             self._calls = made
         elif self._trusted is not None:
@@ -38,15 +42,14 @@ class CudaLine:
         else:
             self._calls = Bounded(made)
 
-    def run(self, identity: int, slots: Sequence[int], descriptor: int) -> int:
-        """One batch in the memory of a descriptor; nanoseconds claimed."""
+    def serve(self) -> None:
+        """Make the calls of one batch, as the judge asks for them."""
         assert self._calls is not None  # noqa: S101 - the judge prepares first
-        self._arena.show(descriptor, (max(slots) + 1) * self._stride)
-        return self._calls.run(identity, slots)
+        self._doorbell.serve(self._calls.run, self._ping)
 
-    def let_go(self) -> None:
-        """Of the batch's memory."""
-        self._arena.hide()
+    def _ping(self) -> None:
+        self._pinged.zero_()
+        torch.cuda.synchronize()
 
 
 def warm() -> None:

@@ -1,4 +1,4 @@
-"""Device memory that crosses processes: made here or there, revealed as a descriptor, mapped at addresses fixed before.
+"""Device memory that crosses processes: allocated by the judge, exported as a descriptor, mapped by a runner.
 
 CUDA's virtual memory API. Physical memory is a handle; a process that holds its descriptor can map it; one that does
 not cannot read it, whatever code it runs. Addresses are reserved once, so that tensors on them stay valid from mapping
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .driver import Driver
@@ -97,8 +97,8 @@ class Window:
     driver: Driver
     address: int
     bytes: int
-    mapped: int = 0
-    """Bytes from the beginning that have memory behind them."""
+    mapped: list[tuple[int, int]] = field(default_factory=list)
+    """(offset, bytes) of each part that has memory behind it."""
 
     @classmethod
     def reserve(cls, driver: Driver, size: int) -> Window:
@@ -108,20 +108,20 @@ class Window:
         driver.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0), none, none)
         return cls(driver, address.value, size)
 
-    def show(self, memory: Physical, device: int = 0) -> None:
-        """Map memory at the beginning, readable and writable."""
-        base, length = ctypes.c_ulonglong(self.address), ctypes.c_size_t(memory.bytes)
+    def show(self, memory: Physical, offset: int = 0, device: int = 0) -> None:
+        """Map memory at an offset (a multiple of the granularity), readable and writable."""
+        base, length = ctypes.c_ulonglong(self.address + offset), ctypes.c_size_t(memory.bytes)
         none = ctypes.c_ulonglong(0)
         self.driver.call("cuMemMap", base, length, ctypes.c_size_t(0), ctypes.c_ulonglong(memory.handle), none)
         access = _Access(_Location(_ON_DEVICE, device), _READ_WRITE)
         self.driver.call("cuMemSetAccess", base, length, ctypes.byref(access), ctypes.c_size_t(1))
-        self.mapped = memory.bytes
+        self.mapped.append((offset, memory.bytes))
 
     def hide(self) -> None:
         """Take the memory away again; the addresses stay reserved."""
-        if self.mapped:
-            self.driver.call("cuMemUnmap", ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.mapped))
-            self.mapped = 0
+        while self.mapped:
+            offset, size = self.mapped.pop()
+            self.driver.call("cuMemUnmap", ctypes.c_ulonglong(self.address + offset), ctypes.c_size_t(size))
 
     def free(self) -> None:
         """Give back the addresses."""

@@ -148,10 +148,6 @@ class PreparedLaunch:
             _Dim3(*spec["grid"]), _Dim3(*spec["block"]), spec["shared_bytes"], stream, self._attributes, len(attributes)
         )
 
-    def change(self, position: int, value: int) -> None:
-        """Another value for a scalar argument of later launches."""
-        self._values[position].value = value
-
     def run(self) -> None:
         """Launch."""
         self._driver.call(

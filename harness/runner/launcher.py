@@ -1,8 +1,9 @@
 """The trusted launcher: makes every launch of a sealed solution and reads the device's events around each call.
 
-No host code of the candidate runs in this process. A call is, in stream order: its inputs are unveiled (until then
-device code finds only noise where later sets lie), workspaces are set, L2 is displaced, then event, the plan's
-launches, event. The queue is held back until it is full, so that the host's speed is not in any number.
+No host code of the candidate runs in this process. A call is, in stream order: workspaces are set, L2 is displaced by
+reading other memory, then event, the plan's launches, event. The inputs of the next call are written when this one has
+ended and its outputs are copied. The queue is held back until it is full, so that no number has the host's speed in
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -18,14 +18,10 @@ import torch
 from .device_memory import bytes_tensor
 from .driver import Driver, PreparedLaunch
 
-TRUSTED_KERNELS = ("veil", "fill", "hold", "known", "compare", "pieces")
-_IN_FLIGHT = 512
-"""Launches queued behind one hold; the driver blocks at 1,024."""
+TRUSTED_KERNELS = ("fill", "read", "hold", "known", "compare", "pieces")
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
-_GRID = 528
-_BUFFERS, _BUFFER_BYTES = 8, 1 << 30
-"""Unveiled inputs take turns in so many places: where one lies in memory and L2 is worth a percent or two of a call."""
+_GRID, _READ_GRID = 528, 1056
 _PIECE = 4096
 """Elements of a piece that are worth a block of their own."""
 _OWN_CYCLES = (2_000, 40_000)
@@ -33,14 +29,6 @@ _OWN_CYCLES = (2_000, 40_000)
 
 def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
     return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True)
-class Veil:
-    """The secret of one evaluation, and what numbers the set in each slot."""
-
-    key: int
-    first_set: int
 
 
 class Trusted:
@@ -51,11 +39,12 @@ class Trusted:
         module = driver.load(cubin)
         self._functions = {name: driver.function(module, name) for name in TRUSTED_KERNELS}
         l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-        self._displaced = torch.empty(_DISPLACE_FACTOR * l2_bytes, dtype=torch.uint8, device="cuda")
+        self._displaced = torch.zeros(_DISPLACE_FACTOR * l2_bytes // 16 * 16, dtype=torch.uint8, device="cuda")
         self._go = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._took = torch.zeros(1, dtype=torch.int64, device="cuda")
         self._ticket = 0
-        self.displace = self.fill(self._displaced.data_ptr(), self._displaced.numel(), 0x3F3F3F3F)
+        self.displace = self.read(self._displaced.data_ptr(), self._displaced.numel())
+        """Displaces everything else from L2, by reading: what is written would be written back in the next call."""
 
     def _prepare(
         self, name: str, grid: int, block: int, arguments: Sequence[tuple[str, float]], *, rows: int = 1
@@ -74,11 +63,10 @@ class Trusted:
         """A launch that fills memory with a 32-bit pattern; sizes are rounded up to words."""
         return self._prepare("fill", _GRID, 256, [("Q", address), ("Q", -(-size // 4)), ("I", pattern)])
 
-    def veil(self, source: int, target: int, size: int, veil: Veil, slot: int) -> PreparedLaunch:
-        """A launch that veils, or unveils, one set of `size` bytes (a multiple of 16)."""
-        number = veil.first_set + slot
-        secret = [("I", part & 0xFFFFFFFF) for part in (veil.key, veil.key >> 32, number, number >> 32)]
-        return self._prepare("veil", _GRID, 256, [("Q", source), ("Q", target), ("Q", size // 16), *secret])
+    def read(self, address: int, size: int) -> PreparedLaunch:
+        """A launch that reads memory (a multiple of 16 bytes)."""
+        arguments = [("Q", address), ("Q", size // 16), ("Q", self._took.data_ptr())]
+        return self._prepare("read", _READ_GRID, 256, arguments)
 
     def known(self, cycles: int) -> PreparedLaunch:
         """A launch that spins for so many cycles of the SM's clock."""
@@ -137,12 +125,6 @@ class Trusted:
         return statistics.median(found)
 
 
-def renumber(veil: PreparedLaunch, number: int) -> None:
-    """Let a prepared veil hide, or show, the set of another number (64 bits)."""
-    veil.change(5, number & 0xFFFFFFFF)
-    veil.change(6, number >> 32 & 0xFFFFFFFF)
-
-
 class Slots(Protocol):
     """What the launcher asks of a workload's layout."""
 
@@ -155,12 +137,8 @@ class Slots(Protocol):
         """In order."""
 
     @property
-    def input_stride(self) -> int:
-        """Bytes of a set's inputs, a multiple of 16."""
-
-    @property
     def slots(self) -> int:
-        """How many."""
+        """How many placements."""
 
 
 class Placed(Protocol):
@@ -176,7 +154,7 @@ class Placed(Protocol):
 
 
 class SealedWorkload:
-    """One workload of a sealed solution, ready to be called slot by slot."""
+    """One workload of a sealed solution, ready to be called at each placement."""
 
     def __init__(
         self,
@@ -185,7 +163,6 @@ class SealedWorkload:
         plan: Mapping[str, Any],
         layout: Slots,
         place: Callable[[int], tuple[int, int]],
-        veil: Veil,
     ) -> None:
         """Prepare every launch.
 
@@ -193,13 +170,10 @@ class SealedWorkload:
             trusted: the trusted kernels.
             functions: the solution's kernels by the name its plan uses.
             plan: `ResolvedPlan` as plain data.
-            layout: fields, bytes of a set's inputs, slots.
-            place: device addresses of a slot's veiled inputs and of its outputs.
-            veil: what the inputs are veiled with.
+            layout: fields and number of placements.
+            place: device addresses of a placement's inputs and of its outputs.
         """
         self._trusted = trusted
-        buffers = max(1, min(_BUFFERS, layout.slots, _BUFFER_BYTES // max(1, layout.input_stride)))
-        self._current = [torch.empty(layout.input_stride, dtype=torch.uint8, device="cuda") for _ in range(buffers)]
         spaces = plan["workspaces"]
         self._spaces = {
             name: torch.full((-(-size // 16) * 16,), 0xA5, dtype=torch.uint8, device="cuda")
@@ -211,13 +185,10 @@ class SealedWorkload:
             if init != "none"
         ]
         shared = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
-        self._unveil: list[PreparedLaunch] = []
         self._calls: list[list[PreparedLaunch]] = []
-        for slot in range(layout.slots):
-            source, outputs = place(slot)
-            current = self._current[slot % buffers].data_ptr()
-            self._unveil.append(trusted.veil(source, current, layout.input_stride, veil, slot))
-            addresses = shared | {f"input:{field.name}": current + field.offset for field in layout.inputs}
+        for placement in range(layout.slots):
+            inputs, outputs = place(placement)
+            addresses = shared | {f"input:{field.name}": inputs + field.offset for field in layout.inputs}
             addresses |= {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
             self._calls.append(
                 [
@@ -226,42 +197,27 @@ class SealedWorkload:
                 ]
             )
 
-    def run(self, slots: Sequence[int], first_set: int | None = None) -> list[float]:
-        """Call each slot, in order; microseconds each by the device's events, nothing subtracted.
-
-        `first_set` numbers the sets anew: what one batch showed of a slot's veil says nothing of the next batch's.
+    def run(self, placement: int) -> float:
+        """Make one call; microseconds by the device's events, nothing subtracted.
 
         Raises:
             CudaError: a launch failed; the context may be gone.
         """
-        per_call = 4 + len(self._before) + max((len(call) for call in self._calls), default=1)
-        step = max(1, _IN_FLIGHT // per_call)
-        readings: list[float] = []
-        if first_set is not None:
-            for slot in slots:
-                renumber(self._unveil[slot], first_set + slot)
-        for begin in range(0, len(slots), step):
-            readings += self._chunk(slots[begin : begin + step])
-        return readings
-
-    def _chunk(self, slots: Sequence[int]) -> list[float]:
-        events = [_pair() for _ in slots]
+        start, stop = _pair()
 
         def enqueue() -> None:
-            for slot, (start, stop) in zip(slots, events, strict=True):
-                self._unveil[slot].run()
-                for launch in self._before:
-                    launch.run()
-                self._trusted.displace.run()
-                start.record()
-                for launch in self._calls[slot]:
-                    launch.run()
-                stop.record()
+            for launch in self._before:
+                launch.run()
+            self._trusted.displace.run()
+            start.record()
+            for launch in self._calls[placement]:
+                launch.run()
+            stop.record()
 
         self._trusted.driver.call("cuCtxResetPersistingL2Cache")
         self._trusted.held(enqueue)
         torch.cuda.synchronize()
-        return [start.elapsed_time(stop) * 1e3 for start, stop in events]
+        return float(start.elapsed_time(stop)) * 1e3
 
 
 def _pattern(init: float | str) -> int:

@@ -29,6 +29,8 @@ _LOADERS = {
     "triton": "pytorch", "cute_dsl": "pytorch", "cuda": "sealed", "known": "known",
     "cuda_cpp": "extension",
 }  # fmt: skip
+_MOST_DESCRIPTORS = 64
+"""Of one message: the placements of a workload on a device."""
 _passed: dict[str, int] = {}
 
 
@@ -44,7 +46,7 @@ def failpoint(name: str) -> None:
 
 def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
     descriptors = array.array("i")
-    data, ancillary, _, _ = line.recvmsg(wire.LARGEST, socket.CMSG_SPACE(4 * descriptors.itemsize))
+    data, ancillary, _, _ = line.recvmsg(wire.LARGEST, socket.CMSG_SPACE(_MOST_DESCRIPTORS * descriptors.itemsize))
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
@@ -52,16 +54,13 @@ def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
 
 
 class DeviceLine(Protocol):
-    """A runner's side of a device whose memory is shown batch by batch."""
+    """A runner's side of a device whose calls are asked for one at a time."""
 
-    def prepare(self, solution: Any, message: dict[str, Any]) -> None:  # noqa: ANN401 - what a loader gave
-        """Get a workload's calls ready."""
+    def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
+        """Map a workload's placements and get its calls ready."""
 
-    def run(self, identity: int, slots: Sequence[int], descriptor: int) -> int:
-        """One batch in the memory of a descriptor; nanoseconds claimed."""
-
-    def let_go(self) -> None:
-        """Of that memory."""
+    def serve(self) -> None:
+        """Make the calls of one batch, as the judge asks for them."""
 
 
 class _Server:
@@ -83,10 +82,10 @@ class _Server:
         failpoint("runner.loaded")
         self.line.send(wire.pack_record(wire.Code.LOADED))
 
-    def prepare(self, message: dict[str, Any]) -> None:
+    def prepare(self, message: dict[str, Any], descriptors: list[int]) -> None:
         self.call = None
         if self.device is not None:
-            self.device.prepare(self.solution, message)
+            self.device.prepare(self.solution, message, descriptors)
         else:
             self.call = self.solution(ArenaWorkload.of(message, self.arena))
         gc.collect()
@@ -94,14 +93,12 @@ class _Server:
         failpoint("runner.ready")
         self.line.send(wire.pack_record(wire.Code.READY))
 
-    def batch(self, data: bytes, descriptors: list[int]) -> None:
+    def batch(self, data: bytes) -> None:
         identity, slots = wire.unpack_call(data)
         failpoint("runner.before_call")
         if self.device is not None:
-            claimed = self.device.run(identity, slots, descriptors[0])
-            self.line.send(wire.pack_record(wire.Code.DONE, call=identity, claimed_ns=claimed))
-            self.device.let_go()
-            self.line.send(wire.pack_record(wire.Code.IDLE, call=identity))
+            self.device.serve()
+            self.line.send(wire.pack_record(wire.Code.DONE, call=identity))
             return
         call = self.call
         begin = time.perf_counter_ns()
@@ -118,13 +115,13 @@ class _Server:
                 return
             try:
                 if data[:1] != b"{":
-                    self.batch(data, descriptors)
+                    self.batch(data)
                     continue
                 message = json.loads(data)
                 if message["op"] == "load":
                     self.load(message, descriptors)
                 else:
-                    self.prepare(message)
+                    self.prepare(message, descriptors)
             except wire.Mismatch as wrong:
                 self.line.send(wire.pack_record(wrong.code, detail=wrong.output))
             except BaseException:  # noqa: BLE001 - the border of the process: untrusted code may raise anything

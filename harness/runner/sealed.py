@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from .cuda_arena import CudaWorkload
 from .cuda_calls import load_trusted
-from .launcher import SealedWorkload, Veil
+from .launcher import SealedWorkload
 
 
 class SealedCalls:
@@ -20,9 +20,9 @@ class SealedCalls:
     def __init__(self, work: SealedWorkload) -> None:
         self._work = work
 
-    def run(self, identity: int, slots: Sequence[int]) -> int:
-        """Nanoseconds by the device's events, nothing subtracted. `identity` numbers the veiled sets."""
-        return int(sum(self._work.run(slots, identity)) * 1e3)
+    def run(self, placement: int) -> int:
+        """Nanoseconds by the device's events, nothing subtracted."""
+        return int(self._work.run(placement) * 1e3)
 
 
 def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
@@ -33,16 +33,15 @@ def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
     module = driver.load((stage / "kernel.cubin").read_bytes())
     symbols: dict[str, str] = json.loads((stage / "names.json").read_text())["symbols"]
     functions = {name: driver.function(module, symbol) for name, symbol in symbols.items()}
-    key: int = message["veil"]
 
     def prepare(workload: CudaWorkload) -> SealedCalls:
         base = workload.arena.address
 
-        def place(slot: int) -> tuple[int, int]:
-            begin = base + slot * workload.stride
+        def place(placement: int) -> tuple[int, int]:
+            begin = base + placement * workload.stride
             return begin, begin + workload.input_stride
 
-        work = SealedWorkload(trusted, functions, workload.plan, workload, place, Veil(key, 0))
+        work = SealedWorkload(trusted, functions, workload.plan, workload, place)
         torch.cuda.synchronize()
         return SealedCalls(work)
 

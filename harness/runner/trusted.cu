@@ -1,32 +1,20 @@
 // The trusted side's own kernels: they run between a candidate's calls and are never part of what is timed.
 
-// Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"): one block of four words.
-__device__ uint4 philox(uint4 counter, unsigned key0, unsigned key1) {
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
-        const unsigned low0 = counter.x * 0xD2511F53u, high0 = __umulhi(counter.x, 0xD2511F53u);
-        const unsigned low1 = counter.z * 0xCD9E8D57u, high1 = __umulhi(counter.z, 0xCD9E8D57u);
-        counter = make_uint4(high1 ^ counter.y ^ key0, low1, high0 ^ counter.w ^ key1, low0);
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
-    return counter;
-}
-
-// to = from XOR keystream: hides a set from device code that runs before its call, and shows it again. 16-byte words.
-extern "C" __global__ void veil(const uint4* from, uint4* to, unsigned long long words, unsigned key0, unsigned key1, unsigned set0, unsigned set1) {
-    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
-    for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < words; i += step) {
-        const uint4 stream = philox(make_uint4((unsigned)i, (unsigned)(i >> 32), set0, set1), key0, key1);
-        const uint4 word = from[i];
-        to[i] = make_uint4(word.x ^ stream.x, word.y ^ stream.y, word.z ^ stream.z, word.w ^ stream.w);
-    }
-}
-
-// Fills with one 32-bit pattern: workspaces, and the buffer that displaces everything else from L2.
+// Fills with one 32-bit pattern: workspaces.
 extern "C" __global__ void fill(unsigned* to, unsigned long long words, unsigned pattern) {
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
     for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < words; i += step) to[i] = pattern;
+}
+
+// Reads memory, which displaces everything else from L2 and has dirty lines written back. 16-byte words.
+extern "C" __global__ void read(const uint4* from, unsigned long long words, unsigned long long* sink) {
+    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+    unsigned sum = 0;
+    for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < words; i += step) {
+        const uint4 word = __ldcg(from + i);
+        sum |= word.x | word.y | word.z | word.w;
+    }
+    if (sum) *sink = sum;  // never: the memory is zero, which the compiler does not know
 }
 
 // Keeps the queue from running until the host has filled it (its ticket is reached), or `limit` nanoseconds have gone by.

@@ -32,8 +32,6 @@ class Code(enum.IntEnum):
     SHAPE = 6
     """Output number `detail` came back in another shape."""
     DTYPE = 7
-    IDLE = 8
-    """On a device: what a batch lay in has been let go of, the next one may come."""
 
 
 class WireError(ValueError):

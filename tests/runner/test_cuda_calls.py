@@ -77,7 +77,8 @@ def test_a_call_the_host_was_slow_with_is_made_again_behind_a_hold(clock: Clock)
     device = Device()
     made, compute = slow(clock, {2})
     calls = Timed(device, (compute, lambda *_: None))  # type: ignore[arg-type]
-    calls.run(0, [0, 1, 2])
+    for placement in range(3):
+        calls.run(placement)
     assert made[:4] == [0, 1, 1, 2]
     assert device.held_calls == len(made)
 
@@ -86,6 +87,7 @@ def test_code_that_always_outlasts_the_hold_is_no_longer_held(clock: Clock) -> N
     device = Device()
     made, compute = slow(clock, set(range(100)))
     calls = Timed(device, (compute, lambda *_: None))  # type: ignore[arg-type]
-    calls.run(0, [0, 1])
+    for placement in range(2):
+        calls.run(placement)
     assert made == [0, 0, 0, 0, 1]
     assert device.held_calls == 3

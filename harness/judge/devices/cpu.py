@@ -186,12 +186,26 @@ class CpuDevice:
             return True
         return self._spare_outputs.resize(outputs)
 
-    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
+    def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """The inputs, shared by all, and outputs of the runner's own, which say nothing of an earlier runner's."""
-        del veiled
+        del sealed
         mine = self._outputs[id(runner)] = self._spare_outputs.lend()
         words: dict[str, object] = {"input_bytes": self._inputs.bytes, "output_bytes": mine.bytes}
         return words, (self._inputs.descriptor, mine.descriptor)
+
+    def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
+        """Nothing: the memory was granted with the runner."""
+        del runner, layout, slots
+        return {}, ()
+
+    def untried(self, runner: Runner) -> int:
+        """None: all runners use the same slots."""
+        del runner
+        return 0
+
+    def conclude(self, runner: Runner) -> None:
+        """Nothing: a runner is stopped between its batches."""
+        del runner
 
     def forget(self, runner: Runner) -> None:
         """End a runner and give its memory back."""
@@ -282,6 +296,11 @@ class CpuDevice:
             self.calibration = Calibration(handshake, dispatch_ns(batches(nothing, _DISPATCHES), _DISPATCHES))
         finally:
             self.forget(runner)
+
+    def process_error(self, latency_ns: float) -> float:
+        """Not measured."""
+        del latency_ns
+        return 0.0
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """Launch-bound: a call not much longer than its dispatch, or one whose batch is shorter than its handshake.

@@ -1,37 +1,41 @@
-"""A CUDA device: every batch in memory that its runner has never been able to see, and two clocks.
+"""A CUDA device: calls made one at a time in memory that the judge controls, and two clocks.
 
-For a batch the judge takes fresh physical memory, copies the sets in, poisons the outputs, displaces L2, and only then
-hands the descriptor over. **Bounded**: the judge's own clock from there until it has gathered secret positions of the
-outputs. **Sealed**: the device's events around each call, read by a trusted process that runs no host code of the
-candidate (or none but the problem's own); sets are veiled until their call. Either way the outputs are then copied out,
-and the runner is stopped and its device found idle.
+**Bounded**: the judge's own clock, from the request for a call until secret positions of its outputs have arrived.
+**Sealed**: the device's events around each call, read by a trusted process that runs no host code of the candidate (or
+none but the problem's own). ADR 30 has the protocol and docs/clock.md what was measured.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from harness.errors import ConfigurationError
-from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord
-from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
+from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord
+from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed
 from harness.judge.cuda_builder import trusted_cubin
-from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces, Places, poison
-from harness.judge.devices.cuda_sealed import SealedClock
+from harness.judge.devices.cuda_conduct import Conduct
+from harness.judge.devices.cuda_cycle import Cycle, Line
+from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces
+from harness.judge.devices.cuda_placements import PlacementPool
+from harness.judge.devices.cuda_sealed import PROCESS_SHARE, SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, runner_environment, take_memory_and_give_it_back
-from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
+from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
+from harness.judge.devices.processors import assign
 from harness.judge.layout import Layout
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.memory import Region
@@ -43,29 +47,34 @@ from harness.model.problem import Problem
 from harness.model.solution import Language
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
-from harness.runner.cuda_arena import window
-from harness.runner.device_memory import Physical, granularity
+from harness.runner.device_memory import granularity
+from harness.runner.doorbell import Request, create_page
 from harness.runner.driver import CudaError, Driver
-from harness.runner.launcher import Trusted, Veil, renumber
+from harness.runner.launcher import Trusted
 from harness.sol.hardware import target_name
 
-POSITIONS = 4096
-"""Outputs looked at before the clock is stamped, eight bytes each."""
 _SETS_BYTES = 2 * GIB
 """Inputs and outputs of one batch together, unless one set is larger."""
 _WINDOW_BYTES = 32 * GIB
-"""Addresses a runner reserves; memory behind them comes with each batch."""
+"""Addresses a runner reserves; memory behind them comes with each workload."""
 _SCALAR_BYTES = 1 << 20
 _AHEAD = 2
 """Runners kept started: a start takes seconds, and a candidate that breaks needs another."""
-_BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=128)
+_BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=10, separate_calls=True)
 _PROBE_CYCLES = 40_000
 _BUSY_NS = 400_000
 """A kernel of 20 us that takes so long shares the device: somebody else's time slice comes first."""
 _IDLE_WITHIN_S = 0.2
-_KNOWN_BYTES, _KNOWN_CALLS, _DISPATCHES = 1 << 20, 6, 128
-_KEPT_SIZES = 4
+_CALIBRATIONS = 12
+"""Batches of calls that do nothing; the first is not counted."""
+_HELD_SHARE = 4
+"""One call in so many is held."""
+_PROCESS_NS = 4_000.0
+"""Standard deviation of a call between processes that run the same code, besides `PROCESS_SHARE`."""
 _LOAD_S = 120.0
+_COMPILING_S = 60.0
+"""A batch that may take longer may compile, on all processors; it is not one that is timed."""
+_FEW = 4
 _INDUCTOR = "/inductor"
 
 
@@ -87,13 +96,6 @@ def open_cuda(ordinal: int, *, cache: Path, sandbox: SandboxKind) -> CudaDevice:
     return CudaDevice(nvml, lock, cache=cache, sandbox=sandbox)
 
 
-@dataclass(frozen=True)
-class _Sealed:
-    """What the judge knows of a sealed runner: the key its sets are veiled with."""
-
-    key: int
-
-
 class CudaDevice:
     """One GPU, with the clock for code that needs a host: see the protocol `Device`."""
 
@@ -106,20 +108,20 @@ class CudaDevice:
         take_memory_and_give_it_back()
         torch.backends.cudnn.allow_tf32 = False  # what is expected is computed as the problem says
         self._driver = Driver()
-        self._unit = granularity(self._driver)
-        self._kept: dict[int, tuple[Physical, int]] = {}
-        self._window, self._bytes = window(self._driver, _WINDOW_BYTES)
+        self._pool = PlacementPool(self._driver, granularity(self._driver))
         self._cubin = trusted_cubin(cache)
         self._trusted = Trusted(self._driver, self._cubin)
         self.summed: Summed = Comparing(self._trusted)
         self.copy_all: CopyAll | None = Pieces(self._trusted)
-        self._secret = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
+        self._processors = assign(os.sched_getaffinity(0))
+        if self._processors is not None:
+            os.sched_setaffinity(0, self._processors.judge)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor-cuda"
         self._inductor.mkdir(parents=True, exist_ok=True)
         self._plan = RunnerPlan(
             sandbox=sandbox,
-            limits=SandboxLimits(address_space_bytes=None, memory_bytes=32 * GIB),
+            limits=SandboxLimits(cpus=self._runner_processors, address_space_bytes=None, memory_bytes=32 * GIB),
             scratch=self._scratch,
             env=runner_environment(nvml.uuid),
             devices=tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))),
@@ -127,14 +129,22 @@ class CudaDevice:
         self._standby = Standby(lambda: Runner(self._plan), ahead=_AHEAD)
         self._trusted_standby = Standby(self._start_trusted)
         self._scalars = Region(_SCALAR_BYTES, sealed=True)
-        self._sealed_runners: dict[int, _Sealed] = {}
+        self._lines: dict[int, Line] = {}
         self._trusted_runners: set[int] = set()
         self._throttled: set[str] = set()
         self._looked = nvml.look()
         self._probe = self._trusted.known(_PROBE_CYCLES)
+        self._probe_ns = float(_BUSY_NS)
+        self._cycle = Cycle(self._trusted, self._probe)
+        self._least_around_ns = math.inf
         self.calibration = _BOUNDED
         self.sealed = SealedClock(self, self._trusted.pair_overhead_us() * 1e3)
         self.recalibrate()
+
+    @property
+    def _runner_processors(self) -> frozenset[int]:
+        """Where runners start up and compile."""
+        return self._processors.others if self._processors is not None else frozenset(os.sched_getaffinity(0))
 
     def clock(self, *, sealed: bool) -> Device:
         """This, or the clock by the device's events."""
@@ -154,7 +164,7 @@ class CudaDevice:
                 "power_w": now.power_w,
                 "throttle": throttled,
                 "others": now.others,
-                "handshake_us": round(self.calibration.handshake_ns / 1e3, 1),
+                "around_us": round(self.calibration.around_ns / 1e3, 2),
                 "dispatch_us": round(self.calibration.dispatch_ns / 1e3, 2),
                 "events_us": round(self.sealed.calibration.around_ns / 1e3, 2),
             }
@@ -194,25 +204,49 @@ class CudaDevice:
         self._trusted_standby.settle()
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
-        """Nothing: memory comes with each batch."""
+        """Nothing: memory comes with each workload."""
         del problem, layouts
         return False
 
-    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
-        """The sizes, and the scalars. What the window holds is shown batch by batch."""
-        del runner, veiled
-        return {"window_bytes": _WINDOW_BYTES, "scalar_bytes": self._scalars.bytes}, (self._scalars.descriptor,)
+    def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
+        """The size of the address window, the scalars and a doorbell."""
+        page = create_page()
+        ours = sealed or id(runner) in self._trusted_runners
+        self._lines[id(runner)] = Line(runner, page, ours, Conduct(self._probe_ns))
+        words: dict[str, object] = {"window_bytes": _WINDOW_BYTES, "scalar_bytes": self._scalars.bytes}
+        return words, (self._scalars.descriptor, page)
 
-    def grant_timed(self, runner: Runner, *, veiled: bool) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Like `grant`, for a trusted process that reads the device's events; veiled: of a candidate's kernels."""
-        words, descriptors = self.grant(runner)
+    def grant_timed(self, runner: Runner, *, sealed: bool) -> tuple[dict[str, object], tuple[int, ...]]:
+        """Like `grant`, for a trusted process that reads the device's events; `sealed`: of a candidate's kernels."""
+        words, descriptors = self.grant(runner, sealed=sealed)
         cubin = runner.stage / "trusted.cubin"
         cubin.write_bytes(self._cubin)
-        words |= {"trusted": runner.inside(cubin), "timed": True}
-        if veiled:
-            sealed = self._sealed_runners[id(runner)] = _Sealed(secrets.randbits(64))
-            words["veil"] = sealed.key
-        return words, descriptors
+        return {**words, "trusted": runner.inside(cubin), "timed": True}, descriptors
+
+    def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
+        """New placements for a runner's next workload, in place of those of the last one."""
+        del slots
+        line = self._lines[id(runner)]
+        line.drop_memory()
+        line.conduct = Conduct(self._probe_ns)
+        try:
+            line.placements = self._pool.take(layout)
+        except (CudaError, torch.OutOfMemoryError) as error:
+            raise NoRoom(error) from None
+        return {"slots": line.placements.count, "placement_bytes": line.placements.bytes}, line.placements.export()
+
+    def untried(self, runner: Runner) -> int:
+        """Placements at which a runner has made no call yet."""
+        placements = self._lines[id(runner)].placements
+        return len(placements.untried) if placements is not None else 0
+
+    def conclude(self, runner: Runner) -> None:
+        """Judge what a runner did between its calls on this workload.
+
+        Raises:
+            RunnerFailed: it began calls before they were made.
+        """
+        self._lines[id(runner)].conduct.conclude()
 
     def memory(self, layout: Layout) -> CudaMemory:
         """The judge's own copy of a workload's sets."""
@@ -221,133 +255,79 @@ class CudaDevice:
     def memory_for(self, layout: Layout, most: int) -> CudaMemory:
         """So many sets at most."""
         fits = _SETS_BYTES // (layout.input_stride + layout.output_stride)
-        scalars = self._scalars.bytes // (8 * max(1, len(layout.inputs)))
-        return CudaMemory(layout, max(1, min(most, fits, scalars)), self._scalars)
+        return CudaMemory(layout, max(1, min(most, fits)), self._scalars)
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        """On the judge's clock, handshake included."""
-        return self.exchange(runner, memory, slots, within_s, kept=False)
+        """Calls by the judge's clock; some are held, and only the others count."""
+        held = held_calls(len(slots)) if not self._lines[id(runner)].ours else frozenset[int]()
 
-    def exchange(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float, *, kept: bool) -> Batch:
-        """Fresh memory, copy, poison, displace, hand over, time, gather, stamp, copy out, stop (see the module).
+        def call(line: Line, where: CudaMemory, index: int, placement: int) -> Reading:
+            by = time.monotonic() + within_s
+            return self._cycle.bounded(line, where, slots[index], placement, hold=index in held, by=by)
 
-        `kept`: our own programs get the same memory again. Not on the judge's clock, where new memory costs time on
-        one side of a ratio and so must on the other.
-        """
+        return self._calls(runner, memory, len(slots), call, within_s)
+
+    def timed_batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+        """Calls by the device's events."""
+
+        def call(line: Line, where: CudaMemory, index: int, placement: int) -> Reading:
+            return self._cycle.sealed(line, where, slots[index], placement, by=time.monotonic() + within_s)
+
+        return self._calls(runner, memory, len(slots), call, within_s)
+
+    def _calls(
+        self,
+        runner: Runner,
+        memory: Memory,
+        count: int,
+        call: Callable[[Line, CudaMemory, int, int], Reading],
+        within_s: float,
+    ) -> Batch:
+        """Let the runner go on, make calls at random placements, stop it, and look at what it left."""
         assert isinstance(memory, CudaMemory)  # noqa: S101 - this device made it
-        trusted = id(runner) in self._trusted_runners
-        calls, call = len(slots), secrets.randbits(62)
+        line = self._lines[id(runner)]
+        assert line.placements is not None  # noqa: S101 - the side was prepared
+        identity = secrets.randbits(62)
+        if self._processors is not None and within_s <= _COMPILING_S:
+            runner.herd.pin_main_thread(self._processors.timed)
         runner.herd.go()
-        veiled = self._sealed_runners.get(id(runner))
-        own = trusted or veiled is not None
-        with self._fresh(calls * memory.stride, kept=own and kept) as (arena, descriptor):
-            rows = arena[: calls * memory.stride].view(calls, memory.stride)
-            given, outputs = rows[:, : memory.layout.input_stride], rows[:, memory.layout.input_stride :]
-            self._put(veiled, memory, given, call)
-            poison(outputs, memory.layout)
-            memory.places = memory.places or Places(memory.layout, self._secret)
-            seen_at, copied_at = memory.places.draw(calls, POSITIONS)
-            sample = torch.empty(POSITIONS, dtype=torch.int64, device="cuda")
-            words = arena[: calls * memory.stride].view(torch.int64)
-            self._trusted.displace.run()
-            torch.cuda.synchronize()
-            record, begin = self._ask(runner, call, slots, descriptor, within_s)
-            torch.index_select(words, 0, seen_at, out=sample)
-            torch.cuda.synchronize()
-            end = now_ns()
-            copied = outputs.clone(memory_format=torch.contiguous_format)
-            one = secrets.randbelow(calls)
-            looks = [(copied.view(-1).view(torch.int64)[copied_at] == sample).all()]
-            if not own:
-                looks.append((given[one] == memory.given[one]).all())
-            honest, *untouched = torch.stack(looks).tolist()
-            self._let_go(runner, record, call)
-        if not honest:
-            raise RunnerFailed(Verdict.REWARD_HACK, "outputs changed after the clock had stopped")
-        if not all(untouched):
-            raise RunnerFailed(Verdict.RUNTIME_ERROR, "wrote to an input: inputs can only be read")
-        memory.taken[id(runner)] = copied
-        before, self._looked = self._looked, self._nvml.look()
-        if not trusted:
-            self._must_be_idle(self._looked)
-        disturbed = self._disturbed(before, self._looked)
-        return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=end - begin if disturbed else 0)
-
-    @contextlib.contextmanager
-    def _fresh(self, size: int, *, kept: bool) -> Iterator[tuple[torch.Tensor, int]]:
-        """Physical memory that nobody untrusted has seen: its bytes, and the descriptor that reveals it.
-
-        `kept`: only our own programs see it, so that what the last batch of this size lay in does.
-        """
         try:
-            physical, descriptor = self._kept_memory(size) if kept else self._new_memory(size)
-        except CudaError as error:
-            raise NoRoom(error) from None
-        try:
-            self._window.show(physical)
-            yield self._bytes, descriptor
-        finally:
-            self._window.hide()
-            if not kept:
-                os.close(descriptor)
-                physical.close()
-
-    def _new_memory(self, size: int) -> tuple[Physical, int]:
-        physical = Physical.create(self._driver, size)
-        try:
-            return physical, physical.descriptor()
-        except CudaError:
-            physical.close()
-            raise
-
-    def _kept_memory(self, size: int) -> tuple[Physical, int]:
-        """Memory that only our own programs see."""
-        rounded = -(-size // self._unit) * self._unit
-        if rounded not in self._kept:
-            while len(self._kept) >= _KEPT_SIZES:
-                physical, descriptor = self._kept.pop(next(iter(self._kept)))
-                os.close(descriptor)
-                physical.close()
-            self._kept[rounded] = self._new_memory(size)
-        return self._kept[rounded]
-
-    def _put(self, sealed: _Sealed | None, memory: CudaMemory, given: torch.Tensor, call: int) -> None:
-        """Copy the sets to where the runner will see them; for a sealed one veiled, numbered by the batch's secret."""
-        if sealed is None:
-            given.copy_(memory.given[: len(given)])
-            return
-        size = memory.layout.input_stride
-        for slot in range(len(given)):
-            source, target = memory.given[slot].data_ptr(), given[slot].data_ptr()
-            launch = self._trusted.veil(source, target, size, Veil(sealed.key, 0), slot)
-            renumber(launch, call + slot)
-            launch.run()
-
-    def _ask(
-        self, runner: Runner, call: int, slots: Sequence[int], descriptor: int, within_s: float
-    ) -> tuple[RunnerRecord, int]:
-        channel = runner.channel
-        try:
-            channel.must_be_silent()
-            begin = now_ns()
-            channel.send_call(call, slots, (descriptor,))
-            return channel.receive(time.monotonic() + within_s, spin=True), begin
+            runner.channel.must_be_silent()
+            runner.channel.send_call(identity, ())
+            readings = [call(line, memory, index, at) for index, at in enumerate(line.placements.draw(count))]
+            line.request(Request.END, time.monotonic() + _LOAD_S)
+            done = runner.channel.expect(wire.Code.DONE, time.monotonic() + _LOAD_S)
         except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
             raise runner.failure(error, within_s) from None
-
-    def _let_go(self, runner: Runner, record: RunnerRecord, call: int) -> None:
-        """Take in what the runner said, wait until it has let go of the batch's memory, and stop it."""
-        runner.accept(record)
-        if record.code is not wire.Code.DONE or record.call != call:
-            raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
-        try:
-            last = runner.channel.expect(wire.Code.IDLE, time.monotonic() + _LOAD_S)
-        except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
-            raise runner.failure(error, _LOAD_S) from None
-        runner.accept(last)
-        if last.call != call:
+        runner.accept(done)
+        if done.call != identity:
             raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
         runner.stop()
+        runner.herd.pin_main_thread(self._runner_processors)
+        before, self._looked = self._looked, self._nvml.look()
+        self._look_at(line, memory, readings)
+        disturbed = self._disturbed(before, self._looked)
+        counted = [reading for reading in readings[1:] if not reading.held] or readings[:1]
+        ns = round(count * middle_mean([reading.ns for reading in counted]))
+        claimed = round(count * statistics.fmean(reading.claimed_ns for reading in counted))
+        return Batch(ns=ns, claimed_ns=claimed, disturbed_ns=ns if disturbed else 0, readings=tuple(counted))
+
+    def _look_at(self, line: Line, memory: CudaMemory, readings: Sequence[Reading]) -> None:
+        """Refuse what an honest runner never leaves behind.
+
+        Raises:
+            RunnerFailed: inputs or captured outputs were written, calls began early, or the device stays busy.
+        """
+        wrote, later = memory.find_changes(line.runner)
+        if id(line.runner) in self._trusted_runners:
+            return
+        if wrote:
+            raise RunnerFailed(Verdict.RUNTIME_ERROR, "wrote to an input: inputs can only be read")
+        if later:
+            raise RunnerFailed(Verdict.REWARD_HACK, "outputs changed after the call was answered")
+        for reading in readings:
+            line.conduct.add(reading)
+        self._must_be_idle(self._looked)
 
     def _must_be_idle(self, sample: Sample) -> None:
         """A stopped runner starts nothing; what it started before must have ended, or the next side pays for it.
@@ -370,29 +350,42 @@ class CudaDevice:
         return bool(before.throttle or after.throttle or before.others or after.others)
 
     def forget(self, runner: Runner) -> None:
-        """End a runner. Its mappings end with it."""
+        """End a runner and give its memory back. Its own mappings end with it."""
         runner.kill()
-        self._sealed_runners.pop(id(runner), None)
+        line = self._lines.pop(id(runner), None)
+        if line is not None:
+            line.drop_memory()
+            os.close(line.page)
         self._trusted_runners.discard(id(runner))
 
     def recalibrate(self) -> None:
-        """Measure handshake and launch cost in a clean runner, with kernels of known length."""
+        """Measure what a call costs beyond what its runner does, in a clean runner, with calls that do nothing.
+
+        The least of all calibrations counts, and of each the twentieth part of its calls: a host that is slow for a
+        while (up to twice as slow where it is shared) must not make the clock subtract more from quick calls later.
+        """
         runner = self._standby.take()
         self._trusted_runners.add(id(runner))
         try:
             words, descriptors = self.grant(runner)
             runner.ask({"op": "load", "language": "known", **words}, wire.Code.LOADED, _LOAD_S, descriptors)
-
-            def batches(layout: Layout, calls: int) -> Callable[[], Batch]:
-                memory = self.memory(layout)
-                runner.ask(layout.message(calls, ""), wire.Code.READY, _LOAD_S)
-                return lambda: self.batch(runner, memory, range(calls), _LOAD_S)
-
-            handshake = handshake_ns(batches(calibration_layout(1, _KNOWN_BYTES), _KNOWN_CALLS))
-            dispatch = dispatch_ns(batches(calibration_layout(3, 64), _DISPATCHES), _DISPATCHES)
-            self.calibration = replace(_BOUNDED, handshake_ns=handshake, dispatch_ns=dispatch)
+            layout = calibration_layout(3, 64)
+            placed, descriptors = self.place(runner, layout, 1)
+            runner.ask({**layout.message(1, ""), **placed}, wire.Code.READY, _LOAD_S, descriptors)
+            memory = self.memory(layout)
+            batches = [self.batch(runner, memory, range(memory.capacity), _LOAD_S) for _ in range(_CALIBRATIONS)]
+            readings = [reading for batch in batches[1:] for reading in batch.readings]
+            around = statistics.quantiles((each.ns - each.claimed_ns for each in readings), n=20)[0]
+            self._least_around_ns = min(self._least_around_ns, max(0.0, around))
+            dispatch = statistics.median(each.claimed_ns for each in readings)
+            self.calibration = replace(_BOUNDED, around_ns=self._least_around_ns, dispatch_ns=dispatch)
+            self._probe_ns = self._cycle.probe_beside(self._lines[id(runner)], time.monotonic() + _LOAD_S)
         finally:
             self.forget(runner)
+
+    def process_error(self, latency_ns: float) -> float:
+        """What a runner's launches cost differs from process to process (docs/clock.md)."""
+        return math.hypot(_PROCESS_NS / latency_ns, PROCESS_SHARE)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """A call that is not much longer than a launch measures the launch."""
@@ -404,7 +397,25 @@ class CudaDevice:
         """End the standbys and give everything back."""
         self._standby.close()
         self._trusted_standby.close()
+        self._pool.close()
         self._scalars.close()
         self._nvml.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self._lock)
+
+
+def held_calls(count: int) -> frozenset[int]:
+    """Which calls of a batch are held: each by chance, but never all that may count. The first counts when alone."""
+    held = {index for index in range(1, count) if not secrets.randbelow(_HELD_SHARE)}
+    if held and len(held) == count - 1:
+        held.remove(secrets.choice(sorted(held)))
+    return frozenset(held)
+
+
+def middle_mean(values: Sequence[int]) -> float:
+    """Mean of the middle half of the values; of three or fewer the median."""
+    ordered = sorted(values)
+    if len(ordered) < _FEW:
+        return statistics.median(ordered)
+    cut = len(ordered) // 4
+    return statistics.fmean(ordered[cut : len(ordered) - cut])

@@ -1,13 +1,15 @@
 """The sets of one workload as the judge of a CUDA device keeps them, out of every runner's reach.
 
-Inputs lie in memory of the judge's own; for a batch they are copied to where the runner will see them. Outputs are the
-copies that were taken when the batch had ended. Python scalars lie in shared host memory that runners can only read.
+Inputs lie in memory of the judge's own; for a call they are copied to where the runner will see them. Outputs are the
+copies that were taken when the call had ended. Python scalars lie in shared host memory that runners can only read.
 """
 
 from __future__ import annotations
 
+import secrets
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -20,7 +22,12 @@ from harness.judge.runners import Runner
 from harness.model.problem import Tolerance
 from harness.runner.launcher import Trusted
 
-_WORD = 8
+POSITIONS, WORD = 256, 8
+"""Of a call's outputs, so many words of so many bytes are read when the runner answers."""
+_FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # every float format here reads all ones as NaN
+_EVERY_BYTE = 0x0101010101010101
+_OTHER_WORD = _OTHER_POISON * _EVERY_BYTE - (1 << 64)
+"""As a signed integer."""
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _AS_IT_IS = 3
 _SUMS = struct.Struct("ddffII")
@@ -33,13 +40,13 @@ class CudaMemory:
     def __init__(self, layout: Layout, capacity: int, scalars: Region) -> None:
         self.layout = layout
         self.capacity = capacity
-        self.stride = layout.input_stride + layout.output_stride
-        """Bytes from slot to slot where a runner sees them: inputs, then outputs."""
         self.given = torch.empty(capacity, layout.input_stride, dtype=torch.uint8, device="cuda")
         self.taken: dict[int, torch.Tensor] = {}
         """By runner, the outputs of its last batch: a row a slot."""
-        self.places: Places | None = None
-        self._scalars = scalars
+        self._shown_scalars = scalars
+        self._scalars = torch.zeros(capacity, max(1, len(layout.inputs)), dtype=torch.int64)
+        self._changed: list[torch.Tensor] = []
+        self._samples: list[tuple[int, Sample, torch.Tensor]] = []
         self._views: dict[int, dict[str, torch.Tensor]] = {}
 
     def views(self, slot: int) -> dict[str, torch.Tensor]:
@@ -51,8 +58,7 @@ class CudaMemory:
 
     def _input(self, slot: int, number: int, each: Field) -> torch.Tensor:
         if each.scalar:
-            at = _WORD * (slot * len(self.layout.inputs) + number)
-            return self._scalars.all[at : at + _WORD].view(each.torch_dtype).view(())
+            return self._scalars[slot, number].view(each.torch_dtype)
         return _tensor(self.given[slot], each)
 
     def inputs(self, slot: int) -> list[Value]:
@@ -68,8 +74,45 @@ class CudaMemory:
                 found.append(value)
         return found
 
+    def give_scalars(self, slot: int, placement: int) -> None:
+        """Write a set's Python scalars to where a runner reads those of a placement."""
+        row = self._scalars[slot].view(torch.uint8)
+        self._shown_scalars.all[placement * len(row) : (placement + 1) * len(row)] = row
+
+    def capture(
+        self, runner: Runner, slot: int, placed: tuple[torch.Tensor, torch.Tensor], sample: Sampled | None = None
+    ) -> None:
+        """Copy what a call left to memory of the judge; what is compared is looked at by `find_changes`.
+
+        Args:
+            runner: who made the call.
+            slot: of its set.
+            placed: inputs and outputs where the runner saw them.
+            sample: what was read of the outputs when the runner answered.
+        """
+        inputs, outputs = placed
+        if id(runner) not in self.taken:
+            shape = self.capacity, self.layout.output_stride
+            self.taken[id(runner)] = torch.empty(shape, dtype=torch.uint8, device="cuda")
+        self.taken[id(runner)][slot].copy_(outputs)
+        self._changed.append((inputs.view(torch.int64) != self.given[slot].view(torch.int64)).any())
+        if sample is not None:
+            self._samples.append((slot, *sample))
+
+    def find_changes(self, runner: Runner) -> tuple[bool, bool]:
+        """Whether an input was written by a call captured since the last time, and an output after the answer."""
+        changed, samples = torch.stack(self._changed).any(), self._samples
+        self._changed, self._samples = [], []
+        if not samples:
+            return bool(changed), False
+        words = self.taken[id(runner)].view(torch.int64)
+        indices = torch.stack([slot * words.shape[1] + sample.indices for slot, sample, _ in samples])
+        late = words.view(-1)[indices.cuda()] != torch.stack([seen for _, _, seen in samples]).cuda()
+        wrote, later = torch.stack((changed, late.any())).tolist()
+        return bool(wrote), bool(later)
+
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
-        """What a runner left in a slot when its batch had ended. Bool is given as uint8: any byte may lie there."""
+        """What a runner left when its call on a slot's set had ended. Bool is given as uint8: it may hold any byte."""
         row = self.taken[id(runner)][slot]
         found = {each.name: _tensor(row, each) for each in self.layout.outputs}
         return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in found.items()}
@@ -79,33 +122,54 @@ def _tensor(row: torch.Tensor, each: Field) -> torch.Tensor:
     return row[each.offset : each.offset + each.bytes].view(each.torch_dtype).view(each.shape)
 
 
-class Places:
-    """Where in a batch's outputs secret positions lie, drawn on the device: 8-byte words."""
-
-    def __init__(self, layout: Layout, generator: torch.Generator) -> None:
-        fields = [each for each in layout.outputs if each.bytes]
-        self._begin = torch.tensor([each.offset // _WORD for each in fields], device="cuda")
-        self._words = torch.tensor([max(1, each.bytes // _WORD) for each in fields], device="cuda")
-        self._layout = layout
-        self._generator = generator
-
-    def draw(self, calls: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same places twice: as words of what the runner sees, and as words of the copied outputs."""
-        own = self._generator
-        slots = torch.randint(calls, (count,), generator=own, device="cuda")
-        fields = torch.randint(len(self._words), (count,), generator=own, device="cuda")
-        words = (torch.rand(count, generator=own, device="cuda", dtype=torch.float64) * self._words[fields]).long()
-        inside = self._begin[fields] + words
-        inputs, outputs = self._layout.input_stride // _WORD, self._layout.output_stride // _WORD
-        return slots * (inputs + outputs) + inputs + inside, slots * outputs + inside
-
-
 def poison(outputs: torch.Tensor, layout: Layout) -> None:
-    """Overwrite outputs (a row a slot) with what no right answer is: NaN, and another pattern for integers."""
-    outputs.fill_(0xFF)
+    """Overwrite a call's outputs, as bytes, with what no right answer is: NaN, and another pattern for integers."""
+    outputs.fill_(_FLOAT_POISON)
     for each in layout.outputs:
         if not each.torch_dtype.is_floating_point and each.bytes:
-            outputs[:, each.offset : each.offset + each.bytes].fill_(0xA5)
+            outputs[each.offset : each.offset + each.bytes].fill_(_OTHER_POISON)
+
+
+def is_poisoned(words: torch.Tensor, layout: Layout, sample: Sample) -> bool:
+    """Whether sampled words of outputs are what `poison` wrote there."""
+    begin = sample.indices * WORD
+    expected = torch.full_like(words, -1)
+    known = torch.ones_like(words, dtype=torch.bool)
+    for each in layout.outputs:
+        if not each.torch_dtype.is_floating_point:
+            end = each.offset + each.bytes
+            expected[(begin >= each.offset) & (begin + WORD <= end)] = _OTHER_WORD
+            known &= (begin + WORD <= end) | (begin >= end)  # a word at a field's end has both patterns
+    return bool((words == expected)[known].all())
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Words of a call's outputs at equal distances, from an offset that the runner cannot know."""
+
+    stride: int
+    """Bytes of the outputs."""
+    offset: int
+    """Bytes before the first word."""
+
+    @classmethod
+    def draw(cls, stride: int) -> Sample:
+        """A random offset."""
+        return cls(stride, secrets.randbelow(stride // POSITIONS // WORD) * WORD)
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from word to word."""
+        return self.stride // POSITIONS // WORD * WORD
+
+    @property
+    def indices(self) -> torch.Tensor:
+        """Of the words, among all words of the outputs."""
+        return (torch.arange(POSITIONS, dtype=torch.int64) * self.pitch + self.offset) // WORD
+
+
+Sampled = tuple[Sample, torch.Tensor]
+"""Where, and the words."""
 
 
 class Pieces:

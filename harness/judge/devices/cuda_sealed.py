@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -13,21 +14,33 @@ from harness.judge.pieces import CopyAll
 from harness.judge.runners import Runner
 from harness.model.verdict import Trust
 
-MOST_AROUND_NS = 3_100.0
-"""The most that CUPTI has shown an event pair to add (docs/clock.md): what is subtracted beyond it would flatter."""
+MOST_AROUND_NS = 2_250.0
+"""What CUPTI has shown an event pair around a single call to add (docs/clock.md): to subtract more would flatter."""
+PROCESS_SHARE = 0.002
+_PROCESS_NS = 36.0
+"""Standard deviations between processes that run the same kernel: a share of a call, and nanoseconds."""
 
 
 class EventTimedDevice(Device, Protocol):
     """A device whose trusted processes read its own events (`cuda.CudaDevice`)."""
 
-    def grant_timed(self, runner: Runner, *, veiled: bool) -> tuple[dict[str, object], tuple[int, ...]]:
+    def grant_timed(self, runner: Runner, *, sealed: bool) -> tuple[dict[str, object], tuple[int, ...]]:
         """Like `grant`, for a trusted process that reads the device's events."""
 
     def memory_for(self, layout: Layout, most: int) -> CudaMemory:
         """Memory for at most so many sets of one workload."""
 
-    def exchange(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float, *, kept: bool) -> Batch:
-        """Make one batch; `kept`: in the same memory as the batch before."""
+    def timed_batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+        """Make calls that the runner times by the device's events."""
+
+    def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
+        """See `Device`."""
+
+    def untried(self, runner: Runner) -> int:
+        """See `Device`."""
+
+    def conclude(self, runner: Runner) -> None:
+        """See `Device`."""
 
 
 class SealedClock:
@@ -37,7 +50,9 @@ class SealedClock:
         """`pair_overhead_ns`: what events around one kernel read beyond its duration, measured just now."""
         self._device = device
         around_ns = min(MOST_AROUND_NS, pair_overhead_ns)
-        self.calibration = Calibration(0.0, 0.0, batch_ns=4_000_000, most_calls=32, around_ns=around_ns)
+        self.calibration = Calibration(
+            0.0, 0.0, batch_ns=4_000_000, most_calls=10, around_ns=around_ns, separate_calls=True
+        )
         self.target, self.memory_on = device.target, device.memory_on
         self.languages = device.languages  # a problem's `baseline/` is raced here in any of them
         self.summed: Summed = device.summed
@@ -45,11 +60,12 @@ class SealedClock:
         self.record, self.runner, self.forget = device.record, device.runner, device.forget
         self.all_processors, self.each = device.all_processors, device.each
         self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve
+        self.place, self.untried, self.conclude = device.place, device.untried, device.conclude
         self.recalibrate, self.clock, self.close = device.recalibrate, device.clock, device.close
 
-    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
+    def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """With the trusted kernels."""
-        return self._device.grant_timed(runner, veiled=veiled)
+        return self._device.grant_timed(runner, sealed=sealed)
 
     def memory(self, layout: Layout) -> CudaMemory:
         """The judge's own copy of a workload's sets."""
@@ -57,12 +73,11 @@ class SealedClock:
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """The events' readings, as the trusted process told them."""
-        seen = self._device.exchange(runner, memory, slots, within_s, kept=True)
-        return Batch(
-            ns=max(1, seen.claimed_ns),
-            claimed_ns=seen.claimed_ns,
-            disturbed_ns=seen.claimed_ns if seen.disturbed_ns else 0,
-        )
+        return self._device.timed_batch(runner, memory, slots, within_s)
+
+    def process_error(self, latency_ns: float) -> float:
+        """What events read of the same kernel differs from process to process (docs/clock.md)."""
+        return math.hypot(_PROCESS_NS / latency_ns, PROCESS_SHARE)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """However short."""

@@ -27,6 +27,21 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Reading:
+    """One call: durations in nanoseconds by the judge's clock and as claimed, and what was seen before it."""
+
+    ns: int
+    claimed_ns: int
+    placement: int
+    held: bool = False
+    """The judge waited at random before it asked for the call. Such a call does not count."""
+    written_early: bool = False
+    """Something was written to the outputs before the call was asked for."""
+    probe_ns: int | None = None
+    """Duration of a kernel of the judge between the inputs and the request."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """One batch as the judge's clock saw it, handshake included."""
 
@@ -34,6 +49,8 @@ class Batch:
     claimed_ns: int
     disturbed_ns: int
     """Time in which something outside the sandbox kept the processor (or device) from it."""
+    readings: tuple[Reading, ...] = ()
+    """The calls that count, where each is timed by itself."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,8 @@ class Calibration:
     """Calls of one batch at most: filling and checking more sets would cost judging time and buy little."""
     around_ns: float = 0.0
     """Of one call: what a clock around each call reads beyond it; taken off."""
+    separate_calls: bool = False
+    """Each call is asked for and timed by itself, so that no call can do the work of another."""
 
 
 class Memory(Protocol):
@@ -109,10 +128,32 @@ class Device(Protocol):
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Memory for sets of these workloads; true: other memory than before, and old grants are void."""
 
-    def grant(self, runner: Runner, *, veiled: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Let a runner reach the reserved memory: words and descriptors for its load message.
+    def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
+        """Connect a runner to the device: words and descriptors for its load message.
 
-        `veiled`: it makes a sealed candidate's calls, whose sets are veiled until then.
+        `sealed`: it makes a sealed candidate's calls, and runs no host code of the candidate.
+        """
+
+    def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
+        """Memory for a runner's next workload: words and descriptors for its message; the caller closes these.
+
+        Args:
+            runner: a connected runner.
+            layout: the workload's inputs and outputs.
+            slots: how many sets the judge uses at a time.
+
+        Raises:
+            NoRoom: the device's memory does not suffice.
+        """
+
+    def untried(self, runner: Runner) -> int:
+        """Places in memory where a runner will be timed and has made no call on this workload."""
+
+    def conclude(self, runner: Runner) -> None:
+        """Judge, after the last call on a workload, what a runner did between its calls.
+
+        Raises:
+            RunnerFailed: it worked when it was not asked to.
         """
 
     def memory(self, layout: Layout) -> Memory:
@@ -130,6 +171,9 @@ class Device(Protocol):
 
     def recalibrate(self) -> None:
         """Measure the way to a runner again."""
+
+    def process_error(self, latency_ns: float) -> float:
+        """Standard deviation of ln(latency) between processes that run the same code; 0.0 where it is not known."""
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """How far the clock can be trusted for calls this long, by the judge's reading and by the runner's own."""

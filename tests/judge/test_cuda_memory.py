@@ -1,0 +1,79 @@
+"""Poison and samples of outputs, on memory of the host: the same functions serve the device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.judge.devices.cuda import held_calls, middle_mean
+from harness.judge.devices.cuda_memory import POSITIONS, WORD, Sample, is_poisoned, poison
+from harness.judge.devices.cuda_placements import placement_count
+from harness.judge.layout import Field, Layout
+
+GIB = 1 << 30
+STRIDE = 16384
+LAYOUT = Layout(
+    inputs=(),
+    outputs=(
+        Field("y", "float32", (1025,), 0, 4100, None),
+        Field("index", "int32", (1027,), 4160, 4108, None),
+        Field("flag", "bool", (3,), 8320, 3, None),
+    ),
+    input_stride=0,
+    output_stride=STRIDE,
+    axes=(),
+)
+
+
+def words(outputs: torch.Tensor, sample: Sample) -> torch.Tensor:
+    return outputs.view(torch.int64)[sample.indices]
+
+
+def test_poisoned_outputs_are_known_from_any_sample() -> None:
+    outputs = torch.zeros(STRIDE, dtype=torch.uint8)
+    poison(outputs, LAYOUT)
+    for _ in range(200):
+        sample = Sample.draw(STRIDE)
+        assert is_poisoned(words(outputs, sample), LAYOUT, sample)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 4096), (4160, 8256), (8448, STRIDE)], ids=["y", "index", "after"])
+def test_what_was_written_is_seen(begin: int, end: int) -> None:
+    outputs = torch.zeros(STRIDE, dtype=torch.uint8)
+    poison(outputs, LAYOUT)
+    outputs[begin:end] = 1
+    sample = Sample.draw(STRIDE)
+    assert not is_poisoned(words(outputs, sample), LAYOUT, sample)
+
+
+def test_a_sample_lies_within_the_outputs_and_moves() -> None:
+    offsets = set()
+    for _ in range(100):
+        sample = Sample.draw(STRIDE)
+        assert sample.indices.numel() == POSITIONS
+        assert int(sample.indices.min()) * WORD >= 0
+        assert int(sample.indices.max()) * WORD + WORD <= STRIDE
+        offsets.add(sample.offset)
+    assert len(offsets) == STRIDE // POSITIONS // WORD
+
+
+def test_some_calls_are_held_but_never_the_first_nor_all() -> None:
+    seen = [held_calls(10) for _ in range(300)]
+    assert all(0 not in held and len(held) < 9 for held in seen)
+    assert 1.8 < sum(map(len, seen)) / len(seen) < 2.7
+    assert {len(held_calls(2)) for _ in range(50)} == {0}
+    assert held_calls(1) == frozenset()
+
+
+def test_the_middle_half_counts() -> None:
+    assert middle_mean([1, 2, 3, 4, 5, 6, 7, 1000]) == 4.5
+    assert middle_mean([3, 1000, 1]) == 3
+    assert middle_mean([7]) == 7
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "count"),
+    [(2 << 20, 140 * GIB, 64), (256 << 20, 140 * GIB, 16), (2 * GIB, 140 * GIB, 4), (40 * GIB, 140 * GIB, 1)],
+)
+def test_large_sets_have_fewer_placements(size: int, free: int, count: int) -> None:
+    assert placement_count(size, free) == count

@@ -1,0 +1,40 @@
+"""Which processors the judge of a GPU and a timed runner get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.judge.devices.processors import assign, physical_cores
+
+
+def system(root: Path, siblings: dict[int, str]) -> Path:
+    """A description of processors: the number of each and the list of those on its core."""
+    for number, text in siblings.items():
+        directory = root / f"cpu{number}" / "topology"
+        directory.mkdir(parents=True)
+        (directory / "thread_siblings_list").write_text(f"{text}\n")
+    return root
+
+
+def test_judge_and_runner_are_never_on_one_core(tmp_path: Path) -> None:
+    threads = {number: f"{number % 8},{number % 8 + 8}" for number in range(16)}
+    found = assign(range(16), system(tmp_path, threads))
+    assert found is not None
+    assert (found.judge, found.timed) == (frozenset({7, 15}), frozenset({6, 14}))
+    assert found.others == frozenset(range(16)) - {6, 7, 14, 15}
+
+
+def test_ranges_and_processors_that_may_not_be_used(tmp_path: Path) -> None:
+    where = system(tmp_path, {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"})
+    assert physical_cores({0, 1, 2}, where) == {frozenset({0, 1}), frozenset({2})}
+
+
+def test_with_many_cores_their_neighbours_stay_idle(tmp_path: Path) -> None:
+    found = assign(range(16), tmp_path)
+    assert found is not None
+    assert (found.judge, found.timed, found.others) == (frozenset({14}), frozenset({12}), frozenset(range(12)))
+
+
+def test_few_cores_are_not_divided(tmp_path: Path) -> None:
+    assert assign(range(3), tmp_path) is None
+    assert assign(range(4), tmp_path) is not None
