@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from harness.judge.clock import calls_for, per_call_ns
+from harness.judge.clock import calls_for, disturbed, per_call_ns
 from harness.judge.devices.interface import Calibration, Memory, T
 from harness.judge.placement_error import placement_error
 from harness.judge.reference import Value
@@ -28,6 +28,9 @@ from harness.model.interval import FIRST_BLOCKS, blocks_needed
 from harness.model.verdict import Verdict
 
 ORDINARY_ROUNDS = 10
+REPETITIONS = 3
+"""An accusation needs the same evidence so many times, while nothing else disturbs the machine."""
+_MOST_REPETITIONS = 100
 LEAST_BATCH_S = 2.0
 SLOWER_THAN_BASELINE = 50.0
 """A candidate so many times slower than the baseline is stopped."""
@@ -124,6 +127,8 @@ class TimedBlocks:
     """Of these, checked in full."""
     placement_error: float | None
     """See `WorkloadResult`; None where calls are not timed one by one."""
+    doubt: float
+    """How much slower, on the log scale, the candidate may be than its batches say; part of the error of processes."""
 
 
 @dataclass
@@ -216,22 +221,29 @@ class Rounds:
         times = [self.baseline.batch(self.memory, range(1), LEAST_BATCH_S * 10) for _ in range(3)]
         self._baseline_ns = min(per_call_ns(batch, 1, calibration) for batch in times)
 
-    def _alone(self) -> None:
-        """Batches of one, of both sides, the candidate's checked like any other; the quickest are remembered."""
+    def time_alone(self) -> bool:
+        """Batches of one, of both sides, the candidate's checked like any other; the quickest are remembered.
+
+        Returns:
+            Whether nothing outside disturbed the candidate's.
+        """
         calibration = self.candidate.device.calibration
+        quiet = True
         for _ in range(_SINGLES):
             self._fill(1)
             batch = self.baseline.batch(self.memory, range(1), self._patience(1) * SLOWER_THAN_BASELINE)
             self._baseline_alone_ns = min(self._baseline_alone_ns, per_call_ns(batch, 1, calibration))
             batch = self.candidate.batch(self.memory, range(1), self._patience(1))
             self._alone_ns = min(self._alone_ns, per_call_ns(batch, 1, calibration))
+            quiet = quiet and not disturbed(batch)
             self._check([0])
+        return quiet
 
     def _match(self) -> Match:
         """How many calls the batches of both sides have."""
         self._visit_memory(self.baseline, SLOWER_THAN_BASELINE)
         self._visit_memory(self.candidate, 1.0)
-        self._alone()
+        self.time_alone()
         theirs = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
         calls = self._calls(self.candidate, self._alone_ns, 1.0)
         if max(theirs, calls) <= _ALIKE * min(theirs, calls):
@@ -290,7 +302,7 @@ class Rounds:
         self._some_stress()
         self.candidate.device.conclude(self.candidate.runner)
         counted = kept(blocks, FIRST_BLOCKS)
-        self._compare_alone(counted)
+        doubt = self.compare_alone(counted)
         calls = match.candidate.calls
         return TimedBlocks(
             blocks=tuple(counted),
@@ -299,6 +311,7 @@ class Rounds:
             calls=2 * calls * len(blocks),
             checked=self.timed_checks,
             placement_error=_placement_error(counted, self.candidate.device.calibration),
+            doubt=doubt,
         )
 
     def _some_stress(self) -> None:
@@ -343,24 +356,35 @@ class Rounds:
             if yours is not None and yours.reason is not None:
                 raise BaselineFailed(yours.reason)
 
-    def _compare_alone(self, blocks: Sequence[Block]) -> None:
+    def compare_alone(self, blocks: Sequence[Block]) -> float:
         """A call alone and a call among many must cost the same.
 
         To within what waking a runner explains: the handshake, and what the baseline's calls cost more alone than among
         many, whose code and data are as cold then as the candidate's. Not needed where calls are timed one by one.
+
+        Returns:
+            ln(alone / among many) where it is too large and the machine was never quiet for long enough to accuse
+            anybody, else 0.0.
+
+        Raises:
+            RunnerFailed: it is too large, in `REPETITIONS` repetitions that nothing else disturbed.
         """
         if self.candidate.device.calibration.separate_calls:
-            return
+            return 0.0
         together, theirs = (
             geometric_mean(times)
             for times in ([each.candidate_ns for each in blocks], [each.baseline_ns for each in blocks])
         )
-        for last in (False, False, True):  # the machine may have been slow just then
+        quiet = 0
+        for _ in range(_MOST_REPETITIONS):
             waking = self.candidate.device.calibration.handshake_ns + max(0.0, self._baseline_alone_ns - theirs)
             if self._alone_ns <= _BATCHED_GAIN * together + waking:
-                return
-            if not last:
-                self._alone()
+                return 0.0
+            if quiet == REPETITIONS:
+                break
+            quiet += self.time_alone()
+        if quiet < REPETITIONS:
+            return math.log((self._alone_ns - waking) / together)
         raise RunnerFailed(
             Verdict.SUSPECT,
             f"a call alone takes {self._alone_ns / 1e3:.1f} us, a call in a batch {together / 1e3:.1f} us: "

@@ -43,7 +43,7 @@ def timed(workload: Workload, found: TimedBlocks, tally: Tally, variant: Variant
         geometric_mean(times)
         for times in ([one.candidate_ns for one in found.blocks], [one.baseline_ns for one in found.blocks])
     )
-    process_error = math.hypot(device.process_error(latency_ns), device.process_error(baseline_ns))
+    process_error = math.hypot(device.process_error(latency_ns), device.process_error(baseline_ns), found.doubt)
     speedup, interval = workload_interval(ratios, SetupError(found.placement_error or 0.0, process_error))
     result = WorkloadResult(
         uuid=workload.uuid,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.judge.devices.cuda import held_calls, middle_mean
-from harness.judge.devices.cuda_memory import POSITIONS, WORD, Sample, is_poisoned, poison
+from harness.judge.devices.cuda_memory import POSITIONS, WORD, OutputSample, is_poisoned, poison
 from harness.judge.devices.cuda_placements import placement_count
 from harness.judge.layout import Field, Layout
 
@@ -25,7 +25,7 @@ LAYOUT = Layout(
 )
 
 
-def words(outputs: torch.Tensor, sample: Sample) -> torch.Tensor:
+def words(outputs: torch.Tensor, sample: OutputSample) -> torch.Tensor:
     return outputs.view(torch.int64)[sample.indices]
 
 
@@ -33,7 +33,7 @@ def test_poisoned_outputs_are_known_from_any_sample() -> None:
     outputs = torch.zeros(STRIDE, dtype=torch.uint8)
     poison(outputs, LAYOUT)
     for _ in range(200):
-        sample = Sample.draw(STRIDE)
+        sample = OutputSample.draw(STRIDE)
         assert is_poisoned(words(outputs, sample), LAYOUT, sample)
 
 
@@ -42,14 +42,14 @@ def test_what_was_written_is_seen(begin: int, end: int) -> None:
     outputs = torch.zeros(STRIDE, dtype=torch.uint8)
     poison(outputs, LAYOUT)
     outputs[begin:end] = 1
-    sample = Sample.draw(STRIDE)
+    sample = OutputSample.draw(STRIDE)
     assert not is_poisoned(words(outputs, sample), LAYOUT, sample)
 
 
 def test_a_sample_lies_within_the_outputs_and_moves() -> None:
     offsets = set()
     for _ in range(100):
-        sample = Sample.draw(STRIDE)
+        sample = OutputSample.draw(STRIDE)
         assert sample.indices.numel() == POSITIONS
         assert int(sample.indices.min()) * WORD >= 0
         assert int(sample.indices.max()) * WORD + WORD <= STRIDE

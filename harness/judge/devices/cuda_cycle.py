@@ -16,7 +16,7 @@ import torch
 from harness.judge.channel import ChannelTimeout, MalformedRecord
 from harness.judge.clock import now_ns
 from harness.judge.devices.cuda_conduct import Conduct
-from harness.judge.devices.cuda_memory import POSITIONS, WORD, CudaMemory, Sample, is_poisoned, poison
+from harness.judge.devices.cuda_memory import POSITIONS, WORD, CudaMemory, OutputSample, is_poisoned, poison
 from harness.judge.devices.cuda_placements import Placements
 from harness.judge.devices.interface import Reading
 from harness.judge.runners import Runner
@@ -126,7 +126,7 @@ class Cycle:
         _wait()
         memory.give_scalars(slot, placement)
         probe_ns = self._hold() if hold else None
-        look, sample = Sample.draw(len(outputs)), Sample.draw(len(outputs))
+        look, sample = OutputSample.draw(len(outputs)), OutputSample.draw(len(outputs))
         before = self._read(outputs, look)  # also brings the way of the next one into the caches
         begin = line.request(Request.CALL, by, placement)
         after = self._read(outputs, sample)
@@ -189,7 +189,7 @@ class Cycle:
         _wait()
         return now_ns() - begin
 
-    def _read(self, outputs: torch.Tensor, sample: Sample) -> torch.Tensor:
+    def _read(self, outputs: torch.Tensor, sample: OutputSample) -> torch.Tensor:
         """A sample of the outputs as it is now: copied to pinned memory over PCIe, and waited for."""
         runtime = self._runtime
         runtime.memcpy2DAsync(

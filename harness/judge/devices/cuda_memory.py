@@ -46,7 +46,7 @@ class CudaMemory:
         self._shown_scalars = scalars
         self._scalars = torch.zeros(capacity, max(1, len(layout.inputs)), dtype=torch.int64)
         self._changed: list[torch.Tensor] = []
-        self._samples: list[tuple[int, Sample, torch.Tensor]] = []
+        self._samples: list[tuple[int, OutputSample, torch.Tensor]] = []
         self._views: dict[int, dict[str, torch.Tensor]] = {}
 
     def views(self, slot: int) -> dict[str, torch.Tensor]:
@@ -130,7 +130,7 @@ def poison(outputs: torch.Tensor, layout: Layout) -> None:
             outputs[each.offset : each.offset + each.bytes].fill_(_OTHER_POISON)
 
 
-def is_poisoned(words: torch.Tensor, layout: Layout, sample: Sample) -> bool:
+def is_poisoned(words: torch.Tensor, layout: Layout, sample: OutputSample) -> bool:
     """Whether sampled words of outputs are what `poison` wrote there."""
     begin = sample.indices * WORD
     expected = torch.full_like(words, -1)
@@ -144,7 +144,7 @@ def is_poisoned(words: torch.Tensor, layout: Layout, sample: Sample) -> bool:
 
 
 @dataclass(frozen=True)
-class Sample:
+class OutputSample:
     """Words of a call's outputs at equal distances, from an offset that the runner cannot know."""
 
     stride: int
@@ -153,7 +153,7 @@ class Sample:
     """Bytes before the first word."""
 
     @classmethod
-    def draw(cls, stride: int) -> Sample:
+    def draw(cls, stride: int) -> OutputSample:
         """A random offset."""
         return cls(stride, secrets.randbelow(stride // POSITIONS // WORD) * WORD)
 
@@ -168,7 +168,7 @@ class Sample:
         return (torch.arange(POSITIONS, dtype=torch.int64) * self.pitch + self.offset) // WORD
 
 
-Sampled = tuple[Sample, torch.Tensor]
+Sampled = tuple[OutputSample, torch.Tensor]
 """Where, and the words."""
 
 

@@ -1,0 +1,79 @@
+"""When a difference between calls alone and calls in batches is an accusation."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from unittest.mock import create_autospec
+
+import pytest
+
+from harness.judge.devices.interface import Batch, Calibration, Device, Memory
+from harness.judge.rounds import Checker, CheckOutcome, InputSets, Rounds
+from harness.judge.runners import Runner, RunnerFailed
+from harness.judge.sides import Side
+from harness.judge.timing import Block
+from harness.model.verdict import Verdict
+
+BLOCKS = [Block(1_000.0, 1_000.0, 1_000.0, 0.0, spoiled=False)] * 12
+
+
+class Machine:
+    """Stands in for a device: a candidate's call alone takes `alone_ns`, and others take a share of it."""
+
+    def __init__(self, alone_ns: int, disturbed_ns: Iterator[int]) -> None:
+        self.alone_ns, self.disturbed_ns = alone_ns, disturbed_ns
+        self.batches = 0
+
+    def rounds(self) -> Rounds:
+        device = create_autospec(Device, instance=True)
+        device.calibration = Calibration(0.0, 0.0)
+        device.each.side_effect = lambda work, slots: [work(slot) for slot in slots]
+        baseline, candidate = (
+            Side(device, create_autospec(Runner, instance=True), trusted, 1.0, {}) for trusted in (True, False)
+        )
+
+        def batch(runner: Runner, *_: object) -> Batch:
+            if runner is baseline.runner:
+                return Batch(1_000, 1_000, 0)
+            self.batches += 1
+            return Batch(self.alone_ns, self.alone_ns, next(self.disturbed_ns))
+
+        device.batch.side_effect = batch
+        checker = create_autospec(Checker, instance=True)
+        checker.check.return_value = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+        memory, sets = create_autospec(Memory, instance=True), create_autospec(InputSets, instance=True)
+        made = Rounds(memory, sets, checker, baseline, candidate, time.monotonic() + 1e6)
+        made.time_alone()
+        return made
+
+
+def always(disturbed_ns: int) -> Iterator[int]:
+    while True:
+        yield disturbed_ns
+
+
+def test_three_quiet_repetitions_are_an_accusation() -> None:
+    machine = Machine(3_000, always(0))
+    with pytest.raises(RunnerFailed, match="calls are not made one by one") as accused:
+        machine.rounds().compare_alone(BLOCKS)
+    assert accused.value.verdict is Verdict.SUSPECT
+    assert machine.batches == 20, "five at first, then three repetitions of five"
+
+
+def test_on_a_machine_that_is_never_quiet_nobody_is_accused_and_the_interval_widens() -> None:
+    assert Machine(3_000, always(100)).rounds().compare_alone(BLOCKS) == pytest.approx(math.log(3))
+
+
+def test_disturbed_repetitions_are_no_evidence() -> None:
+    machine = Machine(3_000, iter([*[100] * 50, *[0] * 1000]))
+    with pytest.raises(RunnerFailed):
+        machine.rounds().compare_alone(BLOCKS)
+    assert machine.batches == 65, "thirteen times five, of which ten were disturbed"
+
+
+def test_calls_that_cost_the_same_alone_are_believed_at_once() -> None:
+    machine = Machine(1_400, always(0))
+    assert machine.rounds().compare_alone(BLOCKS) == 0.0
+    assert machine.batches == 5
