@@ -15,7 +15,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,9 +113,8 @@ class CudaDevice:
         self._trusted = Trusted(self._driver, self._cubin)
         self.summed: Summed = Comparing(self._trusted)
         self.copy_all: CopyAll | None = Pieces(self._trusted)
-        self._processors = assign(os.sched_getaffinity(0))
-        if self._processors is not None:
-            os.sched_setaffinity(0, self._processors.judge)
+        self._allowed = frozenset(os.sched_getaffinity(0))
+        self._processors = assign(self._allowed)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor-cuda"
         self._inductor.mkdir(parents=True, exist_ok=True)
@@ -144,7 +143,21 @@ class CudaDevice:
     @property
     def _runner_processors(self) -> frozenset[int]:
         """Where runners start up and compile."""
-        return self._processors.others if self._processors is not None else frozenset(os.sched_getaffinity(0))
+        return self._processors.others if self._processors is not None else self._allowed
+
+    @contextlib.contextmanager
+    def _on_own_cores(self, runner: Runner, within_s: float) -> Iterator[None]:
+        """Keep this thread and the runner's main thread on a core each, except where the runner may compile."""
+        if self._processors is None or within_s > _COMPILING_S:
+            yield
+            return
+        os.sched_setaffinity(0, self._processors.judge)
+        runner.herd.pin_main_thread(self._processors.timed)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, self._allowed)
+            runner.herd.pin_main_thread(self._runner_processors)
 
     def clock(self, *, sealed: bool) -> Device:
         """This, or the clock by the device's events."""
@@ -287,23 +300,21 @@ class CudaDevice:
         assert isinstance(memory, CudaMemory)  # noqa: S101 - this device made it
         line = self._lines[id(runner)]
         assert line.placements is not None  # noqa: S101 - the side was prepared
-        identity = secrets.randbits(62)
-        if self._processors is not None and within_s <= _COMPILING_S:
-            runner.herd.pin_main_thread(self._processors.timed)
-        runner.herd.go()
-        try:
-            runner.channel.must_be_silent()
-            runner.channel.send_call(identity, ())
-            readings = [call(line, memory, index, at) for index, at in enumerate(line.placements.draw(count))]
-            line.request(Request.END, time.monotonic() + _LOAD_S)
-            done = runner.channel.expect(wire.Code.DONE, time.monotonic() + _LOAD_S)
-        except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
-            raise runner.failure(error, within_s) from None
-        runner.accept(done)
-        if done.call != identity:
-            raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
-        runner.stop()
-        runner.herd.pin_main_thread(self._runner_processors)
+        identity, places = secrets.randbits(62), line.placements.draw(count)
+        with self._on_own_cores(runner, within_s):
+            runner.herd.go()
+            try:
+                runner.channel.must_be_silent()
+                runner.channel.send_call(identity, ())
+                readings = [call(line, memory, index, place) for index, place in enumerate(places)]
+                line.request(Request.END, time.monotonic() + _LOAD_S)
+                done = runner.channel.expect(wire.Code.DONE, time.monotonic() + _LOAD_S)
+            except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
+                raise runner.failure(error, within_s) from None
+            runner.accept(done)
+            if done.call != identity:
+                raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
+            runner.stop()
         before, self._looked = self._looked, self._nvml.look()
         self._look_at(line, memory, readings)
         disturbed = self._disturbed(before, self._looked)
