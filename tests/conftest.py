@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from harness.git.repo import Repo
+from harness.workspace.directories import Workspace
 from tests.kept_directory import keep_below
 from tests.site import STUB
 
@@ -33,6 +36,13 @@ def judge_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of judges that all test processes share: the judge's own library is compiled once."""
     own = tmp_path_factory.getbasetemp()
     return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "kernel-harness"
+
+
+@pytest.fixture
+def repo(workspace: Workspace) -> Iterator[Repo]:
+    """The repository of the workspace that the module's fixture `workspace` makes."""
+    with Repo(workspace) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,12 +42,6 @@ def workspace(tmp_path: Path) -> Workspace:
     git(made.root, "config", "user.name", "p")
     git(made.root, "config", "user.email", "p@x")
     return made
-
-
-@pytest.fixture
-def repo(workspace: Workspace) -> Iterator[Repo]:
-    with Repo(workspace) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,12 +31,6 @@ def workspace(tmp_path: Path) -> Workspace:
     git(made.root, "config", "user.name", "p")
     git(made.root, "config", "user.email", "p@x")
     return made
-
-
-@pytest.fixture
-def repo(workspace: Workspace) -> Iterator[Repo]:
-    with Repo(workspace) as opened:
-        yield opened
 
 
 def commit_by_hand(root: Path, message: str, files: dict[str, str]) -> str:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,12 +51,6 @@ def workspace(tmp_path: Path) -> Workspace:
     git(made.root, "config", "user.name", "p")
     git(made.root, "config", "user.email", "p@x")
     return made
-
-
-@pytest.fixture
-def repo(workspace: Workspace) -> Iterator[Repo]:
-    with Repo(workspace) as opened:
-        yield opened
 
 
 def add(repo: Repo) -> Path:

@@ -34,12 +34,6 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def repo(workspace: Workspace) -> Iterator[Repo]:
-    with Repo(workspace) as repo:
-        yield repo
-
-
-@pytest.fixture
 def ledger(workspace: Workspace, repo: Repo) -> Iterator[Ledger]:
     with Ledger(workspace, repo, branch="main", clock=ticking()) as ledger:
         yield ledger

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -32,12 +31,6 @@ FILE = ledger_file(PROBLEM)
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     return make_workspace(tmp_path / "a workspace")
-
-
-@pytest.fixture
-def repo(workspace: Workspace) -> Iterator[Repo]:
-    with Repo(workspace) as repo:
-        yield repo
 
 
 def open_ledger(workspace: Workspace, repo: Repo, **options: object) -> Ledger:
