@@ -22,7 +22,7 @@ from harness.judge.devices.interface import Device
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.opponents import Opponents
-from harness.judge.reference import InvalidReferenceError, Reference, load_reference
+from harness.judge.reference import Reference, load_reference
 from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds
 from harness.judge.runners import NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
@@ -72,6 +72,7 @@ class Judge:
         self.sandbox: SandboxKind = sandbox
         self._opponents: dict[int, Opponents] = {}
         self._bounds: dict[tuple[str, str], Bounds | None] = {}
+        self._tried_references: set[str] = set()
         device.start_standby()
 
     def opponents(self, clock: Device) -> Opponents:
@@ -91,16 +92,30 @@ class Judge:
         if self.device.reserve(problem, [layout_of(problem, workload) for workload in problem.workloads]):
             self._end_opponents()
         try:
+            self._try_reference(problem, reference)
             if request.solution_dir is None:
                 answer = measure(request, problem, reference, self.device, self.opponents, progress)
                 return answer.model_copy(update={"environment": self.environment_with(answer.environment)})
             return _Evaluation(self, request, problem, reference, progress).run()
-        except (InvalidReferenceError, BaselineFailed) as error:
+        except (FormatError, BaselineFailed) as error:
             for each in self._opponents.values():
                 each.drop(problem)
             return self._refused(request, Verdict.INVALID_REFERENCE, _line(error), problem)
         finally:
             self.device.start_standby()
+
+    def _try_reference(self, problem: Problem, reference: Reference) -> None:
+        """Run a reference once, on its smallest workload, before anything else of the problem.
+
+        Raises:
+            InvalidReferenceError: it does what the judge cannot handle.
+        """
+        if problem.digest in self._tried_references:
+            return
+        smallest = min(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
+        source = InputSource(problem, reference=reference, device=self.device.memory_on, copy_all=self.device.copy_all)
+        reference.outputs(list(source.draw(smallest).values()))
+        self._tried_references.add(problem.digest)
 
     def bounds(self, problem: Problem, workload: Workload) -> Bounds | None:
         """Of a workload on this device, worked out once; None for a reference that the analysis cannot follow."""

@@ -32,8 +32,9 @@ class Reference:
         """What `run` gives for inputs in declaration order, as tensors by name.
 
         Raises:
-            InvalidReferenceError: it raised, or returned something else than the declared outputs.
+            InvalidReferenceError: it raised, changed an input, or returned something else than the declared outputs.
         """
+        before = _versions(inputs)
         try:
             with torch.no_grad():
                 returned = self.run(*inputs)
@@ -41,7 +42,19 @@ class Reference:
             raise InvalidReferenceError(
                 f"the reference raised {type(error).__name__}: {error}", where=self.definition.name
             ) from error
+        for name, was, now in zip(self.definition.inputs, before, _versions(inputs), strict=True):
+            if was != now:
+                raise InvalidReferenceError(
+                    f"the reference changes its input `{name}` in place; candidates cannot write to inputs",
+                    where=self.definition.name,
+                    remedy="let it work on a copy and return the result",
+                )
         return by_name(returned, self.definition)
+
+
+def _versions(inputs: Sequence[Value]) -> list[int]:
+    """How often each input was changed in place, as torch counts it; 0 for scalars."""
+    return [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]  # noqa: SLF001 - as autograd does
 
 
 def load_reference(problem: Problem) -> Reference:

@@ -1,0 +1,50 @@
+"""What a reference may do to its inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.judge.reference import InvalidReferenceError, load_reference
+from tests.judge.made import problem, tensor
+
+HEAD = "import torch\ndef run(x, factor):\n"
+
+
+def outputs(body: str, *inputs: torch.Tensor | float) -> dict[str, torch.Tensor]:
+    made = problem(
+        {"x": tensor("float32", "n"), "factor": {"shape": None, "dtype": "float32"}},
+        {"y": tensor("float32", "n")},
+        HEAD + body,
+        {"n": 4},
+        given={"factor": {"type": "scalar", "value": 2.0}},
+    )
+    return load_reference(made).outputs(inputs)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    return x.mul_(factor)\n",
+        "    x[1:].add_(factor)\n    return x * factor\n",
+        "    torch.mul(x, factor, out=x)\n    return x.clone()\n",
+        "    x.view(2, 2)[0] = factor\n    return x * factor\n",
+    ],
+    ids=["method", "slice", "out", "view"],
+)
+def test_a_reference_that_changes_an_input_is_refused_by_name(body: str) -> None:
+    with pytest.raises(InvalidReferenceError, match="changes its input `x` in place") as refused:
+        outputs(body, torch.ones(4), 2.0)
+    assert refused.value.remedy == "let it work on a copy and return the result"
+
+
+def test_a_reference_may_change_what_it_made() -> None:
+    found = outputs("    y = x.clone()\n    return y.mul_(factor)\n", torch.ones(4), 2.0)
+    assert found["y"].tolist() == [2.0] * 4
+
+
+def test_inputs_of_a_slice_of_memory_that_others_write_are_not_its_own() -> None:
+    """As in the judge: all sets are slices of one allocation."""
+    memory = torch.ones(8)
+    memory[4:].fill_(3.0)
+    assert outputs("    return x * factor\n", memory[:4], 2.0)["y"].tolist() == [2.0] * 4
