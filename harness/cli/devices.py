@@ -39,13 +39,18 @@ def gpu_target() -> str | None:
     """The target's name of the first GPU (`h200`), or None where there is no usable one."""
     from harness.sol.hardware import target_name
 
+    names = gpu_names()
+    return target_name(names[0]) if names else None
+
+
+def gpu_names() -> list[str]:
+    """The names of this machine's GPUs, as nvidia-smi lists them; none where it is missing or fails."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return None
+        return []
     command = [tool, "--query-gpu=name", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None
-    names = done.stdout.strip().splitlines()
-    return target_name(names[0]) if names else None
+        return []
+    return done.stdout.strip().splitlines()

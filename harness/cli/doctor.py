@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
@@ -75,8 +74,10 @@ def _git() -> Check:
 
 
 def _compiler() -> Check:
-    compiler = os.environ.get("CXX") or next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
-    said = _ask(compiler, "--version") if compiler else None
+    from harness.cli.preflight import compiler
+
+    found = compiler()
+    said = _ask(found, "--version") if found else None
     if said is None:
         return Check("C++ compiler", "missing", "none: language cpp and torch.compile need one", "apt-get install g++")
     return Check("C++ compiler", "ok", said.splitlines()[0])

@@ -182,7 +182,7 @@ def _chosen(workspace: Workspace | None, device: str | None) -> tuple[Config, Ch
 
 
 def _first(chosen: Chosen) -> str:
-    from harness.workspace.judge_client import expand_devices
+    from harness.model.devices import expand_devices
 
     return expand_devices(chosen.devices)[0]
 

@@ -54,6 +54,7 @@ def start(
     from harness.agents.kinds import kind_of
     from harness.cli.devices import choose
     from harness.cli.parts import log_to_file
+    from harness.cli.preflight import check_judges
     from harness.errors import EXIT_INTERRUPTED
     from harness.supervise import Limits, run_start
     from harness.workspace.configuration import load_config
@@ -72,6 +73,7 @@ def start(
     chosen = choose(config)
     config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind_of(config, chosen.devices)})
     _problems(workspace, config)  # a glob that matches nothing is said before anything starts
+    check_judges(chosen.devices, config.judge.sandbox)
     log_to_file(workspace, "start")
     logging.getLogger("harness").info("start: %s", chosen.why)
     stop, how = _stop_on_signals()

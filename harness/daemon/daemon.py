@@ -28,6 +28,7 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.config import Config
+from harness.model.devices import expand_devices
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeReady
 from harness.model.verdict import EntryKind, Verdict
@@ -39,7 +40,6 @@ from harness.workspace.judge_client import (
     JudgeLost,
     JudgeNotice,
     RequestAnswered,
-    expand_devices,
     judge_command,
     judge_log_file,
 )

@@ -98,15 +98,6 @@ class JudgeLost:
     fix: str | None = None
 
 
-def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
-    """One name per judge: `cuda:0,1` is `cuda:0` and `cuda:1`; nothing is `cpu`."""
-    names: list[str] = []
-    for device in devices or ("cpu",):
-        kind, _, units = device.partition(":")
-        names += [f"{kind}:{unit.strip()}" for unit in units.split(",")] if units else [kind]
-    return tuple(dict.fromkeys(names))
-
-
 def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
     """The command line of the judge of one device."""
     replaced = os.environ.get("HARNESS_JUDGE_COMMAND")

@@ -23,7 +23,6 @@ from harness.workspace.judge_client import (
     JudgeNotice,
     RequestAnswered,
     deadline_s,
-    expand_devices,
     judge_command,
 )
 from tests.waiting import DEADLINE_S, wait_until
@@ -239,11 +238,6 @@ def test_a_big_log_is_put_aside(client: Client) -> None:
     client.ready()
     assert client.log.with_suffix(".log.1").stat().st_size == 5_000_001
     assert client.log.stat().st_size < 1000
-
-
-def test_devices_are_one_name_per_judge() -> None:
-    assert expand_devices(()) == ("cpu",)
-    assert expand_devices(("cuda:0,1", "cpu", "cuda:1")) == ("cuda:0", "cuda:1", "cpu")
 
 
 def test_a_baseline_may_take_longer_than_an_evaluation(problem: Path) -> None:

@@ -1,0 +1,31 @@
+"""Names of devices: `cpu`, `cuda`, `cuda:1`, and `cuda:0,1` for several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from harness.errors import ConfigurationError
+
+
+def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
+    """One name per judge: `cuda:0,1` is `cuda:0` and `cuda:1`; no device at all is `cpu`."""
+    names: list[str] = []
+    for device in devices or ("cpu",):
+        kind, _, units = device.partition(":")
+        names += [f"{kind}:{unit.strip()}" for unit in units.split(",")] if units else [kind]
+    return tuple(dict.fromkeys(names))
+
+
+def parse_device(name: str) -> tuple[Literal["cpu", "cuda"], int]:
+    """Kind and number of one device; the first where no number is given.
+
+    Raises:
+        ConfigurationError: there is no such device anywhere.
+    """
+    if name == "cpu":
+        return "cpu", 0
+    kind, _, number = name.partition(":")
+    if kind == "cuda" and (number or "0").isdigit():
+        return "cuda", int(number or 0)
+    raise ConfigurationError(f"no such device: {name}", where="--device", remedy="devices: cpu, cuda, cuda:0 ...")
