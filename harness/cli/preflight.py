@@ -1,4 +1,4 @@
-"""What `harness start` checks before it starts anything: whether the judges that it would start can work here."""
+"""Checks that the judges of a run can work on this machine, made before `harness start` starts anything."""
 
 from __future__ import annotations
 

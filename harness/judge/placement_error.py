@@ -1,4 +1,4 @@
-"""How much a finite number of placements in memory adds to the error of a speed-up.
+"""Error of a speed-up that comes from the finite number of placements in memory.
 
 The blocks' variance contains what differs from call to call. It does not contain that all calls of an evaluation use
 the same few placements, which another evaluation would draw again.

@@ -1,4 +1,4 @@
-"""What a runner did between the calls that were asked of it, as evidence that it works when nobody asked.
+"""Evidence that a runner works between the calls that are asked of it.
 
 Some calls are held: the judge waits at random between writing their inputs and asking for them. Held calls never count.
 Honest code does nothing in that time. The protocol study (docs/clock.md) measured what each test below sees.

@@ -145,7 +145,7 @@ def is_poisoned(words: torch.Tensor, layout: Layout, sample: OutputSample) -> bo
 
 @dataclass(frozen=True)
 class OutputSample:
-    """Words of a call's outputs at equal distances, from an offset that the runner cannot know."""
+    """Words of a call's outputs at equal distances, from an offset that the runner does not know."""
 
     stride: int
     """Bytes of the outputs."""

@@ -1,4 +1,4 @@
-"""Where a runner finds the inputs of a call and leaves its outputs: memory at several places of a CUDA device.
+"""Memory at several places of a CUDA device, for the inputs and outputs of a runner's calls.
 
 Where buffers lie in physical memory changes the time of a short kernel by up to 3.4 % (standard deviation; see
 docs/clock.md). So each side has its own placements, each call uses one at random, and the interval has a term for them.

@@ -1,4 +1,4 @@
-"""Which processors the judge of a GPU and its runners use, so that they do not slow each other.
+"""Processors for the judge of a GPU and for its runners, so that they do not slow each other.
 
 Both wait actively while a call is timed. On two threads of one physical core each would run at about half its speed.
 """
