@@ -63,7 +63,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What is run to make an artefact."""
+    """Command that makes an artefact, and its limits."""
 
     command: Callable[[str, str], list[str]]
     """From the directories of the sources and of the output, as the sandbox sees them; leaves `makes` in the output."""
@@ -71,7 +71,7 @@ class Compilation:
     within_s: float
     """It is stopped then."""
     shown: Sequence[Path] = ()
-    """What it must see besides the system and this Python."""
+    """Paths that it must see besides the system and this Python."""
     makes: Sequence[str] = (ARTEFACT,)
     log: str = ""
     """The file in the output that has its messages, should these not come on stderr."""
@@ -152,7 +152,7 @@ def content_key(solution: Solution, settings: Sequence[object]) -> str:
 
 @cache
 def _machine() -> str:
-    """What -march=native depends on."""
+    """Properties of this processor that -march=native depends on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     told = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
     return hashlib.sha256("\n".join(sorted(told)).encode()).hexdigest()

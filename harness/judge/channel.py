@@ -31,7 +31,7 @@ class MalformedRecord(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class RunnerRecord:
-    """What a runner said. `claimed_ns` is its own reading of the clock: recorded, never used."""
+    """A record from a runner. `claimed_ns` is its own reading of the clock: recorded, never used."""
 
     code: wire.Code
     detail: int

@@ -22,7 +22,7 @@ _LATER = 128
 """The first two ordinary calls of a workload are held against float64, and later one in so many by secret chance; all
 others against the reference."""
 _SLACK = 1.5
-"""What the error of an honest implementation may differ from one draw of the inputs to the next."""
+"""Factor by which the error of an honest implementation may differ from one draw of the inputs to the next."""
 _UNTALLIED = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
 
 
@@ -165,7 +165,7 @@ class WorkloadCheck:
         outputs: Mapping[str, torch.Tensor],
         wrong: Callable[[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]], Comparison | None],
     ) -> bool:
-        """Whether it is the reference that fails on awkward inputs, or nobody could be right to the tolerance.
+        """Return true if the reference fails on awkward inputs, or nobody could be right to the tolerance.
 
         So where float64 says that the candidate is right and the reference is not, and where inputs that differ in
         their last places have other outputs.

@@ -13,7 +13,7 @@ DISTURBED_SHARE = 0.01
 LAUNCH_BOUND = 3.0
 """A call shorter than so many dispatches measures the dispatch."""
 _LEAST_SHARE = 0.01
-"""What a clock around each call reads beyond it can be nearly all there is, and never all of it."""
+"""Share of a reading that is left at least when the overhead of the clock is subtracted."""
 _HANDSHAKES, _REPEATS = 41, 7
 
 
@@ -23,7 +23,7 @@ def now_ns() -> int:
 
 
 def handshake_ns(batch: Callable[[], Batch]) -> float:
-    """What a batch costs beyond its calls, from batches of trusted calls whose own reading of the clock is taken off.
+    """Overhead of a batch in nanoseconds, from batches of trusted calls less their own reading of the clock.
 
     The lower quartile: whatever disturbs a handshake makes it longer, and to subtract too much would flatter.
     """
@@ -34,7 +34,7 @@ def handshake_ns(batch: Callable[[], Batch]) -> float:
 
 
 def dispatch_ns(batch: Callable[[], Batch], calls: int) -> float:
-    """What a runner needs to make one call, from batches of calls that do nothing."""
+    """Nanoseconds that a runner needs to make one call, from batches of calls that do nothing."""
     batch()
     return statistics.median(batch().claimed_ns for _ in range(_REPEATS)) / calls
 
@@ -51,5 +51,5 @@ def per_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float:
 
 
 def disturbed(batch: Batch) -> bool:
-    """Whether something outside took so much of the batch that its block must go. Says nothing of how long it took."""
+    """Return true if something outside took so much of a batch that its block is discarded; its duration has no say."""
     return batch.disturbed_ns > DISTURBED_SHARE * batch.ns

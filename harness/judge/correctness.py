@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether the output is right."""
+        """True if the output is right."""
         return self.verdict is Verdict.PASSED
 
 
@@ -96,7 +96,7 @@ def summed(found: torch.Tensor, right: torch.Tensor, tolerance: Tolerance) -> Su
 
 
 def least_scale(tolerance: Tolerance) -> float:
-    """What relative errors are over at least."""
+    """Least divisor of relative errors."""
     return max(tolerance.max_atol, _TINY)
 
 
@@ -179,7 +179,7 @@ def compare(
 
 
 def all_finite(outputs: Mapping[str, torch.Tensor], tolerance: Tolerance) -> bool:
-    """Whether a reference's outputs can be compared with: finite, or -inf where that is allowed."""
+    """Return true if a reference's outputs can be compared with: finite, or -inf where that is allowed."""
     for value in outputs.values():
         if not value.dtype.is_floating_point or value.dtype == torch.float4_e2m1fn_x2:
             continue

@@ -49,7 +49,7 @@ _BUILD_S = 300.0
 
 @dataclass(frozen=True)
 class _Binding:
-    """What a binding adds to the commands."""
+    """Additions of a binding to the commands."""
 
     standard: str
     """Of C++, where the solution's flags name none."""
@@ -114,7 +114,7 @@ class _Commands:
 
     @property
     def shown(self) -> tuple[Path, ...]:
-        """What a sandbox must show them."""
+        """Paths that a sandbox must show them."""
         wanted = [*self._cutlass, *self._binding.includes, *self._binding.libraries]
         if self._nvcc is not None:
             wanted.append(self._nvcc.home)
@@ -182,7 +182,7 @@ def _tvm_ffi() -> _Binding:
 
 
 def _torch() -> _Binding:
-    """What torch.utils.cpp_extension compiles and links with.
+    """Options with which torch.utils.cpp_extension compiles and links.
 
     Raises:
         ConfigurationError: Python's headers are missing.

@@ -225,7 +225,7 @@ class Herd:
         return self._listing < 0 and self._gather()
 
     def _up_to_date(self) -> bool:
-        """Whether no process is there that has not been looked at; gathers when there is."""
+        """Return true if there is no process that has not been looked at; gathers when there is."""
         if self._listing >= 0:
             names = self._names()
             if names == self._listed:
@@ -303,7 +303,7 @@ class Herd:
             os.sched_setaffinity(self.runner, processors)
 
     def descriptors(self) -> tuple[ctypes.Array[Process], int]:
-        """What the native exchange works on: the processes (pid 1 of the sandbox first), its /proc or -1."""
+        """Arguments of the native exchange: the processes (pid 1 of the sandbox first), its /proc or -1."""
         known = sorted(self._processes.values(), key=lambda process: process.pid != self.first)
         array = (Process * len(known))(
             *[Process(each.pidfd, each.directory, each.stat, each.schedstat) for each in known]

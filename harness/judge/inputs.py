@@ -148,7 +148,7 @@ class InputSource:
 
     @property
     def at_once(self) -> bool:
-        """Whether `refill_all` is more than `refill` again and again."""
+        """True if `refill_all` is more than `refill` again and again."""
         return self._copy_all is not None
 
     def _flush(self, pieces: list[Piece] | None) -> None:
@@ -157,7 +157,7 @@ class InputSource:
             pieces.clear()
 
     def _put_given(self, workload: Workload, into: Mapping[str, torch.Tensor]) -> None:
-        """What the workload gives itself: scalars, and tensors of files."""
+        """Inputs that the workload gives itself: scalars, and tensors of files."""
         for name, given in workload.inputs.items():
             if isinstance(given, ScalarInput):
                 into[name].fill_(given.value)
@@ -165,7 +165,7 @@ class InputSource:
                 _put(into[name], self._from_file(workload, name, given))
 
     def _is_one_slice(self, plan: _Plan) -> bool:
-        """Whether an input is one slice of its pool times a factor, and has to do with no other input."""
+        """Return true if an input is one slice of its pool times a factor, independent of all other inputs."""
         count, role = math.prod(plan.shape), plan.purpose.role
         if plan.scalar or not count or role not in _FACTORS or plan.dtype not in _AT_ONCE:
             return False
@@ -184,7 +184,7 @@ class InputSource:
             pieces.append(Piece(source, target, count, plan.dtype, -factor if signed and word & 1 else factor))
 
     def is_custom(self, workload: Workload) -> bool:
-        """Whether the problem's own code makes the inputs."""
+        """Return true if the problem's own code makes the inputs."""
         return any(isinstance(given, CustomInput) for given in workload.inputs.values())
 
     def _random_inputs(self, workload: Workload) -> tuple[_Plan, ...]:
@@ -242,7 +242,7 @@ class InputSource:
             target.view(-1, plan.shape[-1])[:, 0] = 0 if role is Role.ADDITIVE_MASK else 1
 
     def _factor(self, plan: _Plan) -> float | None:
-        """What a slice is multiplied by; None for what is copied as it is."""
+        """Factor of a slice; None for what is copied as it is."""
         width = _FACTORS.get(plan.purpose.role)
         if width is None or plan.dtype not in _SCALABLE:
             return None

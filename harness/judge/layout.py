@@ -1,4 +1,4 @@
-"""How one workload's inputs and outputs lie in a slot: offsets, strides, and the words the runner gets."""
+"""Layout of one workload's inputs and outputs in a slot: offsets, strides, and the message to the runner."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Layout:
         return sum(field.bytes for field in (*self.inputs, *self.outputs))
 
     def message(self, slots: int, variant: str) -> dict[str, Any]:
-        """What the runner is told."""
+        """Message to the runner."""
         return {
             "op": "workload",
             "inputs": [asdict(field) for field in self.inputs],

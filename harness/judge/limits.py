@@ -1,4 +1,4 @@
-"""What a sandbox may use: resource limits, and control groups where this process may write them.
+"""Limits of a sandbox: resource limits, and control groups where this process may write them.
 
 SandboxLimits are set on the sandbox's first process while it is held before its first instruction, so that everything
 born in it inherits them and nothing in it can raise them (no capability, hard limits).

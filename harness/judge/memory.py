@@ -70,7 +70,7 @@ def _alike(count: int, size: int) -> list[Region]:
 
 
 class OutputPool:
-    """What runners write to: a region for each, empty when it is lent, and alike for all.
+    """Memory that runners write to: a region for each, empty when it is lent, and alike for all.
 
     Where a memory file lies in physical memory makes a kernel that streams through it up to a hundredth faster or
     slower, the younger of two being the faster. So the regions that race each other are made together, page by page in

@@ -38,13 +38,13 @@ class Process(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What one exchange saw. `data` None: nothing came in time; empty: the line is closed."""
+    """Result of one exchange. `data` None: nothing came in time; empty: the line is closed."""
 
     data: bytes | None
     begin_ns: int
     end_ns: int
     proved: bool
-    """Whether everything was stopped at `end_ns`."""
+    """True if everything was stopped at `end_ns`."""
     counters: tuple[int, int]
     """Of the proof, over all threads: (processor time in ns, time slices)."""
 
@@ -74,7 +74,7 @@ class Native:
         self._library = library
         page = (ctypes.c_char * 4096)()
         self.flushes = library.flush(ctypes.addressof(page), 4096) == 0
-        """Whether this processor can be told to forget memory."""
+        """True if this processor has an instruction that removes memory from its caches."""
 
     def flush(self, address: int, size: int) -> None:
         """Take memory out of every cache."""

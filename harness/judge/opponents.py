@@ -29,7 +29,7 @@ BASELINE_DIRECTORY = "baseline"
 
 
 def has_own_baseline(problem: Problem) -> bool:
-    """Whether the problem brings a `baseline/`."""
+    """Return true if the problem has a `baseline/`."""
     return (problem.directory / BASELINE_DIRECTORY / "solution.yaml").is_file()
 
 

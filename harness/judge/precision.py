@@ -146,7 +146,7 @@ def find_truth(reference: Reference, inputs: Sequence[Value], expected: Mapping[
 
 
 def honest_error(dtype: torch.dtype) -> float:
-    """What an honest implementation that adds in float32, naively, and rounds once may err by, relatively."""
+    """Relative error of an honest implementation that adds in float32, naively, and rounds once."""
     rounding = 0.5 * torch.finfo(dtype).eps / math.sqrt(3.0)
     units = _ULP if dtype != torch.float64 else torch.finfo(torch.float64).eps
     return rounding + _SUMMATION_ULPS * units

@@ -29,7 +29,7 @@ class Reference:
     custom_inputs: Callable[..., Any] | None
 
     def outputs(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
-        """What `run` gives for inputs in declaration order, as tensors by name.
+        """Outputs of `run` for inputs in declaration order, as tensors by name.
 
         Raises:
             InvalidReferenceError: it raised, changed an input, or returned something else than the declared outputs.
@@ -53,7 +53,7 @@ class Reference:
 
 
 def _versions(inputs: Sequence[Value]) -> list[int]:
-    """How often each input was changed in place, as torch counts it; 0 for scalars."""
+    """Number of in-place changes of each input, as torch counts them; 0 for scalars."""
     return [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]  # noqa: SLF001 - as autograd does
 
 

@@ -1,4 +1,4 @@
-"""What an input is for, told from its name: so that its random values are of the kind a model would give it.
+"""Role of an input, told from its name, so that its random values are of the kind that a model would give it.
 
 The table `_BY_NAME` is read top down and the first pattern found in the lower-case name decides; then the dtype has
 its say, because some roles only make sense for floats and others only for integers. A problem can say it itself: the
@@ -205,7 +205,7 @@ _LONGEST = r"max_\w*len|seq_len|kv_len|max_seq|^s$|^l$|page_size|block_size"
 
 
 def _bound(role: Role, name: str, definition: Definition, sizes: Mapping[str, int]) -> int:
-    """What an integer input stays below (or, of lengths and offsets, ends at)."""
+    """Upper bound of an integer input (of lengths and offsets: their last value)."""
     own = set(definition.inputs[name].shape or ())
     patterns = {
         Role.OFFSETS: [_TOTALS],

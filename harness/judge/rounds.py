@@ -49,7 +49,7 @@ _STRESS_CHANCE = 6
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What checking one call's outputs found. `reason` is None when they are right."""
+    """Result of checking one call's outputs. `reason` is None when they are right."""
 
     verdict: Verdict
     reason: str | None
@@ -84,7 +84,7 @@ class Checker(Protocol):
     """The reference and the tolerance of one workload."""
 
     def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
-        """What the reference makes of these inputs."""
+        """The reference's outputs for these inputs."""
 
     def check(
         self,
@@ -98,7 +98,7 @@ class Checker(Protocol):
 
 @dataclass
 class Tally:
-    """What was checked so far."""
+    """Calls checked so far, and their errors."""
 
     checked: int = 0
     max_abs_error: float = 0.0
@@ -115,7 +115,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class TimedBlocks:
-    """What timing one workload found."""
+    """Result of timing one workload."""
 
     blocks: tuple[Block, ...]
     discarded: int
@@ -128,7 +128,7 @@ class TimedBlocks:
     placement_error: float | None
     """See `WorkloadResult`; None where calls are not timed one by one."""
     doubt: float
-    """How much slower, on the log scale, the candidate may be than its batches say; part of the error of processes."""
+    """Log ratio by which the candidate may be slower than its batches say; part of the error of processes."""
 
 
 @dataclass
@@ -202,7 +202,7 @@ class Rounds:
         self.tally.add(outcome)
 
     def _patience(self, calls: int, least_s: float = LEAST_BATCH_S) -> float:
-        """How long a batch of the candidate may take: by the baseline's time, and within the deadline."""
+        """Seconds that a batch of the candidate may take: by the baseline's time, and within the deadline."""
         estimate = max(least_s, SLOWER_THAN_BASELINE * calls * self._baseline_ns / 1e9)
         left = self.deadline - time.monotonic()
         if left <= 0:
@@ -240,7 +240,7 @@ class Rounds:
         return quiet
 
     def _match(self) -> Match:
-        """How many calls the batches of both sides have."""
+        """Prepare both sides, and choose the number of calls of their batches."""
         self._visit_memory(self.baseline, SLOWER_THAN_BASELINE)
         self._visit_memory(self.candidate, 1.0)
         self.time_alone()
@@ -264,7 +264,7 @@ class Rounds:
                 self._check(range(calls))
 
     def _calls(self, side: Side, alone_ns: float, patience: float) -> int:
-        """How many calls a side's batches have; it has made as many once, so that no timed batch meets new memory."""
+        """Number of calls of a side's batches. It has made as many once, so that no timed batch uses new memory."""
         calibration = side.device.calibration
         made, calls = 0, calls_for(alone_ns, self.memory.capacity, calibration)
         while made < calls:
@@ -323,7 +323,7 @@ class Rounds:
         self._checked_batch(kinds, self._patience(len(kinds)))
 
     def _sample(self, calls: int) -> list[int]:
-        """Which calls of a batch are checked: all, or of a long batch some.
+        """Calls of a batch that are checked: all, or of a long batch some.
 
         Drawn when the clock has stopped: nobody can know which while there is something to gain.
         """

@@ -49,7 +49,7 @@ def _printable(line: str) -> str:
 
 
 class RunnerFailed(Exception):  # noqa: N818 - an outcome
-    """What a runner did wrong, as a verdict and one line."""
+    """A runner's failure, as a verdict and one line."""
 
     def __init__(self, verdict: Verdict, reason: str) -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ class NoRoom(RunnerFailed):
 
 @dataclass(frozen=True)
 class RunnerPlan:
-    """What every runner of one device gets."""
+    """Configuration of all runners of one device."""
 
     sandbox: SandboxKind
     limits: SandboxLimits
@@ -117,7 +117,7 @@ class Runner:
         return home
 
     def inside(self, path: Path) -> str:
-        """How the runner calls a file of its stage."""
+        """Path of a file of the stage as the runner sees it."""
         return f"{STAGE}/{path.relative_to(self.stage)}" if self.plan.sandbox == "bubblewrap" else str(path)
 
     def wait_ready(self) -> None:
@@ -198,7 +198,7 @@ class Runner:
         return record
 
     def failure(self, error: Exception, within_s: float = 0.0) -> RunnerFailed:
-        """What a broken channel means."""
+        """The verdict for a broken channel."""
         if isinstance(error, ChannelTimeout):
             return RunnerFailed(Verdict.TIMEOUT, f"no answer within {within_s:.3g} s")
         if isinstance(error, MalformedRecord):
@@ -215,7 +215,7 @@ class Runner:
         return RunnerFailed(Verdict.RUNTIME_ERROR, f"exited with code {code} instead of answering")
 
     def said(self) -> str:
-        """What the process last printed on stderr, as one line: the exception if there is one. Untrusted text, cut."""
+        """Last line that the process printed on stderr, or the exception if there is one. Untrusted text, cut."""
         size = os.fstat(self._said.fileno()).st_size
         text = os.pread(self._said.fileno(), _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace")
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
@@ -270,7 +270,7 @@ class Standby:
 
 
 def _started(runner: Runner) -> bool:
-    """Whether a runner that was started ahead did start; beside a candidate that takes all memory it may not."""
+    """Return true if a runner that was started ahead did start; beside a candidate that takes all memory it may not."""
     try:
         runner.wait_ready()
     except ConfigurationError:

@@ -37,7 +37,7 @@ _REAP_S = 2.0
 
 @dataclass(frozen=True)
 class Binds:
-    """What the caller shows a sandbox: host path -> path inside. `devices` keep their device nodes usable."""
+    """Paths that the caller shows a sandbox: host path -> path inside. `devices` keep their device nodes usable."""
 
     read_only: Mapping[Path, str] = field(default_factory=dict)
     writable: Mapping[Path, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Binds:
 
 
 def shown_already(path: Path) -> bool:
-    """Whether every sandbox shows this path without being asked to."""
+    """Return true if every sandbox shows this path without being asked to."""
     return any(path.is_relative_to(root) for root in (*python_prefixes(), *map(Path, SYSTEM)))
 
 
@@ -153,7 +153,7 @@ class Sandboxed:
         remove_cgroups(self.groups)
 
     def exit_signal_or_code(self, timeout_s: float) -> int | None:
-        """How the command ended: -signal or its exit code; None when it has not by then."""
+        """Exit status of the command: -signal or its exit code; None if it has not ended by then."""
         try:
             code = self.popen.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:

@@ -22,7 +22,7 @@ from harness.runner import wire
 
 _LOAD_S = 60.0
 _COMPILED_S, _COMPILING_S, _REFERENCE_S = 10.0, 90.0, 240.0
-"""How long a first call may take: Python may compile then, compiled code may not."""
+"""Seconds that a first call may take: Python may compile then, compiled code may not."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Side:
     runner: Runner
     trusted: bool
     first_call_s: float
-    """How long the first batch of a workload may take: compilers start then."""
+    """Seconds that the first batch of a workload may take: compilers start then."""
 
     plans: Mapping[str, ResolvedPlan]
 
@@ -64,7 +64,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Staged:
-    """What a runner will load."""
+    """A solution or reference that a runner will load."""
 
     put: Callable[[Runner], dict[str, object]]
     """Puts it into a runner's stage, and says so in words for its load message."""

@@ -1,4 +1,4 @@
-"""What the host of a virtual machine takes: the scheduler in the machine does not see it, only the kernel is told."""
+"""Time that the host of a virtual machine takes: the scheduler in the machine does not see it, the kernel counts it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINES_BYTES = 128
 
 
 class Steal:
-    """How long processors of this machine were wanted and not given.
+    """Time for which processors of this machine were wanted and not given.
 
     The kernel counts in ticks of 10 ms: a shorter theft is seen as seldom as it is short.
     """

@@ -20,11 +20,11 @@ from harness.model.problem import Problem, RandomInput, Tolerance, Workload
 _FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _TAIL = 3
 _SELECTS = re.compile(r"\b(topk|arg(max|min|sort)|sort|kthvalue|multinomial|searchsorted|unique)\b")
-"""What breaks ties, in a reference: between equal values an honest implementation may choose otherwise."""
+"""Operations of a reference that break ties: between equal values an honest implementation may choose otherwise."""
 _WITHOUT_TIES = ("large", "small")
 _INTEGERS = {Role.NORMAL: (-2, 3), Role.WEIGHT: (-1, 2), Role.BIAS: (-2, 3), Role.AROUND_ONE: (1, 4)}
 _SMALLEST = {torch.float16: 2.0**-20, torch.float64: 2.0**-1040}
-"""What makes a standard normal variate denormal; the others have float32's exponents."""
+"""Factors that make a standard normal variate denormal; other dtypes have float32's exponents."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def rms(value: torch.Tensor) -> float:
 
 
 def _exact_integers(value: torch.Tensor) -> bool:
-    """Whether these are integers that the dtype holds with room: sums of them in any order are exact."""
+    """Return true for integers that the dtype holds with room: sums of them in any order are exact."""
     if value.dtype not in _FLOATS or not bool((value == value.round()).all()) or not bool(value.any()):
         return False
     return float(value.abs().amax()) < 0.5 / torch.finfo(value.dtype).eps

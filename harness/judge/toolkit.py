@@ -61,7 +61,7 @@ class Nvcc:
     """A CUDA toolkit with nvcc."""
 
     home: Path
-    """What nvcc, its parts, its headers and its libraries lie below, links resolved."""
+    """Directories of nvcc, its parts, its headers and its libraries, links resolved."""
     version: str
 
     @property

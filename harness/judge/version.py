@@ -1,4 +1,4 @@
-"""Which judge this is: a measurement belongs to it, and another judge measures anew."""
+"""Version of the judge: a measurement belongs to it, and another judge measures anew."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What runs inside the sandbox. Imports the standard library and torch, and nothing else of the harness."""
+"""Code that runs inside the sandbox. Imports the standard library and torch, and nothing else of the harness."""

@@ -46,11 +46,11 @@ class Sets(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many."""
+        """Number of slots."""
 
     @property
     def variant(self) -> str:
-        """How a baseline runs."""
+        """Variant of a baseline: eager or compile."""
 
     def input_tensors(self, slot: int) -> list[Any]:
         """The inputs of one slot in order, None where a Python scalar stands."""

@@ -1,4 +1,4 @@
-"""How a call is made on a CUDA device, by who is asked for it.
+"""Calls on a CUDA device, as trusted and untrusted code makes them.
 
 Bounded: call, then wait for the device; what the runner's own clock says is recorded and times nothing.
 Timed: trusted code (a problem's reference or its baseline) with the device's events around each call, as the trusted

@@ -17,7 +17,7 @@ _NUMBER, _REQUEST, _PLACEMENT, _ANSWERED, _CLAIMED_NS = range(5)
 
 
 class Request(enum.IntEnum):
-    """What the judge can ask for."""
+    """Kinds of request of the judge."""
 
     PING = 1
     """Run an empty kernel, so that the runner's CUDA context is the current one. Not timed."""

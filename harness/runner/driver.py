@@ -14,7 +14,7 @@ _COOPERATIVE, _CLUSTER_DIMENSION = 2, 4
 _MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 8, 14
 _PORTABLE_CLUSTER = 8
 FUNCTION_FACTS = {"static_shared_bytes": 1, "local_bytes": 3, "registers": 4}
-"""What a compiled kernel uses: name -> CUfunction_attribute."""
+"""Resources of a compiled kernel: name -> CUfunction_attribute."""
 _DTYPES = {
     "u8": 0, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11,
 }  # fmt: skip
@@ -82,7 +82,7 @@ class Driver:
         return function
 
     def facts(self, function: ctypes.c_void_p) -> dict[str, int]:
-        """What the kernel uses of the hardware."""
+        """Hardware resources that the kernel uses."""
         found = {}
         for name, attribute in FUNCTION_FACTS.items():
             value = ctypes.c_int()

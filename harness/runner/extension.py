@@ -13,7 +13,7 @@ from .arena import Sets
 from .pytorch import Call, Halves, bound
 
 EXTENSION = "benchmark_kernel"
-"""What SOL-ExecBench calls a torch extension's module: sources may have written the name out."""
+"""Name of a torch extension's module in SOL-ExecBench; sources may contain it."""
 
 
 def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
@@ -69,7 +69,7 @@ def _returning(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_torch(returned: Any) -> Any:  # noqa: ANN401
-    """What a function returned, its tensors as torch's: with an older torch, TVM-FFI gives its own."""
+    """A function's returned value with its tensors as torch's: with an older torch, TVM-FFI gives its own."""
     if isinstance(returned, torch.Tensor | str):
         return returned
     if hasattr(returned, "__dlpack__"):

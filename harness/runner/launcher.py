@@ -95,7 +95,7 @@ class Trusted:
             self._go[0] = self._ticket
 
     def pair_overhead_us(self, repeats: int = 41) -> float:
-        """What events around one kernel read beyond its duration: median over pairs of kernels that time themselves.
+        """Overhead of events around one kernel, in microseconds: median over pairs of kernels that time themselves.
 
         One is short and one long, and both are launched together, so that the SM's clock, which their own readings
         count in, is the same for both and cancels. About 3 us on an H200; with it subtracted, readings agree with CUPTI
@@ -126,7 +126,7 @@ class Trusted:
 
 
 class Slots(Protocol):
-    """What the launcher asks of a workload's layout."""
+    """A workload's layout as the launcher reads it."""
 
     @property
     def inputs(self) -> Sequence[Placed]:
@@ -138,7 +138,7 @@ class Slots(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many placements."""
+        """Number of placements."""
 
 
 class Placed(Protocol):

@@ -21,7 +21,7 @@ MAX_CALLS = 4096
 
 
 class Code(enum.IntEnum):
-    """What a runner can say."""
+    """Kinds of record from a runner."""
 
     HELLO = 1
     LOADED = 2

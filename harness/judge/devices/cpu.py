@@ -43,7 +43,7 @@ _ARENA_BYTES = 64 << 20
 """Of inputs, and of outputs, unless one set is larger: populated pages of shared memory on both sides."""
 _NICE = -5
 _COPIED_BYTES, _COPIES = 1 << 20, 6
-"""What the calibrated call does: enough that the ends of a batch find their caches used, as after a real one."""
+"""Work of the calibrated call: enough that the ends of a batch find their caches used, as after a real one."""
 _DISPATCHES, _CALIBRATIONS = 1000, 3
 _URGENT_S = 0.25
 """So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
@@ -72,7 +72,7 @@ class CpuMemory:
         return shared.read_inputs(self.region, self.layout, slot)
 
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
-        """What a runner left in a slot. The runner is stopped: it stays as it is."""
+        """A slot's outputs as a runner left them. The runner is stopped, so they stay as they are."""
         return shared.read_outputs(self.outputs_of[id(runner)], self.layout, slot)
 
 
@@ -363,5 +363,5 @@ def _first_in_line(herd: Herd) -> Iterator[None]:
 
 
 def _waited_ns() -> int:
-    """How long this thread has waited for a processor so far."""
+    """Nanoseconds that this thread has waited for a processor so far."""
     return int(_OWN_SCHEDSTAT.read_bytes().split()[1])

@@ -395,7 +395,7 @@ class CudaDevice:
             self.forget(runner)
 
     def process_error(self, latency_ns: float) -> float:
-        """What a runner's launches cost differs from process to process (docs/clock.md)."""
+        """As measured for launches by a runner (docs/clock.md)."""
         return math.hypot(_PROCESS_NS / latency_ns, PROCESS_SHARE)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
@@ -416,7 +416,7 @@ class CudaDevice:
 
 
 def held_calls(count: int) -> frozenset[int]:
-    """Which calls of a batch are held: each by chance, but never all that may count. The first counts when alone."""
+    """Calls of a batch that are held, by index: each by chance, but never all that may count."""
     held = {index for index in range(1, count) if not secrets.randbelow(_HELD_SHARE)}
     if held and len(held) == count - 1:
         held.remove(secrets.choice(sorted(held)))

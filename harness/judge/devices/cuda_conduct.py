@@ -28,7 +28,7 @@ class Conduct:
     """The evidence about one runner on one workload."""
 
     usual_probe_ns: float
-    """What the probe takes beside an idle runner."""
+    """Duration of the probe beside an idle runner."""
     _early: int = 0
     _slow_probes: int = 0
     _held: list[int] = field(default_factory=list)

@@ -100,7 +100,7 @@ class CudaMemory:
             self._samples.append((slot, *sample))
 
     def find_changes(self, runner: Runner) -> tuple[bool, bool]:
-        """Whether an input was written by a call captured since the last time, and an output after the answer."""
+        """(An input was written, an output was written after the answer), over the calls captured since the last time."""
         changed, samples = torch.stack(self._changed).any(), self._samples
         self._changed, self._samples = [], []
         if not samples:
@@ -112,7 +112,7 @@ class CudaMemory:
         return bool(wrote), bool(later)
 
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
-        """What a runner left when its call on a slot's set had ended. Bool is given as uint8: it may hold any byte."""
+        """Outputs as a runner's call on a slot's set left them. Bool is given as uint8: it may hold any byte."""
         row = self.taken[id(runner)][slot]
         found = {each.name: _tensor(row, each) for each in self.layout.outputs}
         return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in found.items()}
@@ -131,7 +131,7 @@ def poison(outputs: torch.Tensor, layout: Layout) -> None:
 
 
 def is_poisoned(words: torch.Tensor, layout: Layout, sample: OutputSample) -> bool:
-    """Whether sampled words of outputs are what `poison` wrote there."""
+    """Return true if sampled words of outputs are as `poison` wrote them."""
     begin = sample.indices * WORD
     expected = torch.full_like(words, -1)
     known = torch.ones_like(words, dtype=torch.bool)

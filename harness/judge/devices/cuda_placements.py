@@ -27,7 +27,7 @@ _LARGE_SHARE = 8
 
 
 def placement_count(size: int, free: int) -> int:
-    """How many placements of `size` bytes a runner gets when `free` bytes of device memory are free; at least 1."""
+    """Number of placements of `size` bytes for a runner when `free` bytes of device memory are free; at least 1."""
     usual = min(_MOST, min(_BUDGET_BYTES, free // _BUDGET_SHARE) // size)
     return max(1, usual, min(_FEWEST, free // _LARGE_SHARE // size))
 

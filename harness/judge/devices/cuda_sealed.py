@@ -15,7 +15,7 @@ from harness.judge.runners import Runner
 from harness.model.verdict import Trust
 
 MOST_AROUND_NS = 2_250.0
-"""What CUPTI has shown an event pair around a single call to add (docs/clock.md): to subtract more would flatter."""
+"""Most that an event pair adds to a single call, by CUPTI (docs/clock.md): to subtract more would flatter."""
 PROCESS_SHARE = 0.002
 _PROCESS_NS = 36.0
 """Standard deviations between processes that run the same kernel: a share of a call, and nanoseconds."""
@@ -76,10 +76,10 @@ class SealedClock:
         return self._device.timed_batch(runner, memory, slots, within_s)
 
     def process_error(self, latency_ns: float) -> float:
-        """What events read of the same kernel differs from process to process (docs/clock.md)."""
+        """As measured for events around a kernel (docs/clock.md)."""
         return math.hypot(_PROCESS_NS / latency_ns, PROCESS_SHARE)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
-        """However short."""
+        """Events are trusted for calls of any length."""
         del latency_ns, claimed_ns
         return Trust.SEALED

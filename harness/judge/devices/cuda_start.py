@@ -1,4 +1,4 @@
-"""What a CUDA device's judge does once, when it starts."""
+"""Steps of a CUDA device's judge at its start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def take_memory_and_give_it_back() -> None:
 
 
 def runner_environment(uuid: str) -> dict[str, str]:
-    """What CUDA and Triton need of the environment inside."""
+    """Environment variables that CUDA and Triton need inside the sandbox."""
     env = {
         "HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": uuid, "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108
         "CUDA_CACHE_DISABLE": "1",

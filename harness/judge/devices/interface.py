@@ -1,4 +1,4 @@
-"""What differs from device to device: memory, how a batch is stamped, what must hold while it is timed.
+"""Protocols that each device implements: memory, the clock of a batch, conditions while it is timed.
 
 Everything else (rounds, blocks, correctness, verdicts) is the same for all and lives beside this package. A device
 is opened once by a judge, which holds its lock for as long as it lives.
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the way to a runner costs: measured in a clean one with an empty call."""
+    """Overheads of the clock, measured in a clean runner with calls that do nothing."""
 
     handshake_ns: float
     """Of a batch, whatever its calls: what is subtracted."""
@@ -84,7 +84,7 @@ class Memory(Protocol):
         """A slot's inputs as the reference is called with."""
 
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
-        """What a runner left in a slot, by output name."""
+        """A slot's outputs as a runner left them, by name."""
 
 
 class Device(Protocol):
@@ -93,13 +93,13 @@ class Device(Protocol):
     target: str
     calibration: Calibration
     summed: Summed
-    """How outputs are compared here."""
+    """Comparison of outputs on this device."""
     copy_all: CopyAll | None
-    """How many pieces of the judge's own memory are copied at once; None where each is copied by itself."""
+    """Copies many pieces of the judge's own memory at once; None where each is copied by itself."""
     memory_on: torch.device
     """Where the judge's own copy of the sets lies."""
     languages: tuple[Language, ...]
-    """What is judged here."""
+    """Languages that this device judges."""
 
     def clock(self, *, sealed: bool) -> Device:
         """This device with the clock for sealed solutions, or for all others. A device with one clock is its own."""
@@ -176,7 +176,7 @@ class Device(Protocol):
         """Standard deviation of ln(latency) between processes that run the same code; 0.0 where it is not known."""
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
-        """How far the clock can be trusted for calls this long, by the judge's reading and by the runner's own."""
+        """Trust in the clock for calls this long, by the judge's reading and by the runner's own."""
 
     def close(self) -> None:
         """Give everything back."""

@@ -1,4 +1,4 @@
-"""What the driver says of a GPU: name, clocks, throttling, who else is on it. Nothing here changes a setting."""
+"""State of a GPU as its driver reports it: name, clocks, throttling, other processes. Changes no setting."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Nvml:
         )
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process is this one or descends from it; one that has just ended is nobody's."""
+        """Return true if a process is this one, descends from it, or has just ended."""
         if pid not in self._known:
             at = pid
             while at not in (0, 1, os.getpid()):
