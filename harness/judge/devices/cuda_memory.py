@@ -100,7 +100,7 @@ class CudaMemory:
             self._samples.append((slot, *sample))
 
     def find_changes(self, runner: Runner) -> tuple[bool, bool]:
-        """(An input was written, an output was written after the answer), over the calls captured since the last time."""
+        """Over the calls captured since the last time: (an input was written, an output was after the answer)."""
         changed, samples = torch.stack(self._changed).any(), self._samples
         self._changed, self._samples = [], []
         if not samples:
