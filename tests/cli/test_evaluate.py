@@ -29,6 +29,7 @@ def _harness(tmp_path: Path, *arguments: str, **more: str) -> subprocess.Complet
     return call_harness(*arguments, cwd=tmp_path, environment=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("judge")
 def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path, judge_cache: Path) -> None:
     problem = write_problem(tmp_path)

@@ -356,6 +356,7 @@ def test_a_baseline_that_cannot_run_here_is_the_problems_fault(
     assert said in str(answer.reason)
 
 
+@pytest.mark.slow
 def test_a_request_of_another_protocol_ends_the_judge_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
