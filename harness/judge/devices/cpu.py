@@ -47,6 +47,8 @@ _COPIED_BYTES, _COPIES = 1 << 20, 6
 _DISPATCHES, _CALIBRATIONS = 1000, 3
 _URGENT_S = 0.25
 """So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
+_PROCESS_SHARE = 0.028
+"""Standard deviation of a call's time between processes that run the same code, as a share of it."""
 _INDUCTOR = "/inductor"
 _LOAD_S = 60.0
 _MOST_WORKERS = 4
@@ -299,9 +301,9 @@ class CpuDevice:
             self.forget(runner)
 
     def process_error(self, latency_ns: float) -> float:
-        """Not measured."""
+        """The same share of every call (docs/performance.md)."""
         del latency_ns
-        return 0.0
+        return _PROCESS_SHARE
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """Launch-bound: a call not much longer than its dispatch, or one whose batch is shorter than its handshake.

@@ -173,7 +173,7 @@ class Device(Protocol):
         """Measure the way to a runner again."""
 
     def process_error(self, latency_ns: float) -> float:
-        """Standard deviation of ln(latency) between processes that run the same code; 0.0 where it is not known."""
+        """Standard deviation of ln(latency) between processes that run the same code."""
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """Trust in the clock for calls this long, by the judge's reading and by the runner's own."""
