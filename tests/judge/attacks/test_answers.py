@@ -324,7 +324,6 @@ OFTEN = frozenset(
         "constant_within_the_tolerance",
         "cached_by_address",
         "inputs_changed_by_native_code",
-        "done_in_float16_once_nobody_looks",
     }
 )
 
