@@ -27,7 +27,7 @@ def judge(tmp_path: Path, stub_command: Path) -> Iterator[JudgeProcess]:
     threads = set(threading.enumerate())
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as process:
         yield process
-    assert not group_of(process.pid)
+    wait_until(lambda: not group_of(process.pid), what="the end of the judge's process group")
     assert set(threading.enumerate()) <= threads, "a thread outlived the judge"
 
 
