@@ -1,4 +1,4 @@
-"""Whether the CPU judge's intervals hold, and whether it accuses honest solutions.
+"""Measure if the CPU judge's intervals hold, and if it accuses honest solutions.
 
     python -m benchmarks.cpu_intervals PART [--count N] [--busy N] [--json FILE]
 
@@ -95,10 +95,10 @@ def ask(judge: JudgeProcess, directory: Path, variant: str) -> JudgeAnswer:
 
 def interval(answer: JudgeAnswer) -> Interval | None:
     """Of the whole answer; None unless it passed."""
-    found = answer.summary
-    if found.speedup is None or found.speedup_ci95 is None:
+    summary = answer.summary
+    if summary.speedup is None or summary.speedup_ci95 is None:
         return None
-    return Interval(found.speedup, *found.speedup_ci95)
+    return Interval(summary.speedup, *summary.speedup_ci95)
 
 
 def against_itself(root: Path, count: int) -> Iterator[Row]:
@@ -107,10 +107,10 @@ def against_itself(root: Path, count: int) -> Iterator[Row]:
         for name in AGAINST_ITSELF:
             problem = copied(root, name, baseline=True)
             answers = [ask(judge, problem, "baseline") for _ in range(count)]
-            found = [one for one in map(interval, answers) if one is not None]
-            contain = sum(one.low <= 1 <= one.high for one in found)
-            half = statistics.median(one.half_width for one in found)
-            logs = [math.log(one.speedup) for one in found]
+            intervals = [one for one in map(interval, answers) if one is not None]
+            contain = sum(one.low <= 1 <= one.high for one in intervals)
+            half = statistics.median(one.half_width for one in intervals)
+            logs = [math.log(one.speedup) for one in intervals]
             seen = [
                 f"{contain} of {len(answers)} contain 1",
                 f"half-width {half:.2%}",
@@ -147,7 +147,7 @@ def repeated(root: Path, count: int) -> Iterator[Row]:
 
 
 def apart(intervals: Sequence[Interval]) -> str:
-    """How many pairs of intervals do not overlap."""
+    """Number of pairs of intervals that do not overlap, and the spread of the speed-ups."""
     pairs = list(combinations(intervals, 2))
     missed = sum(one.high < other.low or other.high < one.low for one, other in pairs)
     logs = [math.log(one.speedup) for one in intervals]

@@ -57,7 +57,7 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process was started and runs."""
+        """True if the process was started and runs."""
         return self.process is not None and self.process.poll() is None
 
     def send_signal(self, number: signal.Signals) -> None:

@@ -329,20 +329,20 @@ class Sessions:
         return self.directory / "session.json"
 
     def _remember(self, problem: str, session: str) -> None:
-        said = {"run": self._config.run, "kind": self._kind, "problem": problem, "session": session}
-        if said != self._noted():
-            atomic_write(self._file, json.dumps(said))
+        record = {"run": self._config.run, "kind": self._kind, "problem": problem, "session": session}
+        if record != self._noted():
+            atomic_write(self._file, json.dumps(record))
 
     def left(self, problem: str) -> str | None:
         """The id of a session on this problem that was not brought to its end."""
-        said = self._noted()
-        same = (said.get("run"), said.get("kind"), said.get("problem")) == (self._config.run, self._kind, problem)
-        return str(said["session"]) if same else None
+        record = self._noted()
+        same = (record.get("run"), record.get("kind"), record.get("problem")) == (self._config.run, self._kind, problem)
+        return str(record["session"]) if same else None
 
     def _noted(self) -> dict[str, Any]:
         with suppress(OSError, FormatError):
-            said = load_json_file(self._file)
-            return said if isinstance(said, dict) else {}
+            record = load_json_file(self._file)
+            return record if isinstance(record, dict) else {}
         return {}
 
     def _forget(self) -> None:
