@@ -25,7 +25,7 @@ sandbox:
 demo: $(VENV)/installed sandbox
 	$(BIN)/python -m tests.demo
 
-TESTS := pytest -n 4 --dist loadgroup -m "not gpu and not slow"
+TESTS := pytest -n 5 --dist loadgroup -m "not gpu and not slow"
 
 test: $(VENV)/installed sandbox
 	$(BIN)/python -m $(TESTS)

@@ -162,6 +162,7 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
     assert total(parts).turns == answers
 
 
+@pytest.mark.slow
 def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site) -> None:
     def script(_: Asked) -> list[Step]:
         return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(f"{NAP} & {NAP}"), its.submit()]

@@ -62,6 +62,7 @@ def test_a_limit_is_met_exactly_and_everything_is_left_clean(site: Site) -> None
     assert problem["champion"]["speedup"] == pytest.approx(1.35, abs=0.01)
 
 
+@pytest.mark.slow
 def test_it_ends_by_itself_when_nothing_is_left_to_try(site: Site) -> None:
     done = site.run(*START)
     assert done.returncode == 0, done.stdout
@@ -140,6 +141,7 @@ def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: st
     site.no_strays()
 
 
+@pytest.mark.slow
 def test_a_part_that_cannot_work_ends_everything_with_its_reason(site: Site) -> None:
     lock = site.start("planner")
     wait_until(lambda: "planner" in pids(site), what="a planner started by hand")

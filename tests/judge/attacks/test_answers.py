@@ -17,7 +17,6 @@ _PRECISION = "less precise than an honest implementation (our rule)"
 
 MISSING = (
     Attack(
-        "correct_first_then_nothing",
         """
         def run(x, weight, out):
             if early(x):

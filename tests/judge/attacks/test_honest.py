@@ -131,7 +131,7 @@ COMPILED = Attack(
 )
 
 
-OFTEN = frozenset({"native_threads_joined", "outputs_returned_by_name"})
+OFTEN = frozenset({"outputs_returned_by_name"})
 
 
 @pytest.mark.parametrize("control", sampled(CONTROLS, OFTEN))
