@@ -17,6 +17,7 @@ _PRECISION = "less precise than an honest implementation (our rule)"
 
 MISSING = (
     Attack(
+        "correct_first_then_nothing",
         """
         def run(x, weight, out):
             if early(x):
@@ -319,7 +320,6 @@ COARSE = (
 ATTACKS = (*MISSING, *STALE, *STOLEN, *COARSE)
 OFTEN = frozenset(
     {
-        "correct_first_then_nothing",
         "constant_within_the_tolerance",
         "cached_by_address",
         "inputs_changed_by_native_code",
