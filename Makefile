@@ -25,10 +25,12 @@ sandbox:
 demo: $(VENV)/installed sandbox
 	$(BIN)/python -m tests.demo
 
+# Repositories of tests are small, many, and written with fsync: in memory, where there is any, they wait for no disk.
+TESTS_IN := $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm)
 TESTS := pytest -n 5 --dist loadgroup -m "not gpu and not slow"
 
 test: $(VENV)/installed sandbox
-	$(BIN)/python -m $(TESTS)
+	$(TESTS_IN) $(BIN)/python -m $(TESTS)
 
 # Branch coverage of `make test` alone, with the processes that it starts.
 coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
