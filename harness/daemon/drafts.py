@@ -69,6 +69,7 @@ def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baselin
         verdict=answer.verdict,
         reason=_reason(answer),
         trust=answer.trust,
+        recording=answer.recording,
         workloads=answer.workloads,
         summary=answer.summary,
         cost=answer.cost,

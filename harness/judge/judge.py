@@ -22,6 +22,7 @@ from harness.judge.devices.interface import Device
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.opponents import Opponents
+from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference, load_reference
 from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds
 from harness.judge.runners import NoRoom, RunnerFailed
@@ -36,13 +37,14 @@ from harness.model.judging import (
     JudgeAnswer,
     JudgeProgress,
     JudgeRequest,
+    Recording,
     Summary,
     Variant,
     WorkloadResult,
 )
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
-from harness.model.verdict import Verdict
+from harness.model.verdict import Trust, Verdict
 from harness.sol.roofline import Bounds, bounds
 from harness.sol.targets import hardware
 
@@ -179,6 +181,8 @@ class _Evaluation:
         self._own: Side | None = None
         self._deadline = 0.0
         self._staged: Staged | None = None
+        self._recorded: Recorded | None = None
+        self._recording: Recording | None = None
 
     def _say(self, stage: str, done: int = 0) -> None:
         of = len(self._problem.workloads)
@@ -201,19 +205,81 @@ class _Evaluation:
             results = [failed(each, UnusableSolutionError.verdict, reason) for each in self._problem.workloads]
             return self._answer(results, time.monotonic() - begin, 0.0, reason)
         built = time.monotonic()
-        self._device = self._judge.device.clock(sealed=staged.sealed)
-        self._opponents = self._judge.opponents(self._device)
         failpoint("judge.before_rounds")
         try:
-            self._prepare_opponents()
-            self._deadline = time.monotonic() + self._request.max_judge_s
-            results = self._workloads()
+            self._choose_clock(sealed=staged.sealed)
+            if solution.spec.language == "triton" and self._judge.device.clock(sealed=True) is not self._judge.device:
+                self._record()
+            results = self._timed_workloads()
+            failure = next((each.reason for each in results if each.verdict is not Verdict.PASSED), None)
+            if self._recorded is not None and failure is not None:
+                self._time_as_it_is(staged, f"replayed, its launches do something else: {failure}")
+                results = self._timed_workloads()
         finally:
-            for side in (self._candidate, self._own):
-                if side is not None:
-                    side.close()
+            self._close_sides()
         failpoint("judge.before_answer")
         return self._answer(results, built - begin, time.monotonic() - built)
+
+    def _choose_clock(self, *, sealed: bool) -> None:
+        self._device = self._judge.device.clock(sealed=sealed)
+        self._opponents = self._judge.opponents(self._device)
+
+    def _timed_workloads(self) -> list[WorkloadResult]:
+        self._prepare_opponents()
+        self._deadline = time.monotonic() + self._request.max_judge_s
+        results = self._workloads()
+        if self._recorded is None:
+            return results
+        bounded = self._recorded.bounded_us
+        return [each.model_copy(update={"bounded_us": bounded.get(each.uuid)}) for each in results]
+
+    def _record(self) -> None:
+        """Record what a solution launches, to time its launches; what cannot be recorded is timed as it is."""
+        self._say("record")
+        self._deadline = time.monotonic() + self._request.max_judge_s
+        try:
+            side = self._ready_candidate()
+            self._recorded = record(side, map(self._recordable, self._problem.workloads), self._patience)
+        except NotRecorded as why:
+            self._recording = Recording(reason=str(why))
+            return
+        except (RunnerFailed, torch.OutOfMemoryError) as failure:
+            self._recording = Recording(reason=f"a call failed: {_line(failure)}")
+            self._close_sides()
+            return
+        self._close_sides()
+        self._recording = Recording(cubins=self._recorded.digests)
+        self._staged = self._recorded.staged()
+        self._choose_clock(sealed=True)
+
+    def _recordable(self, workload: Workload) -> RecordableWorkload:
+        layout = layout_of(self._problem, workload)
+        sets = WorkloadSets(self._problem, self._inputs, workload)
+        check = WorkloadCheck(self._reference, sets, self._device.summed)
+        return RecordableWorkload(workload, layout, self._device.memory(layout), check)
+
+    def _patience(self, most_s: float) -> float:
+        """Seconds that a call may take.
+
+        Raises:
+            RunnerFailed: judging has taken too long already.
+        """
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
+        return min(most_s, left)
+
+    def _time_as_it_is(self, staged: Staged, reason: str) -> None:
+        """Give up the replay, for this reason."""
+        self._close_sides()
+        self._recorded, self._recording, self._staged = None, Recording(reason=reason), staged
+        self._choose_clock(sealed=False)
+
+    def _close_sides(self) -> None:
+        for side in (self._candidate, self._own):
+            if side is not None:
+                side.close()
+        self._candidate = self._own = None
 
     def _read(self) -> Solution:
         """The candidate's solution.
@@ -338,11 +404,13 @@ class _Evaluation:
         self, results: Sequence[WorkloadResult], build_s: float, judge_s: float, reason: str | None = None
     ) -> JudgeAnswer:
         verdict, said = overall(results)
+        trust = weakest_trust(results, self._device)
         return JudgeAnswer(
             id=self._request.id,
             verdict=verdict,
             reason=reason or said,
-            trust=weakest_trust(results, self._device),
+            trust=Trust.RECORDED if self._recorded is not None and trust.by_events else trust,
+            recording=self._recording,
             workloads=tuple(results),
             summary=summarise(results),
             device=self._device.record(),

@@ -93,7 +93,7 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
         def stage_cubin(runner: Runner) -> dict[str, object]:
             for name in ("kernel.cubin", "names.json"):
                 shutil.copyfile(made.directory / name, runner.stage / name)
-            return {**words, "artefact": runner.inside(runner.stage)}
+            return {**words, "artefacts": [runner.inside(runner.stage)]}
 
         return Staged(stage_cubin, _COMPILED_S, made.plans)
     if spec.language == "cpp":

@@ -17,7 +17,7 @@ from harness.sol.score import score
 
 _GRAVEST = (Verdict.REWARD_HACK, Verdict.INVALID_REFERENCE)
 """Said first, whichever workload showed it; otherwise the first workload that failed speaks."""
-_WEAKEST = (Trust.LAUNCH_BOUND, Trust.BOUNDED, Trust.SEALED)
+_WEAKEST = (Trust.LAUNCH_BOUND, Trust.BOUNDED, Trust.RECORDED, Trust.SEALED)
 
 
 def failed(workload: Workload, verdict: Verdict, reason: str, tally: Tally | None = None) -> WorkloadResult:

@@ -137,7 +137,7 @@ def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations)
     champion = champion_of(row for row in present if row.kind == EntryKind.CONFIRMATION)
     fastest = index.row(problem, best) if best else None
     shown = champion or fastest
-    if shown and shown.trust == Trust.SEALED and shown.baseline_us:
+    if shown and shown.trust and Trust(shown.trust).by_events and shown.baseline_us:
         baselines.append(shown.baseline_us)
     return Standing(
         problem=problem,

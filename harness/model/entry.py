@@ -12,6 +12,7 @@ from harness.model.judging import (
     Cost,
     DeviceRecord,
     EnvironmentRecord,
+    Recording,
     Summary,
     WorkloadResult,
 )
@@ -61,6 +62,8 @@ class EntryDraft(BaseModel):
     verdict: Verdict | None = None
     reason: str | None = None
     trust: Trust | None = None
+    recording: Recording | None = None
+    """Of a Triton solution that was judged on a GPU."""
     workloads: tuple[WorkloadResult, ...] = ()
     baselines: Baselines = {}
     sealed_baselines: Baselines = {}

@@ -48,6 +48,9 @@ class WorkloadResult(_Frozen):
     process_error: float | None = Field(default=None, ge=0)
     """Standard error of their mean that comes from both sides' processes, which all workloads share."""
     claimed_us: float | None = None
+    bounded_us: float | None = None
+    """Of a recorded solution: a call of the solution itself, its host code included, by the bounded clock. Of a few
+    calls, and without an interval: information."""
     subtracted_us: float | None = None
     """What was subtracted from a call: the clock's own overhead, or a batch's handshake divided by its calls."""
     sol_us: float | None = None
@@ -75,6 +78,15 @@ class Summary(_Frozen):
     score: float | None = None
     passed: int
     of: int
+
+
+class Recording(_Frozen):
+    """Whether the launches of a Triton solution could be recorded and replayed."""
+
+    cubins: tuple[str, ...] = ()
+    """sha256 of each kernel that was replayed."""
+    reason: str | None = None
+    """Why nothing was; the solution was timed by the bounded clock."""
 
 
 class Cost(_Frozen):
@@ -140,6 +152,8 @@ class JudgeAnswer(_Frozen):
     verdict: Verdict
     reason: str | None = None
     trust: Trust = Trust.BOUNDED
+    recording: Recording | None = None
+    """Of a Triton solution that was judged on a GPU."""
     workloads: tuple[WorkloadResult, ...] = ()
     summary: Summary
     device: DeviceRecord

@@ -107,15 +107,32 @@ class ResolvedLaunch:
     cluster: tuple[int, int, int] | None
     cooperative: bool
     args: tuple[Pointer | Value | EncodedMap, ...]
+    kind: Literal["launch"] = "launch"
+
+
+@dataclass(frozen=True)
+class ResolvedFill:
+    """Zeros written to `bytes` of a buffer, as a part of the call. Of recorded solutions only."""
+
+    buffer: str
+    offset: int
+    bytes: int
+    kind: Literal["fill"] = "fill"
 
 
 @dataclass(frozen=True)
 class ResolvedPlan:
     """Everything the launcher does for one call of one workload."""
 
-    launches: tuple[ResolvedLaunch, ...]
+    steps: tuple[ResolvedLaunch | ResolvedFill, ...]
+    """In order."""
     workspaces: Mapping[str, tuple[int, int | float | Literal["none"]]]
     """Name -> (bytes, init)."""
+
+    @property
+    def launches(self) -> tuple[ResolvedLaunch, ...]:
+        """The steps that are launches of the solution's own kernels."""
+        return tuple(step for step in self.steps if isinstance(step, ResolvedLaunch))
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the launcher."""

@@ -33,8 +33,15 @@ class Trust(StrEnum):
     """How hard a number is to forge; see docs/judge.md."""
 
     SEALED = "sealed"
+    RECORDED = "recorded"
+    """Launches recorded from a solution's own process and replayed as those of a sealed one."""
     BOUNDED = "bounded"
     LAUNCH_BOUND = "launch-bound"
+
+    @property
+    def by_events(self) -> bool:
+        """Timed by the device's events, in a process without host code of the solution."""
+        return self in (Trust.SEALED, Trust.RECORDED)
 
 
 class EntryKind(StrEnum):

@@ -21,7 +21,7 @@ from harness.ledger.standings import Standing, standings
 from harness.model.entry import Entry
 from harness.model.geometric_mean import geometric_mean
 from harness.model.paths import ACCOUNTS, DECISIONS
-from harness.model.verdict import Trust, Verdict
+from harness.model.verdict import Verdict
 
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
 """A decision's inputs: by far its longest part, and not shown."""
@@ -192,7 +192,7 @@ def _against(index: Index, standing: Standing, target: str, champion: Entry | No
     entry = index.entry(standing.problem, rows[0].seq) if rows else None
     if entry is None:
         return {}
-    table = entry.sealed_baselines if champion.trust is Trust.SEALED else entry.baselines
+    table = entry.sealed_baselines if champion.trust and champion.trust.by_events else entry.baselines
     found: Json = {}
     for name in ("eager", "baseline"):
         ratios = []

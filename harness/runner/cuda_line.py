@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import known, sealed  # noqa: F401 - imported before there is anything to run
-from .cuda_arena import CudaArena
+from .cuda_arena import CudaArena, CudaWorkload
 from .cuda_calls import Bounded, Calls, Timed, load_trusted
 from .doorbell import Doorbell
 from .launcher import Trusted
@@ -29,12 +29,14 @@ class CudaLine:
         if message.get("timed") and message["language"] != "cuda":
             self._trusted = load_trusted(message["trusted"])
         self._calls: Calls | None = None
+        self._workload: CudaWorkload | None = None
 
     def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
         """Map a workload's placements and get its calls ready."""
         self._calls = None
         self._arena.map(descriptors, message["placement_bytes"])
-        made = solution(self._arena.workload(message))
+        self._workload = self._arena.workload(message)
+        made = solution(self._workload)
         if hasattr(made, "run"):
             self._calls = made
         elif self._trusted is not None:
@@ -46,6 +48,20 @@ class CudaLine:
         """Make the calls of one batch, as the judge asks for them."""
         assert self._calls is not None  # noqa: S101 - the judge prepares first
         self._doorbell.serve(self._calls.run, self._ping)
+
+    def record(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
+        """Make a call on the inputs that are there, and write what it launches into the judge's file."""
+        assert self._workload is not None  # noqa: S101 - the judge prepares first
+        from .recording import record_call  # noqa: PLC0415 - only Triton solutions are recorded
+
+        (descriptor,) = descriptors
+        record_call(
+            descriptor,
+            solution.halves(self._workload),
+            self._workload,
+            message["placement"],
+            passing=solution.destination_passing,
+        )
 
     def _ping(self) -> None:
         self._pinged.zero_()

@@ -166,7 +166,8 @@ def _attributes(spec: Mapping[str, Any]) -> Sequence[_Attribute]:
 
 _SCALARS = {
     "i": ctypes.c_int32, "I": ctypes.c_uint32, "q": ctypes.c_int64, "Q": ctypes.c_uint64, "f": ctypes.c_float,
-    "d": ctypes.c_double, "h": ctypes.c_int16, "b": ctypes.c_int8, "?": ctypes.c_bool,
+    "d": ctypes.c_double, "h": ctypes.c_int16, "H": ctypes.c_uint16, "b": ctypes.c_int8, "B": ctypes.c_uint8,
+    "?": ctypes.c_bool,
 }  # fmt: skip
 
 

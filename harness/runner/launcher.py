@@ -190,12 +190,14 @@ class SealedWorkload:
             inputs, outputs = place(placement)
             addresses = shared | {f"input:{field.name}": inputs + field.offset for field in layout.inputs}
             addresses |= {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
-            self._calls.append(
-                [
-                    PreparedLaunch(trusted.driver, functions[one["kernel"]], one, addresses, 0)
-                    for one in plan["launches"]
-                ]
-            )
+            self._calls.append([self._prepared(step, functions, addresses) for step in plan["steps"]])
+
+    def _prepared(
+        self, step: Mapping[str, Any], functions: Mapping[str, ctypes.c_void_p], addresses: Mapping[str, int]
+    ) -> PreparedLaunch:
+        if step["kind"] == "fill":
+            return self._trusted.fill(addresses[step["buffer"]] + step["offset"], step["bytes"], 0)
+        return PreparedLaunch(self._trusted.driver, functions[step["kernel"]], step, addresses, 0)
 
     def run(self, placement: int) -> float:
         """Make one call; microseconds by the device's events, nothing subtracted.

@@ -62,6 +62,9 @@ class DeviceLine(Protocol):
     def serve(self) -> None:
         """Make the calls of one batch, as the judge asks for them."""
 
+    def record(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
+        """Make a call and write what it launches into the judge's file."""
+
 
 class _Server:
     def __init__(self, line: socket.socket) -> None:
@@ -93,6 +96,11 @@ class _Server:
         failpoint("runner.ready")
         self.line.send(wire.pack_record(wire.Code.READY))
 
+    def record(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        assert self.device is not None  # noqa: S101 - only calls on a GPU are recorded
+        self.device.record(self.solution, message, descriptors)
+        self.line.send(wire.pack_record(wire.Code.READY))
+
     def batch(self, data: bytes) -> None:
         identity, slots = wire.unpack_call(data)
         failpoint("runner.before_call")
@@ -120,6 +128,8 @@ class _Server:
                 message = json.loads(data)
                 if message["op"] == "load":
                     self.load(message, descriptors)
+                elif message["op"] == "record":
+                    self.record(message, descriptors)
                 else:
                     self.prepare(message, descriptors)
             except wire.Mismatch as wrong:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,33 @@ Halves = tuple[Callable[[int], Any], Callable[[Any, int], None]]
 """A call in two parts: compute, and deliver what it returned."""
 
 
-def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
-    """Import the solution; the answer prepares a workload and gives the call on one slot (in halves, if `timed`)."""
+def load(message: dict[str, Any]) -> Function:
+    """Import the solution."""
     return bound(load_function(message["source"], message["entry"]), message)
 
 
-def bound(function: Callable[..., Any], message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
+@dataclass(frozen=True)
+class Function:
     """A loaded function, to be called as the judge's message says."""
-    constants = message["params"]
-    passing = message["destination_passing"]
-    build = halves if message.get("timed") else prepare
-    return lambda workload: build(function, workload, constants, destination_passing=passing)
+
+    function: Callable[..., Any]
+    constants: Mapping[str, Any]
+    destination_passing: bool
+    timed: bool
+
+    def __call__(self, workload: Sets) -> Call | Halves:
+        """Prepare a workload: the call on one slot (in halves, if `timed`)."""
+        build = halves if self.timed else prepare
+        return build(self.function, workload, self.constants, destination_passing=self.destination_passing)
+
+    def halves(self, workload: Sets) -> Halves:
+        """Prepare a workload's calls in two parts."""
+        return halves(self.function, workload, self.constants, destination_passing=self.destination_passing)
+
+
+def bound(function: Callable[..., Any], message: dict[str, Any]) -> Function:
+    """A loaded function with what the judge's message says of its calls."""
+    return Function(function, message["params"], message["destination_passing"], bool(message.get("timed")))
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,13 +27,14 @@ class SealedCalls:
 
 
 def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
-    """Load the cubin; the answer prepares a workload."""
+    """Load the cubins; the answer prepares a workload."""
     trusted = load_trusted(message["trusted"])
     driver = trusted.driver
-    stage = Path(message["artefact"])
-    module = driver.load((stage / "kernel.cubin").read_bytes())
-    symbols: dict[str, str] = json.loads((stage / "names.json").read_text())["symbols"]
-    functions = {name: driver.function(module, symbol) for name, symbol in symbols.items()}
+    functions: dict[str, ctypes.c_void_p] = {}
+    for directory in map(Path, message["artefacts"]):
+        module = driver.load((directory / "kernel.cubin").read_bytes())
+        symbols: dict[str, str] = json.loads((directory / "names.json").read_text())["symbols"]
+        functions |= {name: driver.function(module, symbol) for name, symbol in symbols.items()}
 
     def prepare(workload: CudaWorkload) -> SealedCalls:
         base = workload.arena.address

@@ -1,0 +1,299 @@
+"""Recorded solutions: what a Triton solution launches, to be replayed by the trusted launcher on the sealed clock.
+
+A record comes from the candidate's process and is not trusted: its form is checked here, and the launcher's calls are
+held against the reference like those of any sealed solution, on fresh inputs and with workspaces full of poison. A
+solution that does more than launch Triton kernels is not recorded; it is timed by the judge's own clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.judge.checks import WorkloadCheck
+from harness.judge.devices.interface import Memory
+from harness.judge.layout import Layout
+from harness.judge.memory import Region
+from harness.judge.runners import Runner, RunnerFailed
+from harness.judge.sides import Side, Staged
+from harness.model.launches import (
+    MAX_BLOCK,
+    MAX_CLUSTER,
+    MAX_GRID,
+    MAX_LAUNCHES,
+    MAX_THREADS,
+    MAX_WORKSPACE_BYTES,
+    Pointer,
+    ResolvedFill,
+    ResolvedLaunch,
+    ResolvedPlan,
+    Value,
+)
+from harness.model.problem import Workload
+from harness.runner import wire
+
+CALLS = 3
+"""Calls of the solution itself on each workload, each on fresh inputs and checked."""
+_RECORDED = 2
+"""So many of them are recorded: they must launch the same."""
+_LARGEST = 64 << 20
+_RECORD_S = 60.0
+_LENGTH = 8
+_WORD = 4
+_MOST_SHARED = 1 << 20
+
+
+class NotRecorded(Exception):  # noqa: N818 - an outcome: the solution is timed by the bounded clock
+    """The solution's calls cannot be replayed; the message says why."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Pointer(_Strict):
+    kind: Literal["pointer"]
+    buffer: str
+    offset: Annotated[int, Field(ge=0, lt=1 << 48)]
+
+
+class _Value(_Strict):
+    kind: Literal["value"]
+    format: Literal["b", "B", "h", "H", "i", "I", "q", "Q", "f", "d"]
+    value: int | float
+
+
+Triple = tuple[int, int, int]
+
+
+class _Launch(_Strict):
+    kind: Literal["launch"]
+    cubin: Annotated[int, Field(ge=0)]
+    symbol: Annotated[str, Field(pattern=r"^[A-Za-z0-9_$]+$", max_length=1000)]
+    grid: Triple
+    block: Triple
+    shared_bytes: Annotated[int, Field(ge=0, le=_MOST_SHARED)]
+    cluster: Triple | None
+    cooperative: bool
+    args: tuple[Annotated[_Pointer | _Value, Field(discriminator="kind")], ...]
+
+
+class _Fill(_Strict):
+    kind: Literal["fill"]
+    buffer: str
+    offset: Annotated[int, Field(ge=0, multiple_of=_WORD)]
+    bytes: Annotated[int, Field(gt=0, multiple_of=_WORD)]
+
+
+class Record(_Strict):
+    """What `harness.runner.recording` writes, before the cubins."""
+
+    reason: str | None = None
+    """Why the call cannot be replayed; then there is nothing else."""
+    steps: tuple[Annotated[_Launch | _Fill, Field(discriminator="kind")], ...] = Field(
+        default=(), max_length=MAX_LAUNCHES
+    )
+    workspaces: dict[str, Annotated[int, Field(gt=0, le=MAX_WORKSPACE_BYTES)]] = {}
+    cubins: tuple[Annotated[int, Field(gt=0)], ...] = ()
+    """Their sizes in bytes."""
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call's plan and the kernels that it names `NUMBER:SYMBOL`."""
+
+    plan: ResolvedPlan
+    cubins: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A solution's plan for each workload."""
+
+    cubins: tuple[bytes, ...]
+    plans: Mapping[str, ResolvedPlan]
+    bounded_us: Mapping[str, float]
+    """By workload: microseconds of a call of the solution itself, by the bounded clock; information only."""
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """sha256 of each cubin."""
+        return tuple(hashlib.sha256(cubin).hexdigest() for cubin in self.cubins)
+
+    def staged(self) -> Staged:
+        """What a trusted launcher loads."""
+        symbols: list[dict[str, str]] = [{} for _ in self.cubins]
+        for plan in self.plans.values():
+            for launch in plan.launches:
+                number, _, symbol = launch.kernel.partition(":")
+                symbols[int(number)][launch.kernel] = symbol
+
+        def put(runner: Runner) -> dict[str, object]:
+            directories = []
+            for number, cubin in enumerate(self.cubins):
+                directory = runner.stage / str(number)
+                directory.mkdir()
+                (directory / "kernel.cubin").write_bytes(cubin)
+                (directory / "names.json").write_text(json.dumps({"symbols": symbols[number]}))
+                directories.append(runner.inside(directory))
+            return {"op": "load", "language": "cuda", "artefacts": directories}
+
+        return Staged(put, _RECORD_S, self.plans)
+
+
+@dataclass(frozen=True)
+class RecordableWorkload:
+    """One workload with what its calls need."""
+
+    workload: Workload
+    layout: Layout
+    memory: Memory
+    check: WorkloadCheck
+
+
+def record(side: Side, workloads: Iterable[RecordableWorkload], patience: Callable[[float], float]) -> Recorded:
+    """Have a solution make checked calls on every workload, and record what they launch.
+
+    Args:
+        side: the solution in its own runner, on the bounded clock.
+        workloads: made one after the other; each is dropped before the next.
+        patience: seconds that a call may take, of the seconds it is given at most.
+
+    Raises:
+        NotRecorded: it does what cannot be replayed, or launches something else on other inputs.
+        RunnerFailed: it is wrong or broke.
+    """
+    plans: dict[str, ResolvedPlan] = {}
+    bounded_us: dict[str, float] = {}
+    cubins: list[bytes] = []
+    for each in workloads:
+        side.prepare(each.workload, each.layout, each.memory.capacity)
+        calls, times = [], []
+        for number in range(CALLS):
+            placement, ns = _checked_call(side, each, patience(side.first_call_s))
+            times.append(ns)
+            if number >= CALLS - _RECORDED:
+                calls.append(_recorded_call(side.runner, each.layout, placement))
+        if any(call != calls[0] for call in calls):
+            raise NotRecorded("its launches depend on the values of the inputs")
+        bounded_us[each.workload.uuid] = statistics.median(times) / 1e3
+        plans[each.workload.uuid] = _with_shared_numbers(calls[0], cubins)
+    return Recorded(tuple(cubins), plans, bounded_us)
+
+
+def _checked_call(side: Side, each: RecordableWorkload, within_s: float) -> tuple[int, int]:
+    """Make one call on fresh inputs; its placement and its nanoseconds.
+
+    Raises:
+        RunnerFailed: it is wrong or broke.
+    """
+    each.check.sets.fill([each.memory.views(0)])
+    batch = side.batch(each.memory, range(1), within_s)
+    inputs = each.memory.inputs(0)
+    outcome = each.check.check(inputs, each.check.expected(inputs), each.memory.outputs(side.runner, 0))
+    if outcome.reason is not None:
+        raise RunnerFailed(outcome.verdict, outcome.reason)
+    return batch.readings[-1].placement, batch.ns
+
+
+def _recorded_call(runner: Runner, layout: Layout, placement: int) -> RecordedCall:
+    """Have the last call made again, on the inputs that are still at its placement, and recorded."""
+    region = Region(_LARGEST, sealed=False)
+    try:
+        message = {"op": "record", "placement": placement}
+        runner.ask(message, wire.Code.READY, _RECORD_S, (region.descriptor,))
+        return parse(memoryview(region.all.numpy().data), layout)
+    finally:
+        region.close()
+
+
+def parse(data: memoryview, layout: Layout) -> RecordedCall:
+    """Check the form of a record, and turn it into a plan.
+
+    Args:
+        data: the record, and anything after it.
+        layout: of the workload whose inputs and outputs it names.
+
+    Raises:
+        NotRecorded: it says that the call cannot be replayed, or it is malformed.
+    """
+    begin = _LENGTH + max(0, int.from_bytes(data[:_LENGTH], "little", signed=True))
+    try:
+        found = Record.model_validate_json(bytes(data[_LENGTH:begin]))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise NotRecorded(f"its record is malformed: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if found.reason is not None:
+        raise NotRecorded(" ".join(found.reason.split())[:300])
+    sizes = {f"input:{field.name}": field.bytes for field in layout.inputs if field.scalar is None}
+    sizes |= {f"output:{field.name}": field.bytes for field in layout.outputs}
+    sizes |= {f"workspace:{name}": size for name, size in found.workspaces.items()}
+    if sum(found.workspaces.values()) > MAX_WORKSPACE_BYTES or begin + sum(found.cubins) > len(data):
+        raise NotRecorded("its record is malformed: it asks for too much memory")
+    cubins = []
+    for size in found.cubins:
+        cubins.append(bytes(data[begin : begin + size]))
+        begin += size
+    steps = tuple(
+        _fill(step, sizes) if isinstance(step, _Fill) else _launch(step, sizes, len(cubins)) for step in found.steps
+    )
+    spaces: dict[str, tuple[int, int | float | Literal["none"]]] = {
+        name: (size, "none") for name, size in found.workspaces.items()
+    }
+    return RecordedCall(ResolvedPlan(steps, spaces), tuple(cubins))
+
+
+def _fill(step: _Fill, sizes: Mapping[str, int]) -> ResolvedFill:
+    if step.offset + step.bytes > sizes.get(step.buffer, 0):
+        raise NotRecorded("its record is malformed: it fills memory outside its buffers")
+    return ResolvedFill(step.buffer, step.offset, step.bytes)
+
+
+def _launch(step: _Launch, sizes: Mapping[str, int], cubins: int) -> ResolvedLaunch:
+    grid_fits = all(0 < extent <= most for extent, most in zip(step.grid, MAX_GRID, strict=True))
+    block_fits = all(0 < extent <= most for extent, most in zip(step.block, MAX_BLOCK, strict=True))
+    threads, blocks = _product(step.block), _product(step.cluster or (1, 1, 1))
+    if not grid_fits or not block_fits or threads > MAX_THREADS or not 0 < blocks <= MAX_CLUSTER:
+        raise NotRecorded("its record is malformed: a grid, block or cluster is larger than the hardware allows")
+    if step.cubin >= cubins:
+        raise NotRecorded("its record is malformed: it names a kernel that it does not contain")
+    arguments: list[Pointer | Value] = []
+    for argument in step.args:
+        if isinstance(argument, _Value):
+            arguments.append(Value(argument.format, argument.value))
+            continue
+        if argument.offset > sizes.get(argument.buffer, -1):
+            raise NotRecorded("its record is malformed: a pointer is outside the call's buffers")
+        arguments.append(Pointer(argument.buffer, argument.offset))
+    name = f"{step.cubin}:{step.symbol}"
+    return ResolvedLaunch(
+        name, step.grid, step.block, step.shared_bytes, step.cluster, step.cooperative, tuple(arguments)
+    )
+
+
+def _product(extents: Sequence[int]) -> int:
+    x, y, z = extents
+    return x * y * z
+
+
+def _with_shared_numbers(call: RecordedCall, cubins: list[bytes]) -> ResolvedPlan:
+    """The plan with its kernels numbered as in `cubins`, which gets those that it lacks."""
+    numbers = []
+    for cubin in call.cubins:
+        if cubin not in cubins:
+            cubins.append(cubin)
+        numbers.append(cubins.index(cubin))
+    steps: list[ResolvedLaunch | ResolvedFill] = []
+    for step in call.plan.steps:
+        if isinstance(step, ResolvedLaunch):
+            number, _, symbol = step.kernel.partition(":")
+            steps.append(replace(step, kernel=f"{numbers[int(number)]}:{symbol}"))
+        else:
+            steps.append(step)
+    return ResolvedPlan(tuple(steps), call.plan.workspaces)
