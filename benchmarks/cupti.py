@@ -30,8 +30,9 @@ from harness.judge.layout import layout_of
 from harness.judge.memory import Region
 from harness.model.launches import ResolvedPlan
 from harness.model.problem import Problem, Workload
-from harness.runner.driver import Driver
-from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, Trusted
+from harness.runner import driver
+from harness.runner.launcher import SealedWorkload, Trusted
+from harness.runner.wire import TRUSTED_KERNELS
 
 PROBLEMS = Path(__file__).parents[1] / "problems"
 _SCALARS = 1 << 20
@@ -44,7 +45,7 @@ def agreement(calls: int = 32) -> Iterator[Row]:
     """(what, what is allowed, what was seen) of each solution and workload."""
     torch.zeros(1, device="cuda")
     with tempfile.TemporaryDirectory() as scratch:
-        trusted = Trusted(Driver(), trusted_cubin(Path(scratch)))
+        trusted = Trusted(trusted_cubin(Path(scratch)))
         for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):
             solution = load_solution(file.parent)
             if solution.spec.language != "cuda" or len(solution.spec.launch) != 1:
@@ -81,9 +82,9 @@ def _both(
     for slot in range(calls):
         target = slot * stride
         arena[target : target + layout.input_stride] = memory.given[slot]
-    module = trusted.driver.load((built / "kernel.cubin").read_bytes())
+    module = driver.load((built / "kernel.cubin").read_bytes())
     symbols: dict[str, str] = json.loads((built / "names.json").read_text())["symbols"]
-    functions = {name: trusted.driver.function(module, symbol) for name, symbol in symbols.items()}
+    functions = {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
     slots = SimpleNamespace(inputs=layout.inputs, outputs=layout.outputs, slots=calls)
 
     def place(slot: int) -> tuple[int, int]:

@@ -38,8 +38,7 @@ from harness.model.launches import resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import ConstAxis, CustomInput, Problem, Workload
 from harness.model.solution import Solution
-from harness.runner import nvrtc
-from harness.runner.driver import Driver
+from harness.runner import driver, nvrtc
 from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, Trusted
 
 ROOT = Path(__file__).parents[1]
@@ -79,9 +78,8 @@ class Bench:
     def __init__(self, calls: int) -> None:
         torch.zeros(1, device="cuda")
         self.calls = calls
-        self.driver = Driver()
         cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), list(TRUSTED_KERNELS), [])
-        self.trusted = Trusted(self.driver, cubin)
+        self.trusted = Trusted(cubin)
         self.overhead_us = self.trusted.pair_overhead_us()
 
     def time(self, call: Callable[[], object]) -> float:
@@ -177,8 +175,8 @@ class Sealed:
         macros += [f"-D{name}={value}" for name, value in spec.params.items()]
         self._file = solution.directory / spec.file
         cubin, symbols = compile_cuda(self._file, sorted({launch.kernel for launch in launches}), macros)
-        module = bench.driver.load(cubin)
-        self._functions = {name: bench.driver.function(module, symbol) for name, symbol in symbols.items()}
+        module = driver.load(cubin)
+        self._functions = {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
         self._bench, self._problem, self._workload = bench, problem, workload
         self._layout = layout_of(problem, workload)
         a_set = self._layout.input_stride + self._layout.output_stride

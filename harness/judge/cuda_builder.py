@@ -24,7 +24,7 @@ from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import Solution
 from harness.runner import nvrtc
-from harness.runner.launcher import TRUSTED_KERNELS
+from harness.runner.wire import TRUSTED_KERNELS
 from harness.workspace.timing_lock import working
 
 _FORMAT = 1

@@ -16,7 +16,6 @@ import torch
 
 from .arena import SCALAR_FORMATS, ArenaField
 from .device_memory import Physical, Window, bytes_tensor
-from .driver import Driver
 
 
 class CudaArena:
@@ -27,8 +26,7 @@ class CudaArena:
         self.scalars = mmap.mmap(descriptors[0], message["scalar_bytes"], mmap.MAP_SHARED, mmap.PROT_READ)
         os.close(descriptors[0])
         torch.zeros(1, device="cuda")
-        self.driver = Driver()
-        self._window, self.all = window(self.driver, message["window_bytes"])
+        self._window, self.all = window(message["window_bytes"])
 
     @property
     def address(self) -> int:
@@ -53,18 +51,18 @@ class CudaArena:
         """Map a workload's placements, of `size` bytes each, in place of those of the workload before."""
         self._window.hide()
         for number, descriptor in enumerate(descriptors):
-            memory = Physical.receive(self.driver, descriptor, size)
+            memory = Physical.receive(descriptor, size)
             self._window.show(memory, number * size)
             memory.close()  # the mapping keeps it
 
 
-def window(driver: Driver, size: int) -> tuple[Window, torch.Tensor]:
+def window(size: int) -> tuple[Window, torch.Tensor]:
     """Reserved addresses, and their bytes as a tensor, usable whenever memory is shown.
 
     Torch looks at what an address is when it makes a tensor there, so that something must be mapped at that moment.
     """
-    reserved = Window.reserve(driver, size)
-    some = Physical.create(driver, 1)
+    reserved = Window.reserve(size)
+    some = Physical.create(1)
     reserved.show(some)
     whole: torch.Tensor = bytes_tensor(reserved.address, size)
     reserved.hide()

@@ -1,166 +1,151 @@
-"""The CUDA driver calls that a launch plan needs and CuPy does not wrap: attributes of a launch, and TMA descriptors.
+"""Kernels by the CUDA driver: modules, launches with their attributes, and TMA descriptors.
 
-Works on the context that is current (CuPy's or torch's primary one) and imports nothing of the harness. Source of every
-constant and layout: cuda.h of CUDA 12.8 and 13.0, where they agree.
+NVIDIA's `cuda.bindings` makes the calls; CuPy has no launch attributes and no tensor maps. Works on the context that is
+current (torch's primary one) and imports nothing of the harness.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-_COOPERATIVE, _CLUSTER_DIMENSION = 2, 4
-_MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 8, 14
+from cuda.bindings import driver as cuda
+
 _PORTABLE_CLUSTER = 8
-FUNCTION_FACTS = {"static_shared_bytes": 1, "local_bytes": 3, "registers": 4}
-"""Resources of a compiled kernel: name -> CUfunction_attribute."""
+_ATTRIBUTE = cuda.CUfunction_attribute
+FUNCTION_FACTS = {
+    "static_shared_bytes": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+    "local_bytes": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+    "registers": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NUM_REGS,
+}
+"""Resources of a compiled kernel."""
+_TYPE = cuda.CUtensorMapDataType
 _DTYPES = {
-    "u8": 0, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11,
-}  # fmt: skip
-_INTERLEAVE = {"none": 0, "16B": 1, "32B": 2}
-_SWIZZLE = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
-_L2_PROMOTION = {"none": 0, "64B": 1, "128B": 2, "256B": 3}
-_FILL = {"zero": 0, "nan": 1}
+    "u8": _TYPE.CU_TENSOR_MAP_DATA_TYPE_UINT8,
+    "u16": _TYPE.CU_TENSOR_MAP_DATA_TYPE_UINT16,
+    "u32": _TYPE.CU_TENSOR_MAP_DATA_TYPE_UINT32,
+    "i32": _TYPE.CU_TENSOR_MAP_DATA_TYPE_INT32,
+    "u64": _TYPE.CU_TENSOR_MAP_DATA_TYPE_UINT64,
+    "i64": _TYPE.CU_TENSOR_MAP_DATA_TYPE_INT64,
+    "f16": _TYPE.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    "f32": _TYPE.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    "f64": _TYPE.CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
+    "bf16": _TYPE.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    "tf32": _TYPE.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+}
+_FILL = {
+    "zero": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    "nan": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
+}
 
 
 class CudaError(RuntimeError):
     """A driver call failed; the message names the call and the driver's own word for it."""
 
 
-class _Dim3(ctypes.Structure):
-    _fields_ = (("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint))
+def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:  # noqa: ANN401 - of any driver call
+    """Make one driver call; its result, if it has one.
+
+    Raises:
+        CudaError: it failed.
+    """
+    code, *results = function(*arguments)
+    if code != cuda.CUresult.CUDA_SUCCESS:
+        raise CudaError(f"{function.__name__}: {code.name}")
+    return results[0] if results else None
 
 
-class _AttributeValue(ctypes.Union):
-    _fields_ = (("pad", ctypes.c_char * 64), ("cooperative", ctypes.c_int), ("cluster", _Dim3))
+def load(cubin: bytes) -> cuda.CUmodule:
+    """A module from a cubin."""
+    return call(cuda.cuModuleLoadData, cubin)
 
 
-class _Attribute(ctypes.Structure):
-    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", _AttributeValue))
+def kernel(module: cuda.CUmodule, symbol: str) -> cuda.CUfunction:
+    """A kernel of a module."""
+    return call(cuda.cuModuleGetFunction, module, symbol.encode())
 
 
-class _Configuration(ctypes.Structure):
-    _fields_ = (
-        ("grid", _Dim3),
-        ("block", _Dim3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("attribute_count", ctypes.c_uint),
+def facts(function: cuda.CUfunction) -> dict[str, int]:
+    """Hardware resources that the kernel uses."""
+    return {name: call(cuda.cuFuncGetAttribute, attribute, function) for name, attribute in FUNCTION_FACTS.items()}
+
+
+def tensor_map(spec: Mapping[str, Any], address: int) -> cuda.CUtensorMap:
+    """An encoded TMA descriptor. Source: CUDA Driver API, `cuTensorMapEncodeTiled`."""
+    words64, words32 = cuda.cuuint64_t, cuda.cuuint32_t
+    return call(
+        cuda.cuTensorMapEncodeTiled,
+        _DTYPES[spec["dtype"]],
+        len(spec["dims"]),
+        address,
+        [words64(extent) for extent in spec["dims"]],
+        [words64(stride) for stride in spec["strides"]],
+        [words32(extent) for extent in spec["box"]],
+        [words32(stride) for stride in spec["element_strides"]],
+        getattr(cuda.CUtensorMapInterleave, f"CU_TENSOR_MAP_INTERLEAVE_{spec['interleave'].upper()}"),
+        getattr(cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec['swizzle'].upper()}"),
+        getattr(cuda.CUtensorMapL2promotion, _promotion(spec["l2_promotion"])),
+        _FILL[spec["fill"]],
     )
 
 
-class Driver:
-    """libcuda, with every call checked."""
-
-    def __init__(self) -> None:
-        self._cuda = ctypes.CDLL("libcuda.so.1")
-
-    def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - ctypes arguments
-        """Make one driver call.
-
-        Raises:
-            CudaError: it failed.
-        """
-        code = getattr(self._cuda, name)(*arguments)
-        if code:
-            text = ctypes.c_char_p()
-            self._cuda.cuGetErrorName(code, ctypes.byref(text))
-            raise CudaError(f"{name}: {(text.value or str(code).encode()).decode()}")
-
-    def load(self, cubin: bytes) -> ctypes.c_void_p:
-        """A module from a cubin."""
-        module = ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), cubin)
-        return module
-
-    def function(self, module: ctypes.c_void_p, symbol: str) -> ctypes.c_void_p:
-        """A kernel of a module."""
-        function = ctypes.c_void_p()
-        self.call("cuModuleGetFunction", ctypes.byref(function), module, symbol.encode())
-        return function
-
-    def facts(self, function: ctypes.c_void_p) -> dict[str, int]:
-        """Hardware resources that the kernel uses."""
-        found = {}
-        for name, attribute in FUNCTION_FACTS.items():
-            value = ctypes.c_int()
-            self.call("cuFuncGetAttribute", ctypes.byref(value), ctypes.c_int(attribute), function)
-            found[name] = value.value
-        return found
-
-    def tensor_map(self, spec: Mapping[str, Any], address: int) -> ctypes.Array[ctypes.c_char]:
-        """An encoded TMA descriptor, 64-byte aligned as the driver requires."""
-        raw = ctypes.create_string_buffer(128 + 64)
-        start = ctypes.addressof(raw)
-        descriptor = (ctypes.c_char * 128).from_buffer(raw, -start % 64)
-        rank = len(spec["dims"])
-        self.call(
-            "cuTensorMapEncodeTiled",
-            descriptor,
-            ctypes.c_int(_DTYPES[spec["dtype"]]),
-            ctypes.c_uint(rank),
-            ctypes.c_void_p(address),
-            (ctypes.c_uint64 * rank)(*spec["dims"]),
-            (ctypes.c_uint64 * max(rank - 1, 1))(*spec["strides"]),
-            (ctypes.c_uint32 * rank)(*spec["box"]),
-            (ctypes.c_uint32 * rank)(*spec["element_strides"]),
-            ctypes.c_int(_INTERLEAVE[spec["interleave"]]),
-            ctypes.c_int(_SWIZZLE[spec["swizzle"]]),
-            ctypes.c_int(_L2_PROMOTION[spec["l2_promotion"]]),
-            ctypes.c_int(_FILL[spec["fill"]]),
-        )
-        return descriptor
+def _promotion(size: str) -> str:
+    return "CU_TENSOR_MAP_L2_PROMOTION_" + ("NONE" if size == "none" else f"L2_{size}")
 
 
 class PreparedLaunch:
-    """One launch with its arguments laid out; `run` only makes the driver call."""
+    """One launch with its arguments laid out; `run` only makes the driver call.
 
-    def __init__(
-        self,
-        driver: Driver,
-        function: ctypes.c_void_p,
-        spec: Mapping[str, Any],
-        addresses: Mapping[str, int],
-        stream: int,
-    ) -> None:
-        """Lay out a launch.
+    Args:
+        function: the kernel.
+        spec: `ResolvedLaunch` as plain data.
+        addresses: device address of every buffer the arguments name.
+    """
 
-        Args:
-            driver: the driver.
-            function: the kernel.
-            spec: `ResolvedLaunch` as plain data.
-            addresses: device address of every buffer the arguments name.
-            stream: the CUDA stream's handle.
-        """
-        self._driver, self._function = driver, function
-        self._values = [_argument(driver, argument, addresses) for argument in spec["args"]]
-        self._pointers = (ctypes.c_void_p * max(len(self._values), 1))(*(ctypes.addressof(v) for v in self._values))
-        attributes = _attributes(spec)
-        self._attributes = (_Attribute * max(len(attributes), 1))(*attributes)
+    def __init__(self, function: cuda.CUfunction, spec: Mapping[str, Any], addresses: Mapping[str, int]) -> None:
+        self._function = function
+        self._values = [_argument(argument, addresses) for argument in spec["args"]]
+        self._pointers = (ctypes.c_void_p * max(len(self._values), 1))(*(_address(value) for value in self._values))
         if spec["shared_bytes"]:
-            wanted = ctypes.c_int(spec["shared_bytes"])
-            driver.call("cuFuncSetAttribute", function, ctypes.c_int(_MAX_DYNAMIC_SHARED), wanted)
+            most = _ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call(cuda.cuFuncSetAttribute, function, most, spec["shared_bytes"])
         if spec["cluster"] and spec["cluster"][0] * spec["cluster"][1] * spec["cluster"][2] > _PORTABLE_CLUSTER:
-            driver.call("cuFuncSetAttribute", function, ctypes.c_int(_NON_PORTABLE_CLUSTER), ctypes.c_int(1))
-        self._configuration = _Configuration(
-            _Dim3(*spec["grid"]), _Dim3(*spec["block"]), spec["shared_bytes"], stream, self._attributes, len(attributes)
-        )
+            allowed = _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            call(cuda.cuFuncSetAttribute, function, allowed, 1)
+        self._configuration = _configuration(spec)
+        self._arguments = (self._configuration, function, ctypes.addressof(self._pointers), 0)
 
     def run(self) -> None:
-        """Launch."""
-        self._driver.call(
-            "cuLaunchKernelEx", ctypes.byref(self._configuration), self._function, self._pointers, ctypes.c_void_p()
-        )
+        """Launch on the default stream."""
+        (code,) = cuda.cuLaunchKernelEx(*self._arguments)
+        if code != cuda.CUresult.CUDA_SUCCESS:
+            raise CudaError(f"cuLaunchKernelEx: {code.name}")
 
 
-def _attributes(spec: Mapping[str, Any]) -> Sequence[_Attribute]:
+def _configuration(spec: Mapping[str, Any]) -> cuda.CUlaunchConfig:
+    found = cuda.CUlaunchConfig()
+    found.gridDimX, found.gridDimY, found.gridDimZ = spec["grid"]
+    found.blockDimX, found.blockDimY, found.blockDimZ = spec["block"]
+    found.sharedMemBytes, found.hStream = spec["shared_bytes"], 0
+    found.attrs = _attributes(spec)
+    found.numAttrs = len(found.attrs)
+    return found
+
+
+def _attributes(spec: Mapping[str, Any]) -> Sequence[cuda.CUlaunchAttribute]:
     found = []
     if spec["cluster"]:
-        found.append(_Attribute(id=_CLUSTER_DIMENSION, value=_AttributeValue(cluster=_Dim3(*spec["cluster"]))))
+        cluster = cuda.CUlaunchAttribute()
+        cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        extents = cluster.value.clusterDim
+        extents.x, extents.y, extents.z = spec["cluster"]
+        found.append(cluster)
     if spec["cooperative"]:
-        found.append(_Attribute(id=_COOPERATIVE, value=_AttributeValue(cooperative=1)))
+        cooperative = cuda.CUlaunchAttribute()
+        cooperative.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        cooperative.value.cooperative = 1
+        found.append(cooperative)
     return found
 
 
@@ -171,7 +156,7 @@ _SCALARS = {
 }  # fmt: skip
 
 
-def _argument(driver: Driver, spec: Mapping[str, Any], addresses: Mapping[str, int]) -> Any:  # noqa: ANN401 - a ctypes value
+def _argument(spec: Mapping[str, Any], addresses: Mapping[str, int]) -> Any:  # noqa: ANN401 - a ctypes value or a map
     match spec["kind"]:
         case "pointer":
             return ctypes.c_uint64(addresses[spec["buffer"]] + spec["offset"])
@@ -179,4 +164,8 @@ def _argument(driver: Driver, spec: Mapping[str, Any], addresses: Mapping[str, i
             kind = _SCALARS[spec["format"]]
             return kind(spec["value"] if spec["format"] in "fd" else int(spec["value"]))
         case _:
-            return driver.tensor_map(spec, addresses[spec["buffer"]] + spec["offset"])
+            return tensor_map(spec, addresses[spec["buffer"]] + spec["offset"])
+
+
+def _address(value: Any) -> int:  # noqa: ANN401 - a ctypes value or a map
+    return int(value.getPtr()) if isinstance(value, cuda.CUtensorMap) else ctypes.addressof(value)

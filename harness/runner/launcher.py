@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from cuda.bindings import driver as cuda
 
+from . import driver
 from .device_memory import bytes_tensor
-from .driver import Driver, PreparedLaunch
+from .driver import PreparedLaunch
+from .wire import TRUSTED_KERNELS
 
-TRUSTED_KERNELS = ("fill", "read", "hold", "known", "compare", "pieces")
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
 _GRID, _READ_GRID = 528, 1056
@@ -34,10 +36,9 @@ def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 class Trusted:
     """The trusted kernels, and the buffer that displaces everything from L2."""
 
-    def __init__(self, driver: Driver, cubin: bytes) -> None:
-        self.driver = driver
+    def __init__(self, cubin: bytes) -> None:
         module = driver.load(cubin)
-        self._functions = {name: driver.function(module, name) for name in TRUSTED_KERNELS}
+        self._functions = {name: driver.kernel(module, name) for name in TRUSTED_KERNELS}
         l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
         self._displaced = torch.zeros(_DISPLACE_FACTOR * l2_bytes // 16 * 16, dtype=torch.uint8, device="cuda")
         self._go = torch.zeros(1, dtype=torch.int32).pin_memory()
@@ -57,7 +58,7 @@ class Trusted:
             "cooperative": False,
             "args": [{"kind": "value", "format": kind, "value": value} for kind, value in arguments],
         }
-        return PreparedLaunch(self.driver, self._functions[name], spec, {}, 0)
+        return PreparedLaunch(self._functions[name], spec, {})
 
     def fill(self, address: int, size: int, pattern: int) -> PreparedLaunch:
         """A launch that fills memory with a 32-bit pattern; sizes are rounded up to words."""
@@ -86,8 +87,8 @@ class Trusted:
         return self._prepare("pieces", blocks, 256, [("Q", table)], rows=count)
 
     def forget_persisting_lines(self) -> None:
-        """Let nothing that was marked to stay in L2 stay there. Before each call of either side: it costs both the same."""
-        self.driver.call("cuCtxResetPersistingL2Cache")
+        """Reset the lines of L2 that were marked to stay there, before each call of either side."""
+        driver.call(cuda.cuCtxResetPersistingL2Cache)
 
     def held(self, enqueue: Callable[[], None], limit_ns: int = _HOLD_NS) -> None:
         """Enqueue behind a held queue, so that the device finds everything there when it starts."""
@@ -163,7 +164,7 @@ class SealedWorkload:
     def __init__(
         self,
         trusted: Trusted,
-        functions: Mapping[str, ctypes.c_void_p],
+        functions: Mapping[str, cuda.CUfunction],
         plan: Mapping[str, Any],
         layout: Slots,
         place: Callable[[int], tuple[int, int]],
@@ -197,11 +198,11 @@ class SealedWorkload:
             self._calls.append([self._prepared(step, functions, addresses) for step in plan["steps"]])
 
     def _prepared(
-        self, step: Mapping[str, Any], functions: Mapping[str, ctypes.c_void_p], addresses: Mapping[str, int]
+        self, step: Mapping[str, Any], functions: Mapping[str, cuda.CUfunction], addresses: Mapping[str, int]
     ) -> PreparedLaunch:
         if step["kind"] == "fill":
             return self._trusted.fill(addresses[step["buffer"]] + step["offset"], step["bytes"], 0)
-        return PreparedLaunch(self._trusted.driver, functions[step["kernel"]], step, addresses, 0)
+        return PreparedLaunch(functions[step["kernel"]], step, addresses)
 
     def run(self, placement: int) -> float:
         """Make one call; microseconds by the device's events, nothing subtracted.

@@ -4,7 +4,7 @@ The request names library, include directories, source file, architecture, optio
 the output is `kernel.cubin`, `names.json` (name expression -> symbol) and `compile.log` as the compiler wrote it. Exit
 code 0 compiled, 1 the source has errors, 2 the compiler could not be used. No CUDA driver is needed.
 
-Source: NVRTC documentation, https://docs.nvidia.com/cuda/nvrtc/.
+Source: NVRTC documentation, https://docs.nvidia.com/cuda/nvrtc/; NVIDIA's `cuda.bindings` makes the calls.
 """
 
 from __future__ import annotations
@@ -12,68 +12,54 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_COMPILATION_ERROR = 6
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compilation made: a cubin and the kernels' symbols, unless the source has errors; and the log."""
+
+    cubin: bytes | None
+    symbols: dict[str, str]
+    log: str
+    version: tuple[int, int]
 
 
-class Nvrtc:
-    """The few calls of libnvrtc that a build needs."""
+def compile_source(source: str, name: str, options: list[str], kernels: list[str]) -> Compiled:
+    """Compile a source that messages call `name`.
 
-    def __init__(self, library: str) -> None:
-        self._library = ctypes.CDLL(library)
-        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    Raises:
+        RuntimeError: NVRTC itself failed; the message is its own.
+        ImportError: `cuda.bindings` is not installed.
+    """
+    from cuda.bindings import nvrtc  # noqa: PLC0415 - what is missing is said in the log
 
-    def version(self) -> tuple[int, int]:
-        """Major and minor version."""
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-        return major.value, minor.value
+    def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:  # noqa: ANN401 - of any NVRTC call
+        code, *results = function(*arguments)
+        if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise RuntimeError(f"{function.__name__}: {code.name}")
+        return (results[0] if len(results) == 1 else tuple(results)) if results else None
 
-    def compile(
-        self, source: str, name: str, options: list[str], kernels: list[str]
-    ) -> tuple[bytes | None, dict[str, str], str]:
-        """The cubin (None when the source has errors), the kernels' symbols, and the compiler's log.
+    def content(size: Callable[..., Any], read: Callable[..., Any]) -> bytes:
+        found = bytes(call(size, program))
+        call(read, program, found)
+        return found
 
-        Raises:
-            RuntimeError: NVRTC itself failed; the message is its own.
-        """
-        program = ctypes.c_void_p()
-        self._call(
-            "nvrtcCreateProgram", ctypes.byref(program), source.encode(), name.encode(), ctypes.c_int(0), None, None
-        )
-        for kernel in kernels:
-            self._call("nvrtcAddNameExpression", program, kernel.encode())
-        arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-        code = self._library.nvrtcCompileProgram(program, ctypes.c_int(len(options)), arguments)
-        log = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
-        if code == _COMPILATION_ERROR:
-            return None, {}, log
-        if code:
-            raise RuntimeError(f"nvrtcCompileProgram: {self._error(code)}\n{log}")
-        symbols = {}
-        for kernel in kernels:
-            lowered = ctypes.c_char_p()
-            self._call("nvrtcGetLoweredName", program, kernel.encode(), ctypes.byref(lowered))
-            symbols[kernel] = (lowered.value or b"").decode()
-        return self._bytes(program, "CUBIN"), symbols, log
-
-    def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
-        size = ctypes.c_size_t()
-        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
-        buffer = ctypes.create_string_buffer(size.value)
-        self._call(f"nvrtcGet{what}", program, buffer)
-        return buffer.raw
-
-    def _call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - ctypes arguments
-        code = getattr(self._library, name)(*arguments)
-        if code:
-            raise RuntimeError(f"{name}: {self._error(code)}")
-
-    def _error(self, code: int) -> str:
-        text: bytes = self._library.nvrtcGetErrorString(code)
-        return text.decode()
+    version = call(nvrtc.nvrtcVersion)
+    program = call(nvrtc.nvrtcCreateProgram, source.encode(), name.encode(), 0, [], [])
+    for kernel in kernels:
+        call(nvrtc.nvrtcAddNameExpression, program, kernel.encode())
+    (code,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    log = content(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0").decode(errors="replace")
+    if code == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+        return Compiled(None, {}, log, version)
+    if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"nvrtcCompileProgram: {code.name}\n{log}")
+    symbols = {kernel: call(nvrtc.nvrtcGetLoweredName, program, kernel.encode()).decode() for kernel in kernels}
+    return Compiled(content(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), symbols, log, version)
 
 
 def main(request_file: str, output: str) -> int:
@@ -81,23 +67,23 @@ def main(request_file: str, output: str) -> int:
     request = json.loads(Path(request_file).read_text())
     directory = Path(output)
     source = Path(request["source"])
+    options = [
+        f"--gpu-architecture={request['architecture']}",
+        *(f"--include-path={path}" for path in (str(source.parent), *request["includes"])),
+        *request["options"],
+    ]
     try:
-        compiler = Nvrtc(request["library"])
-        options = [
-            f"--gpu-architecture={request['architecture']}",
-            *(f"--include-path={path}" for path in (str(source.parent), *request["includes"])),
-            *request["options"],
-        ]
+        ctypes.CDLL(request["library"], mode=ctypes.RTLD_GLOBAL)  # cuda.bindings takes the library that is loaded
         # The name is what messages show: the user's own file, not where the sandbox put it.
-        cubin, symbols, log = compiler.compile(source.read_text(), source.name, options, request["kernels"])
-    except (OSError, RuntimeError) as error:
+        made = compile_source(source.read_text(), source.name, options, request["kernels"])
+    except (ImportError, OSError, RuntimeError) as error:
         (directory / "compile.log").write_text(str(error))
         return 2
-    (directory / "compile.log").write_text(log)
-    if cubin is None:
+    (directory / "compile.log").write_text(made.log)
+    if made.cubin is None:
         return 1
-    (directory / "kernel.cubin").write_bytes(cubin)
-    (directory / "names.json").write_text(json.dumps({"symbols": symbols, "nvrtc": compiler.version()}))
+    (directory / "kernel.cubin").write_bytes(made.cubin)
+    (directory / "names.json").write_text(json.dumps({"symbols": made.symbols, "nvrtc": made.version}))
     return 0
 
 

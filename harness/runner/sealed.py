@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from cuda.bindings import driver as cuda
 
+from . import driver
 from .cuda_arena import CudaWorkload
 from .cuda_calls import load_trusted
 from .launcher import SealedWorkload
@@ -29,12 +30,11 @@ class SealedCalls:
 def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
     """Load the cubins; the answer prepares a workload."""
     trusted = load_trusted(message["trusted"])
-    driver = trusted.driver
-    functions: dict[str, ctypes.c_void_p] = {}
+    functions: dict[str, cuda.CUfunction] = {}
     for directory in map(Path, message["artefacts"]):
         module = driver.load((directory / "kernel.cubin").read_bytes())
         symbols: dict[str, str] = json.loads((directory / "names.json").read_text())["symbols"]
-        functions |= {name: driver.function(module, symbol) for name, symbol in symbols.items()}
+        functions |= {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
 
     def prepare(workload: CudaWorkload) -> SealedCalls:
         base = workload.arena.address

@@ -20,6 +20,10 @@ MAX_CALLS = 4096
 """Calls of one batch at most: their slots fit one datagram."""
 
 
+TRUSTED_KERNELS = ("fill", "read", "hold", "known", "compare", "pieces")
+"""Kernels of trusted.cu: the judge compiles them, and its trusted runners load them."""
+
+
 class Code(enum.IntEnum):
     """Kinds of record from a runner."""
 

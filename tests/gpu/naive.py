@@ -86,8 +86,7 @@ def load(definition: dict[str, Any], solution: Path, sizes: dict[str, int]) -> C
 def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Callable[..., Any]:
     """Compile and launch in this process: one kernel, a block a row, an optional workspace."""
     from harness.judge.toolkit import find_toolkit
-    from harness.runner import nvrtc
-    from harness.runner.driver import Driver, PreparedLaunch
+    from harness.runner import driver, nvrtc
 
     toolkit, (plan,) = find_toolkit(), spec["launch"]
     major, minor = torch.cuda.get_device_capability()
@@ -99,10 +98,9 @@ def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Ca
         }  # fmt: skip
         (Path(scratch) / "request.json").write_text(json.dumps(request))
         subprocess.run([sys.executable, nvrtc.__file__, f"{scratch}/request.json", scratch], check=True, timeout=60)
-        driver = Driver()
         module = driver.load((Path(scratch) / "kernel.cubin").read_bytes())
         symbol = json.loads((Path(scratch) / "names.json").read_text())["symbols"][plan["kernel"]]
-    function = driver.function(module, symbol)
+    function = driver.kernel(module, symbol)
     kept = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") if spec["workspaces"] else None
 
     def call(x: torch.Tensor, out: torch.Tensor) -> None:
@@ -111,7 +109,7 @@ def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Ca
             "grid": (x.shape[0], 1, 1), "block": (*plan["block"], 1, 1)[:3], "shared_bytes": 0, "cluster": None,
             "cooperative": False, "args": [{"kind": "value", "format": "Q", "value": at} for at in pointers],
         }  # fmt: skip
-        PreparedLaunch(driver, function, launch, {}, 0).run()
+        driver.PreparedLaunch(function, launch, {}).run()
 
     del sizes
     return call

@@ -18,11 +18,10 @@ def trusted(tmp_path_factory: pytest.TempPathFactory) -> Trusted:
     import torch
 
     from harness.judge.cuda_builder import trusted_cubin
-    from harness.runner.driver import Driver
     from harness.runner.launcher import Trusted
 
     torch.zeros(1, device="cuda")
-    return Trusted(Driver(), trusted_cubin(tmp_path_factory.mktemp("cubin")))
+    return Trusted(trusted_cubin(tmp_path_factory.mktemp("cubin")))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

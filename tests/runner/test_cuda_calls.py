@@ -24,6 +24,9 @@ class Device:
     def run(self) -> None:
         """Displaces nothing."""
 
+    def forget_persisting_lines(self) -> None:
+        """Nothing persists."""
+
     def held(self, enqueue: Callable[[], None], limit_ns: int) -> None:
         assert limit_ns == HOLD_NS
         self.held_calls += 1

@@ -49,7 +49,7 @@ from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.runner.device_memory import granularity
 from harness.runner.doorbell import Request, create_page
-from harness.runner.driver import CudaError, Driver
+from harness.runner.driver import CudaError
 from harness.runner.launcher import Trusted
 from harness.sol.hardware import target_name
 
@@ -107,10 +107,9 @@ class CudaDevice:
         self.target = target_name(nvml.name)
         take_memory_and_give_it_back()
         torch.backends.cudnn.allow_tf32 = False  # what is expected is computed as the problem says
-        self._driver = Driver()
-        self._pool = PlacementPool(self._driver, granularity(self._driver))
+        self._pool = PlacementPool(granularity())
         self._cubin = trusted_cubin(cache)
-        self._trusted = Trusted(self._driver, self._cubin)
+        self._trusted = Trusted(self._cubin)
         self.summed: Summed = Comparing(self._trusted)
         self.copy_all: CopyAll | None = Pieces(self._trusted)
         self._allowed = frozenset(os.sched_getaffinity(0))

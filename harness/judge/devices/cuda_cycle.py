@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.errors import ConfigurationError
 from harness.judge.channel import ChannelTimeout, MalformedRecord
 from harness.judge.clock import now_ns
 from harness.judge.devices.cuda_conduct import Conduct
@@ -92,19 +91,11 @@ class Cycle:
     Args:
         trusted: the judge's kernels.
         probe: a kernel of the judge of about 20 us.
-
-    Raises:
-        ConfigurationError: CuPy is not installed.
     """
 
     def __init__(self, trusted: Trusted, probe: PreparedLaunch) -> None:
-        try:
-            import cupy  # noqa: PLC0415 - only where there is a GPU
-        except ImportError as error:
-            raise ConfigurationError(
-                "the device cuda needs CuPy",
-                remedy="pip install 'kernel-harness[gpu]'   (CUDA 12; [gpu13] for CUDA 13)",
-            ) from error
+        import cupy  # noqa: PLC0415 - only where there is a GPU
+
         self._trusted, self._probe, self._runtime = trusted, probe, cupy.cuda.runtime
         self._words = torch.empty(POSITIONS, dtype=torch.int64).pin_memory()
         self._staged = torch.empty(0, dtype=torch.uint8)

@@ -16,7 +16,7 @@ import torch
 from harness.judge.layout import Layout
 from harness.judge.limits import GIB
 from harness.runner.device_memory import Physical, Window, bytes_tensor
-from harness.runner.driver import CudaError, Driver
+from harness.runner.driver import CudaError
 
 _MOST, _FEWEST = 64, 4
 _BUDGET_BYTES, _BUDGET_SHARE = 4 * GIB, 8
@@ -36,12 +36,11 @@ class PlacementPool:
     """Physical memory for the placements of the sides that race each other.
 
     Args:
-        driver: the CUDA driver.
         unit: granularity of physical memory in bytes.
     """
 
-    def __init__(self, driver: Driver, unit: int) -> None:
-        self._driver, self._unit = driver, unit
+    def __init__(self, unit: int) -> None:
+        self._unit = unit
         self._spare: list[Physical] = []
         self._count = 0
 
@@ -57,13 +56,13 @@ class PlacementPool:
             self._count = placement_count(size, torch.cuda.mem_get_info()[0])
             try:
                 for _ in range(_SIDES * self._count):
-                    self._spare.append(Physical.create(self._driver, size))
+                    self._spare.append(Physical.create(size))
             except CudaError:
                 self.close()
                 raise
             secrets.SystemRandom().shuffle(self._spare)
         mine, self._spare = self._spare[: self._count], self._spare[self._count :]
-        return Placements(self._driver, layout, mine)
+        return Placements(layout, mine)
 
     def close(self) -> None:
         """Release what no side has taken. No process but the judge's has ever had access to it."""
@@ -78,7 +77,6 @@ class Placements:
     All of it is set to zero before it is exported and again before it is released.
 
     Args:
-        driver: the CUDA driver.
         layout: the workload's inputs and outputs.
         memory: the allocations, all of the same size. They are mapped, and their handles closed.
 
@@ -86,10 +84,10 @@ class Placements:
         CudaError: they cannot be mapped or exported.
     """
 
-    def __init__(self, driver: Driver, layout: Layout, memory: Sequence[Physical]) -> None:
+    def __init__(self, layout: Layout, memory: Sequence[Physical]) -> None:
         self._layout = layout
         self.bytes, self.count = memory[0].bytes, len(memory)
-        self._window = Window.reserve(driver, self.count * self.bytes)
+        self._window = Window.reserve(self.count * self.bytes)
         self._descriptors: list[int] = []
         try:
             for number, physical in enumerate(memory):

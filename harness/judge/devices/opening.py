@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.errors import ConfigurationError
 from harness.judge.devices.interface import Device
 from harness.model.config import SandboxKind
 from harness.model.devices import parse_device
@@ -13,13 +14,21 @@ def open_device(name: str, *, cache: Path, sandbox: SandboxKind) -> Device:
     """Open and lock a device by its name: `cpu`, `cuda`, `cuda:1`.
 
     Raises:
-        ConfigurationError: no such device, or another judge holds it.
+        ConfigurationError: no such device, a package is missing, or another judge holds it.
     """
     kind, number = parse_device(name)
     if kind == "cpu":
         from harness.judge.devices.cpu import CpuDevice  # noqa: PLC0415 - only the device asked for is imported
 
         return CpuDevice(cache=cache, sandbox=sandbox)
+    try:
+        import cupy  # noqa: F401, PLC0415 - only where there is a GPU
+        from cuda.bindings import driver  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the device cuda needs CuPy and NVIDIA's cuda.bindings: {error}",
+            remedy="pip install 'kernel-harness[gpu]'   (CUDA 12; [gpu13] for CUDA 13)",
+        ) from error
     from harness.judge.devices.cuda import open_cuda  # noqa: PLC0415
 
     return open_cuda(number, cache=cache, sandbox=sandbox)
