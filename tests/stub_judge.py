@@ -14,7 +14,8 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
 Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
 sealed clock too, and eager is the fastest by that. Every request is noted, one JSON object a line, in
 `$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed, and
-`$STUB_JUDGE_ANSWERS_AS` another one for its answers alone. `$STUB_JUDGE_PROTOCOL` is the protocol version it names.
+`$STUB_JUDGE_ANSWERS_AS` another one for its answers alone. `$STUB_JUDGE_PROTOCOL` is the protocol version it names, and
+`$STUB_JUDGE_ANSWERS_IN` another one for its answers alone.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ class Stub:
             "torch": "none",
             "sandbox": sandbox,
         }
-        self.protocol = int(os.environ.get("STUB_JUDGE_PROTOCOL", "1"))
+        self.protocol = int(os.environ.get("STUB_JUDGE_PROTOCOL", "2"))
+        self.answers_in = int(os.environ.get("STUB_JUDGE_ANSWERS_IN", self.protocol))
         self.answers_as = version_of(os.environ.get("STUB_JUDGE_ANSWERS_AS", version))
 
     def ready(self) -> Json:
@@ -208,6 +210,7 @@ class Stub:
         cost = {"build_s": 0.0, "judge_s": 0.01}
         return {
             "event": "answer",
+            "protocol": self.answers_in,
             "id": request["id"],
             "device": self.device,
             "environment": {**self.environment, "judge": self.answers_as},

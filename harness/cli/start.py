@@ -221,7 +221,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
     from harness.git.repo import Repo
     from harness.ledger.index import Index
     from harness.ledger.standings import standings
-    from harness.ledger.standings_table import HEADINGS, cells, for_scripts, totals
+    from harness.ledger.standings_table import HEADINGS, cells, for_scripts, outdated_note, totals
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)
@@ -239,7 +239,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         return
     echo(f"ended: {outcome.why}")
     emit([dict(zip(HEADINGS, cells(one), strict=True)) for one in table], as_json=False)
-    for line in [totals(table), *_unbeaten(table), *sentences]:
+    for line in [totals(table), *outdated_note(table), *_unbeaten(table), *sentences]:
         echo(line)
 
 
@@ -247,7 +247,7 @@ def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
     """Which problems have no confirmed speed-up, and why as far as the ledger says it."""
     lines = []
     for one in table:
-        if one.champion is not None:
+        if one.champion is not None or (one.best is None and one.outdated):
             continue
         if one.evaluations == 0:
             why = "not evaluated yet"

@@ -78,7 +78,7 @@ def _room(lines: int, tables: int) -> int | None:
 
 
 def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
-    from harness.ledger.standings_table import HEADINGS, cells, totals
+    from harness.ledger.standings_table import HEADINGS, cells, outdated_note, totals
 
     shown = list(table)
     if room is not None and len(table) > room:  # those with news; in the order of their names, as always
@@ -88,8 +88,8 @@ def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
     emit(rows, as_json=False, empty="no problems here: `harness problems import` brings some in")
     if len(shown) < len(table):
         echo(f"… and {len(table) - len(shown)} more: `harness status --all`")
-    if rows:
-        echo(totals(table))
+    for line in [totals(table), *outdated_note(table)] if rows else []:
+        echo(line)
 
 
 def _of_today(day: Today) -> list[str]:
@@ -179,12 +179,19 @@ def _line(row: Row, *, one_problem: bool) -> dict[str, Any]:
         "seq": row.seq,
         "kind": row.kind,
         "verdict": row.verdict or "-",
-        "speed-up [95 %]": speedup(row),
+        "speed-up [95 %]": f"{speedup(row)}{_history(row)}",
         "worker": row.worker or "-",
         "commit": (row.commit or "-")[:_COMMIT_LENGTH],
         "reason": shortened(reason, _REASON_LENGTH),
     }
     return {key: value for key, value in line.items() if key != "problem" or not one_problem}
+
+
+def _history(row: Row) -> str:
+    """The mark of a number that does not count."""
+    from harness.model.champions import counts
+
+    return "" if row.speedup is None or counts(row) or row.judge_protocol is None else f" (judge {row.judge_protocol})"
 
 
 def _for_scripts(status: ProcessStatus) -> dict[str, Any]:

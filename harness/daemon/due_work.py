@@ -19,6 +19,7 @@ from harness.git.repo import Repo
 from harness.ledger.candidates import committed_candidates
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
+from harness.ledger.standings import known_problems, standings
 from harness.model.champions import champion_of, needs_confirmation, rank
 from harness.model.config import Config
 from harness.model.entry import Entry
@@ -45,8 +46,8 @@ class NextSteps:
 def next_steps(index: Index, problem: str, digest: str, target: str, judge: str, run: str) -> NextSteps:
     """Return the confirmation and the champion that are due for a problem.
 
-    Entries of earlier forms of the problem (other digests) do not count. An evaluation is confirmed by the judge
-    version that made it; evaluations of earlier versions are repeated instead.
+    Entries of earlier forms of the problem (other digests) and of other judge protocols do not count. An evaluation is
+    confirmed by the judge version that made it; evaluations of earlier versions are repeated instead.
     """
     rows = [row for row in index.rows(problem, target=target, run=run) if row.problem_digest == digest]
     confirmations = [row for row in rows if row.kind == EntryKind.CONFIRMATION]
@@ -95,11 +96,14 @@ class DueWork:
         """(branch, target) -> (tip, problem tree, judge version) that were compared."""
         self._followed: dict[tuple[str, str], tuple[str, str]] = {}
         """(problem, target) -> (problem tree, judge version) whose next steps were taken."""
+        self._outdated: dict[str, tuple[str, frozenset[str]]] = {}
+        """Target -> (judge version, problems with entries of an older judge protocol that are to be measured again)."""
 
     def forget(self) -> None:
         """Compare everything again the next time."""
         self._compared.clear()
         self._followed.clear()
+        self._outdated.clear()
 
     def refresh(self) -> None:
         """Bring the index up to what the ledger holds.
@@ -130,12 +134,14 @@ class DueWork:
             for target, judge in judges.items():
                 due += self._candidates(branch, place, tip, base, target, judge.environment.judge)
                 problems.add((place.problem, target))
+        for target, judge in judges.items():
+            problems |= {(problem, target) for problem in self._with_outdated(target, judge.environment.judge)}
+        for problem, target in sorted(problems):  # before the others are queued: what is measured again goes first
+            self._take_next_steps(problem, target, base, judges[target].environment.judge)
         for _, job in sorted(due, key=lambda timed: timed[0]):
             if self._queue.add(job):
                 logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
         failpoint("daemon.after_scan")
-        for problem, target in sorted(problems):
-            self._take_next_steps(problem, target, base, judges[target].environment.judge)
 
     def follow_up(self, problem: str, target: str, judges: Judges) -> None:
         """After a new entry of a problem, queue the confirmation and record the champion that are due.
@@ -187,9 +193,33 @@ class DueWork:
             key = Key(problem, digest, row.tree, target, judge)
             self._queue.add(Job("confirmation", key, row.commit, row.branch, row.worker, row.seq))
         self._followed[problem, target] = state
+        self._measure_again(problem, digest, target, judge)
         entry = self._index.entry(problem, steps.champion.seq) if steps.champion else None
         if entry is not None:
             self._record_champion(entry)
+
+    def _with_outdated(self, target: str, judge: str) -> frozenset[str]:
+        """The problems with entries to measure again: their candidates may be on no branch any more."""
+        if self._outdated.get(target, ("",))[0] != judge:
+            table = standings(self._index, known_problems(self._index), target, self._config.run)
+            self._outdated[target] = judge, frozenset(one.problem for one in table if one.outdated)
+        return self._outdated[target][1]
+
+    def _measure_again(self, problem: str, digest: str, target: str, judge: str) -> None:
+        """Queue the champion and the runner-up of an older judge protocol. Their confirmations follow as always."""
+        (standing,) = standings(self._index, [problem], target, self._config.run)
+        for row in standing.outdated:
+            if row.problem_digest != digest or not (row.tree and row.commit and row.branch and row.worker):
+                continue
+            if not self._repo.has_object(row.commit):
+                self._status.say(f"{problem} seq {row.seq} cannot be measured again: its commit {row.commit} is gone")
+                continue
+            key = Key(problem, digest, row.tree, target, judge)
+            if self._queue.add(Job("evaluation", key, row.commit, row.branch, row.worker, again=True)):
+                logger.info(
+                    "%s seq %d is measured again: it is of judge protocol %s, and only protocol %d counts",
+                    *(problem, row.seq, row.judge_protocol, standing.protocol),
+                )
 
     def _digest(self, base: str, problem: str) -> str | None:
         """The digest of a problem on the base; None, with a message, when it cannot be judged."""

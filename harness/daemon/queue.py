@@ -1,4 +1,4 @@
-"""What waits to be judged: fair between workers, confirmations first, nothing twice. In memory and pure.
+"""What waits to be judged: fair between workers, confirmations and former champions first, nothing twice. Pure.
 
 The queue can be lost at any time: it is derived again from git and the ledger (`harness.daemon.due_work`).
 """
@@ -36,6 +36,8 @@ class Job:
     worker: str
     cites: int | None = None
     """Kind `confirmation`: the `seq` of the evaluation it confirms."""
+    again: bool = False
+    """Kind `evaluation`: of a champion or runner-up of an older judge protocol, which goes before other evaluations."""
 
 
 def _anything(job: Job) -> bool:
@@ -47,7 +49,8 @@ class EvaluationQueue:
     """Waiting jobs in one lane per worker, taken in turn; and the jobs in flight.
 
     Args:
-        confirmations_first: a due confirmation goes before every evaluation, whoever's turn it is.
+        confirmations_first: a due confirmation goes before every evaluation, whoever's turn it is, and so does what is
+            measured again.
     """
 
     def __init__(self, *, confirmations_first: bool = True) -> None:
@@ -76,7 +79,7 @@ class EvaluationQueue:
 
         if self._confirmations_first:
             job = self._first(lambda job: job.kind == "confirmation" and fits(job))
-            job = job or self._first(fits)
+            job = job or self._first(lambda job: job.again and fits(job)) or self._first(fits)
         else:
             job = self._first(fits)
         if job is None:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import harness
+from harness.model.judging import JUDGE_PROTOCOL
 
 _ROOT = Path(harness.__file__).resolve().parent
 _PARTS = ("judge", "runner", "sol", "model/interval.py")
@@ -15,8 +16,8 @@ _SUFFIXES = frozenset({".py", ".cpp", ".cu", ".yaml"})
 
 @cache
 def judge_version() -> str:
-    """`sha256:...` over every source that a number depends on. Imports none of them."""
-    digest = hashlib.sha256()
+    """`sha256:...` over the protocol version and every source that a number depends on. Imports none of these."""
+    digest = hashlib.sha256(f"protocol {JUDGE_PROTOCOL}\n".encode())
     for part in _PARTS:
         root = _ROOT / part
         files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.suffix in _SUFFIXES)

@@ -10,7 +10,7 @@ from harness.formats.problems import problem_digest
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.model.champions import champion_of
+from harness.model.champions import champion_of, counts
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.paths import parse_agent_branch, run_branches, solution_path
@@ -131,7 +131,12 @@ class Tried:
     def _champion(self) -> Row | None:
         self._index.refresh(self.repo)
         rows = self._index.rows(self._problem, run=self.config.run, target=self.target, kind="confirmation")
-        return champion_of(row for row in rows if row.problem_digest == self._digest)
+        present = [row for row in rows if row.problem_digest == self._digest]
+        # Until a champion of an older judge protocol is measured again, it is still the best solution to start from.
+        failed = {row.tree for row in self._evaluations() if row.verdict != Verdict.PASSED}
+        older = [row for row in present if row.tree not in failed]
+        protocols = sorted({row.judge_protocol or 0 for row in older}, reverse=True)
+        return next(filter(None, (champion_of(older, protocol) for protocol in protocols)), None)
 
     def place_champion(self, directory: Path) -> bool:
         """Replace a solution directory's files by the champion's, where there is one; whether there is."""
@@ -157,9 +162,10 @@ class Tried:
         return True
 
     def _evaluations(self) -> list[Row]:
+        """Evaluations that count. The daemon judges again what has only older ones: it is under way."""
         self._index.refresh(self.repo)
         rows = self._index.rows(self._problem, target=self.target, kind="evaluation")
-        return [row for row in rows if row.problem_digest == self._digest]
+        return [row for row in rows if row.problem_digest == self._digest and counts(row)]
 
     def _trees(self) -> dict[str, CommittedCandidate]:
         """Tree -> candidate, of every candidate on the run's branches."""

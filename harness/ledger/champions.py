@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from harness.errors import AnswerIsNo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.model.champions import champion_of, rank
+from harness.model.champions import champion_of, counts, rank
 from harness.model.entry import Entry
+from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.verdict import EntryKind, Trust, Verdict
 
 
@@ -36,17 +37,19 @@ def champion(index: Index, problem: str, digest: str, target: str, run: str | No
     """The confirmed champion of a problem as it is now; of a run, or of all runs together."""
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.CONFIRMATION))
     found = champion_of(row for row in rows if row.problem_digest == digest)
-    return None if found is None else _measured(index, found)
+    return None if found is None else measured_by(index, found)
 
 
 def measured(index: Index, problem: str, tree: str, target: str) -> MeasuredCandidate | None:
-    """What the ledger says of one tree: its best confirmation, or else its latest evaluation."""
+    """What the ledger says of one tree, by the newest judge protocol: its best confirmation, or latest evaluation."""
     rows = [row for row in index.rows(problem, target=target) if row.tree == tree]
+    newest = max((row.judge_protocol or 0 for row in rows), default=0)
+    rows = [row for row in rows if row.judge_protocol == newest]
     confirmed = [row for row in rows if row.kind == EntryKind.CONFIRMATION and row.verdict == Verdict.PASSED]
     if confirmed:
-        return _measured(index, max(confirmed, key=lambda row: (rank(row), row.seq)))
+        return measured_by(index, max(confirmed, key=lambda row: (rank(row), row.seq)))
     evaluations = [row for row in rows if row.kind == EntryKind.EVALUATION]
-    return _measured(index, evaluations[-1]) if evaluations else None
+    return measured_by(index, evaluations[-1]) if evaluations else None
 
 
 def unconfirmed_better(index: Index, than: MeasuredCandidate) -> Row | None:
@@ -58,6 +61,7 @@ def unconfirmed_better(index: Index, than: MeasuredCandidate) -> Row | None:
         row
         for row in rows
         if row.problem_digest == entry.problem_digest
+        and row.judge_protocol == entry.judge_protocol
         and row.verdict == Verdict.PASSED
         and row.seq not in cited
         and rank(row) > rank(entry)
@@ -89,13 +93,19 @@ def why_none(index: Index, problem: str, digest: str, target: str, run: str | No
             "measurement has not been made yet",
             remedy=f"see `harness log {problem}`; a running `harness start` confirms what is faster",
         )
-    best = max(confirmations, key=lambda row: row.speedup_ci95_low or 0.0)
+    best = max(confirmations, key=rank)
+    if not counts(best):
+        return AnswerIsNo(
+            f"every confirmation of {about} is {protocol_doubt(best.judge_protocol)}",
+            remedy="have it measured again: `harness start` measures the champion first",
+        )
     low = best.speedup_ci95_low
     said = f"{best.verdict}, lower bound {low:.3f}x" if low is not None else str(best.verdict)
     return AnswerIsNo(f"no confirmation of {about} shows a speed-up: the best is seq {best.seq}, {said}")
 
 
-def _measured(index: Index, row: Row) -> MeasuredCandidate | None:
+def measured_by(index: Index, row: Row) -> MeasuredCandidate | None:
+    """What an evaluation or confirmation says of its candidate."""
     entry = index.entry(row.problem, row.seq)
     if entry is None:
         return None
@@ -114,9 +124,17 @@ def hash_in(index: Index, problem: str, seq: int) -> str:
     return str(found[0][0]) if found else ""
 
 
+def protocol_doubt(protocol: int | None) -> str:
+    """Why an entry of another judge protocol than the present one does not count, as the rest of a sentence."""
+    return (
+        f"of judge protocol {protocol} and does not count: numbers of different judge protocols are not compared, and "
+        f"the present one is {JUDGE_PROTOCOL}"
+    )
+
+
 def doubts(entry: Entry) -> list[str]:
     """What about an entry a person should know before believing it, a sentence each."""
-    found = []
+    found = [] if counts(entry) else [f"history: this entry is {protocol_doubt(entry.judge_protocol)}"]
     if entry.verdict is Verdict.SUSPECT:
         found.append(f"SUSPECT, held for a person: {entry.reason}")
     elif entry.verdict is not Verdict.PASSED:

@@ -15,7 +15,7 @@ from harness.ledger.spool import read_all, signature
 from harness.model.paths import LEDGER, parse_ledger_file
 from harness.workspace.directories import Workspace
 
-SCHEMA = "kernel-harness index 2"
+SCHEMA = "kernel-harness index 3"
 Progress = Callable[[int, int], None]
 """Called with the bytes of ledger read so far, and the bytes to read in all."""
 
@@ -37,7 +37,8 @@ CREATE INDEX by_tree ON entries (tree);
 CREATE INDEX by_run ON entries (run, target);
 CREATE INDEX by_time ON entries (at);
 CREATE INDEX standing ON entries (
-  kind, problem, seq, target, run, verdict, worker, speedup, speedup_ci95_low, cost_s, form, candidate
+  kind, problem, seq, target, run, verdict, worker, speedup, speedup_ci95_low, cost_s, judge_protocol, form,
+  candidate
 );
 CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
 """

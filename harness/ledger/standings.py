@@ -12,7 +12,8 @@ from typing import NamedTuple
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.index_filling import short_id
-from harness.model.champions import champion_of
+from harness.model.champions import best_of, champion_of
+from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.paths import parse_ledger_file
 from harness.model.verdict import EntryKind, Trust, Verdict
 
@@ -35,6 +36,8 @@ class Standing:
     problem: str
     problem_digest: str | None = None
     """Of the latest entry; entries of earlier forms of the problem are counted, but are no champions."""
+    protocol: int = JUDGE_PROTOCOL
+    """The judge protocol whose numbers count; entries of others are counted, but are no champions and no gains."""
     baseline_us: float | None = None
     """Geometric mean over the workloads of the fastest correct baseline, in microseconds.
 
@@ -44,6 +47,11 @@ class Standing:
     """The confirmation with the highest lower bound; it cites its evaluation."""
     best: Row | None = None
     """The PASSED evaluation with the highest speed-up, confirmed or not."""
+    outdated: tuple[Row, ...] = ()
+    """Entries of the newest older judge protocol that are to be measured again: its champion, and the runner-up.
+
+    The best evaluation where that protocol had no champion; none of a candidate with an evaluation that counts.
+    """
     evaluations: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     workers: Mapping[str, int] = field(default_factory=dict)
@@ -62,7 +70,12 @@ class Standing:
 
 
 def standings(
-    index: Index, problems: Sequence[str], target: str | None = None, run: str | None = None
+    index: Index,
+    problems: Sequence[str],
+    target: str | None = None,
+    run: str | None = None,
+    *,
+    protocol: int = JUDGE_PROTOCOL,
 ) -> tuple[Standing, ...]:
     """Every problem's standing, in the order given; a problem without entries has an empty one.
 
@@ -71,6 +84,7 @@ def standings(
         problems: their keys.
         target: null for all targets together.
         run: null for all runs together; baselines are every run's.
+        protocol: the judge protocol whose numbers count.
     """
     wanted = {"problem": problems[0] if len(problems) == 1 else None, "target": target, "run": run}
     given = {name: value for name, value in wanted.items() if value is not None}
@@ -88,7 +102,8 @@ def standings(
         for problem, group in groupby(index.query(sql, given), key=itemgetter(0))
     }
     return tuple(
-        _standing(index, problem, others.get(problem, []), evaluations.get(problem, _NONE)) for problem in problems
+        _standing(index, problem, others.get(problem, []), evaluations.get(problem, _NONE), protocol)
+        for problem in problems
     )
 
 
@@ -117,6 +132,7 @@ class _Evaluations(NamedTuple):
     speedup: tuple[float | None, ...] = ()
     speedup_ci95_low: tuple[float | None, ...] = ()
     cost_s: tuple[float | None, ...] = ()
+    judge_protocol: tuple[int | None, ...] = ()
     form: tuple[int, ...] = ()
     """`short_id` of the problem's digest."""
     candidate: tuple[int | None, ...] = ()
@@ -126,47 +142,76 @@ class _Evaluations(NamedTuple):
 _NONE = _Evaluations()
 
 
-def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations) -> Standing:
+def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations, protocol: int) -> Standing:
     count = len(made.seq)
     last = index.row(problem, made.seq[-1]) if count else None
     newest = max([*others, *([last] if last else [])], key=lambda row: row.seq, default=None)
     digest = newest.problem_digest if newest else None
-    gains, best = _gains_and_best(made, short_id(digest))
+    gains, best = _gains_and_best(made, short_id(digest), protocol)
     present = sorted((row for row in others if row.problem_digest == digest), key=lambda row: row.seq)
-    baselines = [row.baseline_us for row in present if row.kind == EntryKind.BASELINE and row.baseline_us]
-    champion = champion_of(row for row in present if row.kind == EntryKind.CONFIRMATION)
+    champion = champion_of((row for row in present if row.kind == EntryKind.CONFIRMATION), protocol)
     fastest = index.row(problem, best) if best else None
-    shown = champion or fastest
+    outdated = _outdated(index, problem, present, made, short_id(digest), protocol)
+    shown = champion or fastest or next(iter(outdated), None)
+    baselines = [
+        row.baseline_us
+        for row in present
+        if row.kind == EntryKind.BASELINE
+        and row.baseline_us
+        and row.judge_protocol == (shown.judge_protocol if shown else protocol)
+    ]
     if shown and shown.trust and Trust(shown.trust).by_events and shown.baseline_us:
         baselines.append(shown.baseline_us)
     return Standing(
         problem=problem,
         problem_digest=digest,
+        protocol=protocol,
         baseline_us=baselines[-1] if baselines else None,
         champion=champion,
         best=fastest,
+        outdated=outdated,
         evaluations=count,
         verdicts=dict(Counter(made.verdict)),
         workers={worker or "": number for worker, number in Counter(made.worker).items()},
         duplicates=count - len(set(made.candidate)),
         gains=gains,
-        since_gain=count - (gains[-1].evaluation if gains else 0),
+        since_gain=min(count - (gains[-1].evaluation if gains else 0), made.judge_protocol.count(protocol)),
         cost_s=sum(row.cost_s or 0.0 for row in others) + sum(filter(None, made.cost_s)),
         last_at=last.at if last else None,
         entries=len(others) + count,
     )
 
 
-def _gains_and_best(made: _Evaluations, form: int | None) -> tuple[tuple[Gain, ...], int | None]:
-    """The gains, and the `seq` of the fastest that passed, among evaluations of the problem's present form.
+def _outdated(
+    index: Index, problem: str, present: Sequence[Row], made: _Evaluations, form: int | None, protocol: int
+) -> tuple[Row, ...]:
+    """Return `Standing.outdated`; `present` are the entries of the problem's present form but evaluations."""
+    confirmed = [row for row in present if row.kind == EntryKind.CONFIRMATION]
+    known = {row.judge_protocol for row in confirmed} | set(made.judge_protocol)
+    older = sorted((version for version in known if version is not None and version < protocol), reverse=True)
+    if not older:
+        return ()
+    again = {each for each, version in zip(made.candidate, made.judge_protocol, strict=True) if version == protocol}
+    for version in older:
+        rows = [row for row in confirmed if row.judge_protocol == version]
+        _, best = _gains_and_best(made, form, version)
+        fastest = index.row(problem, best) if best else None
+        if found := best_of([*rows, *([fastest] if fastest else [])]):
+            return tuple(row for row in found if short_id(row.tree) not in again)
+    return ()
+
+
+def _gains_and_best(made: _Evaluations, form: int | None, protocol: int) -> tuple[tuple[Gain, ...], int | None]:
+    """The gains, and the `seq` of the fastest that passed, of the problem's present form and one judge protocol.
 
     A gain's whole interval lies above the last gain's speed-up: luck alone seldom makes one.
     """
     gains: list[Gain] = []
     best, highest, mark = None, 0.0, 0.0
-    each = zip(made.seq, made.verdict, made.worker, made.speedup, made.speedup_ci95_low, made.form, strict=True)
-    for number, (seq, verdict, worker, speedup, low, its_form) in enumerate(each, 1):
-        if speedup is None or speedup <= mark or verdict != _PASSED or its_form != form:
+    measured = zip(made.speedup, made.speedup_ci95_low, made.form, made.judge_protocol, strict=True)
+    each = zip(made.seq, made.verdict, made.worker, measured, strict=True)
+    for number, (seq, verdict, worker, (speedup, low, its_form, version)) in enumerate(each, 1):
+        if speedup is None or speedup <= mark or verdict != _PASSED or its_form != form or version != protocol:
             continue
         if speedup > highest:
             best, highest = seq, speedup

@@ -9,13 +9,16 @@ from harness.ledger.entry_rows import Row
 from harness.ledger.standings import Standing
 from harness.model.printable import markdown_text, printable
 
+_NAMED = 3
 HEADINGS = ("problem", "baseline", "best", "speed-up [95 %]", "score", "verdicts", "entries")
 
 
 def cells(standing: Standing) -> tuple[str, ...]:
     """One standing as the table's cells, in the order of `HEADINGS`."""
-    shown = standing.champion or standing.best
+    shown = standing.champion or standing.best or next(iter(standing.outdated), None)
     confirmed = "" if standing.champion or not standing.best else " unconfirmed"
+    if shown is not None and shown.judge_protocol != standing.protocol:
+        confirmed = f" (judge protocol {shown.judge_protocol})"
     return (
         standing.problem,
         microseconds(standing.baseline_us),
@@ -41,6 +44,7 @@ def for_scripts(standing: Standing) -> dict[str, Any]:
         "baseline_us": standing.baseline_us,
         "champion": _candidate(standing.champion),
         "best": _candidate(standing.best),
+        "outdated": [_candidate(row) for row in standing.outdated],
         "evaluations": standing.evaluations,
         "verdicts": dict(standing.verdicts),
         "workers": dict(standing.workers),
@@ -82,6 +86,19 @@ def totals(standings: Sequence[Standing]) -> str:
     return f"{faster} of {len(standings)} problems have a confirmed speed-up; {evaluations} evaluations"
 
 
+def outdated_note(standings: Sequence[Standing]) -> list[str]:
+    """A line about the entries of an older judge protocol that are to be measured again; nothing without any."""
+    waiting = [one for one in standings if one.outdated]
+    if not waiting:
+        return []
+    named = ", ".join(
+        f"{one.problem} seq {', '.join(str(row.seq) for row in one.outdated)}" for one in waiting[:_NAMED]
+    ) + (f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else "")
+    older = max(row.judge_protocol or 0 for one in waiting for row in one.outdated)
+    why = f"of judge protocol {older}, so they do not count: numbers of different judge protocols are not compared"
+    return [f"to be measured again: {named}: {why}. `harness start` measures them before other candidates"]
+
+
 def _candidate(row: Row | None) -> dict[str, Any] | None:
     if row is None:
         return None
@@ -96,5 +113,6 @@ def _candidate(row: Row | None) -> dict[str, Any] | None:
         "speedup_ci95": None if row.speedup_ci95_low is None else [row.speedup_ci95_low, row.speedup_ci95_high],
         "score": row.score,
         "trust": row.trust,
+        "judge_protocol": row.judge_protocol,
         "at": row.at,
     }

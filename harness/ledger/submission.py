@@ -15,6 +15,7 @@ from harness.errors import ConfigurationError, FormatError
 from harness.failpoints import failpoint
 from harness.formats.solutions import load_solution
 from harness.git.repo import Repo, Submission
+from harness.model.champions import counts
 from harness.model.entry import Entry
 from harness.model.paths import WORKTREE_FORM, parse_worktree_path, solution_path
 from harness.model.solution import Language
@@ -145,7 +146,8 @@ def wait_for_outcome(
 
 
 def read_outcome(file: Path) -> Entry | None:
-    """The entry in an outcome file; None where there is none, or none that can be read."""
+    """The entry in an outcome file; None where there is none, none that can be read, or one that does not count."""
     with contextlib.suppress(FileNotFoundError, ValidationError):
-        return Entry.model_validate_json(file.read_bytes())
+        entry = Entry.model_validate_json(file.read_bytes())
+        return entry if counts(entry) else None
     return None

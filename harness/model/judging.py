@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from harness.model.verdict import Trust, Verdict
 
-JUDGE_PROTOCOL = 1
-"""Version of the messages below and of what a verdict and a speed-up in them mean."""
+JUDGE_PROTOCOL = 2
+"""Version of the messages below and of what a verdict and a speed-up in them mean.
+
+Numbers of different versions are not compared: only entries of this version count in standings (docs/judge.md).
+"""
+_UNNAMED = 1
+"""The version of a message that does not name its version."""
 PROTOCOL_FIX = (
     "install the same version of kernel-harness for both (HARNESS_JUDGE_COMMAND, if set, names the judge), "
     "then start the harness again"
@@ -119,11 +124,24 @@ class EnvironmentRecord(BaseModel):
     """`bubblewrap` or `none`."""
 
 
-class JudgeRequest(_Frozen):
+class _Versioned(_Frozen):
+    """A message that names the sender's protocol version."""
+
+    protocol: int = JUDGE_PROTOCOL
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_unnamed(cls, value: object, info: ValidationInfo) -> object:
+        """Read a line without a version as one of the first version, which did not name it."""
+        if info.mode == "json" and isinstance(value, dict):
+            return {"protocol": _UNNAMED, **value}
+        return value
+
+
+class JudgeRequest(_Versioned):
     """Judge one candidate, or measure a problem's baselines when `solution_dir` is null (kind `baseline`)."""
 
     op: Literal["judge"] = "judge"
-    protocol: int = JUDGE_PROTOCOL
     id: str
     kind: Literal["evaluation", "confirmation", "baseline"]
     problem: str
@@ -143,11 +161,10 @@ class JudgeRequest(_Frozen):
     """Give up after so long: TIMEOUT."""
 
 
-class JudgeAnswer(_Frozen):
+class JudgeAnswer(_Versioned):
     """The outcome of one request."""
 
     event: Literal["answer"] = "answer"
-    protocol: int = JUDGE_PROTOCOL
     id: str
     verdict: Verdict
     reason: str | None = None
@@ -165,11 +182,10 @@ class JudgeAnswer(_Frozen):
     """Kind `baseline`: by the clock for sealed candidates; empty where the device has one clock."""
 
 
-class JudgeReady(_Frozen):
+class JudgeReady(_Versioned):
     """The first line a judge writes, and after it the device is held."""
 
     event: Literal["ready"] = "ready"
-    protocol: int = JUDGE_PROTOCOL
     target: str
     """cpu, h200, b200 ..."""
     device: DeviceRecord
@@ -190,22 +206,21 @@ class _Handshake(BaseModel):
     """What a message of any protocol version has."""
 
     event: str = "request"
-    protocol: int = 1
-    """Messages of the first version do not name it."""
+    protocol: int = _UNNAMED
 
 
-def protocol_mismatch(line: bytes | str, event: Literal["ready", "request"]) -> str | None:
+def protocol_mismatch(line: bytes | str, *events: Literal["ready", "answer", "request"]) -> str | None:
     """Return how the protocol of a message differs from ours, as the rest of a sentence about its sender.
 
     Args:
         line: a message of any protocol version, or anything else.
-        event: the kind of message that names the sender's protocol version; no other kind is looked at.
+        events: the kinds of messages that name the sender's protocol version; no other kind is looked at.
     """
     try:
         found = _Handshake.model_validate_json(line)
     except ValidationError:
         return None  # not a message at all: the reader of messages reports it
-    if found.event != event or found.protocol == JUDGE_PROTOCOL:
+    if found.event not in events or found.protocol == JUDGE_PROTOCOL:
         return None
     return f"speaks judge protocol {found.protocol}, and this process speaks judge protocol {JUDGE_PROTOCOL}"
 

@@ -18,8 +18,10 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_documents, read_records
 from harness.ledger.standings import Standing, standings
+from harness.ledger.standings_table import outdated_note
 from harness.model.entry import Entry
 from harness.model.geometric_mean import geometric_mean
+from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.verdict import Verdict
 
@@ -46,7 +48,7 @@ class _EvaluationDot:
     commit: str | None
     cost_s: float
     current: bool
-    """Of the problem's present form."""
+    """Of the problem's present form, by the judge protocol that counts."""
 
 
 def collect(
@@ -92,6 +94,7 @@ def collect(
             "commit_url": commit_url,
             "entries": index.count(),
         },
+        "history": outdated_note(table),
         "headline": _headline(shown, table, accounts),
         "problems": shown,
         "moves": _moves(repo, branch, run, target, begin),
@@ -116,12 +119,12 @@ def _evaluations(
 ) -> dict[str, list[_EvaluationDot]]:
     """Problem -> its evaluations, oldest first."""
     sql = (
-        'SELECT problem, seq, at, verdict, latency_us, worker, "commit", cost_s, problem_digest FROM entries '
-        "WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY problem, seq"
+        'SELECT problem, seq, at, verdict, latency_us, worker, "commit", cost_s, problem_digest, judge_protocol '
+        "FROM entries WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY problem, seq"
     )
     found: dict[str, list[_EvaluationDot]] = defaultdict(list)
-    for problem, seq, at, verdict, latency, worker, commit, cost, digest in index.query(sql, (run, target)):
-        current = digest == digests.get(problem)
+    for problem, seq, at, verdict, latency, worker, commit, cost, digest, protocol in index.query(sql, (run, target)):
+        current = digest == digests.get(problem) and protocol == JUDGE_PROTOCOL
         row = _EvaluationDot(seq, _hours(begin, at), verdict, latency, worker, commit, cost or 0.0, current)
         found[problem].append(row)
     return found
@@ -130,8 +133,8 @@ def _evaluations(
 def _problem(
     index: Index, standing: Standing, made: list[_EvaluationDot], begin: datetime | None, target: str, run: str
 ) -> Json:
-    champion, best = standing.champion, standing.best
-    shown = champion or best
+    champion, best, former = standing.champion, standing.best, next(iter(standing.outdated), None)
+    shown = champion or best or former
     entry = index.entry(standing.problem, shown.seq) if shown else None
     confirmed = {row.cites for row in index.rows(standing.problem, run=run, target=target, kind="confirmation")}
     by_seq = {row.seq: row for row in made}
@@ -149,7 +152,8 @@ def _problem(
         "key": standing.problem,
         "suite": suite,
         "name": name,
-        "state": "confirmed" if champion else "unconfirmed" if best else "none" if made else "untried",
+        "state": _state(standing, made),
+        "judge_protocol": shown.judge_protocol if shown else None,
         "baseline_us": _short(standing.baseline_us),
         "bound_us": _short(_bound(entry)),
         "latency_us": _short(shown.latency_us) if shown else None,
@@ -172,6 +176,17 @@ def _problem(
         "steps": steps,
         "dots": [[at, _short(latency)] for at, latency in _thinned(dots)],
     }
+
+
+def _state(standing: Standing, made: list[_EvaluationDot]) -> str:
+    """What is known of a problem; `outdated`: only by an older judge protocol, whose numbers do not count."""
+    if standing.champion:
+        return "confirmed"
+    if standing.best:
+        return "unconfirmed"
+    if standing.outdated:
+        return "outdated"
+    return "none" if made else "untried"
 
 
 def _bound(entry: Entry | None) -> float | None:

@@ -13,8 +13,8 @@ from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import Chains, read_chains
 from harness.ledger.audit.entries import entry_faults
-from harness.ledger.champions import MeasuredCandidate
-from harness.model.champions import is_new_champion, rank
+from harness.ledger.champions import MeasuredCandidate, protocol_doubt
+from harness.model.champions import counts, is_new_champion, rank
 from harness.model.entry import Entry
 from harness.model.paths import (
     LEDGER,
@@ -199,13 +199,21 @@ def _look_up(proof: Proof, chains: Chains, digest: str) -> None:
         proof.faults.append(f"{about} has no confirmation: seq {passed[-1].seq} is its only measurement")
         return
     best = max(confirmations, key=rank)
-    if not is_new_champion(best, None):
-        low = best.speedup_ci95_low
-        said = f"a lower bound of {low:.3f}x" if low is not None else f"{best.verdict}: {best.reason}"
-        proof.faults.append(f"the confirmation of {about} shows no speed-up: seq {best.seq} has {said}")
+    if not counts(best) or not is_new_champion(best, None):
+        proof.faults.append(f"the confirmation of {about} {_why_it_proves_nothing(best)}")
         return
     documents = {document.seq: document for document in chains.documents[ledger_file(problem)]}
     proof.found = MeasuredCandidate(seqs[best.cites or 0], best, documents[best.seq].hash)
+
+
+def _why_it_proves_nothing(confirmation: Entry) -> str:
+    """The rest of a sentence about a confirmation that does not make a champion."""
+    if not counts(confirmation):
+        doubt = protocol_doubt(confirmation.judge_protocol)
+        return f"is {doubt}: seq {confirmation.seq}; have it measured again: `harness start`"
+    low = confirmation.speedup_ci95_low
+    said = f"a lower bound of {low:.3f}x" if low is not None else f"{confirmation.verdict}: {confirmation.reason}"
+    return f"shows no speed-up: seq {confirmation.seq} has {said}"
 
 
 def _elsewhere(chains: Chains, tree: str) -> str:
@@ -256,6 +264,7 @@ def _newer(chains: Chains, proof: Proof, found: MeasuredCandidate) -> Iterator[s
         and one.problem_digest == found.counts.problem_digest
         and one.candidate
         and one.candidate.tree != proof.tree
+        and counts(one)
         and is_new_champion(one, found.counts)
     ]
     if rivals:

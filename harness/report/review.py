@@ -12,10 +12,20 @@ from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Commit, Repo
-from harness.ledger.champions import MeasuredCandidate, champion, doubts, hash_in, measured, unconfirmed_better
+from harness.ledger.champions import (
+    MeasuredCandidate,
+    champion,
+    doubts,
+    hash_in,
+    measured,
+    measured_by,
+    unconfirmed_better,
+)
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_records
+from harness.ledger.standings import standings
+from harness.model.champions import counts
 from harness.model.paths import (
     AGENT_BRANCH_FORM,
     lessons_file,
@@ -101,6 +111,7 @@ def review(repo: Repo, index: Index, what: str, *, base: str, target: str, run: 
         found = measured(index, problem, tree, target)
     else:
         found = champion(index, problem, digest, target, run) or _best(index, problem, digest, target, run)
+        found = found or _history(index, problem, digest, target, run)
         if found is None or found.evaluation.candidate is None:
             raise AnswerIsNo(
                 f"{problem} has no candidate for {target} that passed in run {run}",
@@ -147,9 +158,17 @@ def _best(index: Index, problem: str, digest: str, target: str, run: str) -> Mea
     """The fastest that passed and was not confirmed."""
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.EVALUATION))
     passed = [row for row in rows if row.problem_digest == digest and row.verdict == "PASSED" and row.speedup]
+    passed = [row for row in passed if counts(row)]
     best = max(passed, key=lambda row: row.speedup or 0.0, default=None)
     entry = index.entry(problem, best.seq) if best else None
     return MeasuredCandidate(entry, None, hash_in(index, problem, entry.seq)) if entry else None
+
+
+def _history(index: Index, problem: str, digest: str, target: str, run: str) -> MeasuredCandidate | None:
+    """The best by an older judge protocol, which is still to be measured again."""
+    (standing,) = standings(index, [problem], target, run)
+    rows = [row for row in standing.outdated if row.problem_digest == digest]
+    return measured_by(index, rows[0]) if rows else None
 
 
 def _provenance(found: MeasuredCandidate | None, made: Commit | None) -> dict[str, str]:
@@ -236,6 +255,8 @@ def _attempt(repo: Repo, row: Row) -> Attempt:
     what = row.reason or ""
     if not what and row.commit and repo.has_object(row.commit):
         what = repo.commit(row.commit).subject
+    if not counts(row):
+        what = f"(judge protocol {row.judge_protocol}) {what}"
     return Attempt(row.seq, row.at, row.worker, row.verdict, row.speedup, what)
 
 

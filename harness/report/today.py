@@ -128,9 +128,18 @@ def _improved(index: Index, table: Sequence[Standing], run: str, target: str, si
     found = []
     for problem, champion in fresh.items():
         former = champion_of(row for row in earlier.get(problem, []) if row.problem_digest == champion.problem_digest)
+        if former is None and champion.tree in _older_champions(earlier.get(problem, []), champion):
+            continue  # measured again, and not improved
         before = former.speedup if former else None
         found.append(Improved(problem, champion.speedup or 0.0, before, champion.worker))
     return sorted(found, key=lambda one: -(one.speedup / (one.before or 1.0)))
+
+
+def _older_champions(confirmations: Sequence[Row], champion: Row) -> set[str | None]:
+    """Trees of the champions by older judge protocols, of the same form of the problem."""
+    same = [row for row in confirmations if row.problem_digest == champion.problem_digest]
+    protocols = {row.judge_protocol or 0 for row in same}
+    return {former.tree for protocol in protocols if (former := champion_of(same, protocol))}
 
 
 def _stuck(table: Sequence[Standing], config: Config) -> list[tuple[str, str]]:

@@ -310,7 +310,7 @@ def _listen(process: subprocess.Popen[bytes], device: str, number: int, post: Ca
     assert process.stdout is not None  # noqa: S101 - opened as a pipe
     with process.stdout as lines:
         for line in lines:
-            mismatch = protocol_mismatch(line, "ready")
+            mismatch = protocol_mismatch(line, "ready", "answer")
             if mismatch is not None:
                 break
             try:

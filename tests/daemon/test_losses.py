@@ -105,12 +105,15 @@ def test_a_judge_that_cannot_be_started_at_all_ends_the_daemon_too(
         once()
 
 
-def test_a_judge_of_another_protocol_ends_the_daemon_at_once_with_the_fix(
-    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("said", ["STUB_JUDGE_PROTOCOL", "STUB_JUDGE_ANSWERS_IN"])
+def test_a_judge_of_an_older_protocol_ends_the_daemon_at_once_with_the_fix(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    monkeypatch.setenv("STUB_JUDGE_PROTOCOL", "2")
-    with pytest.raises(ConfigurationError, match="speaks judge protocol 2, and this process speaks judge") as raised:
+    monkeypatch.setenv(said, "1")
+    site.submit("w01", "t/one", "honest")
+    with pytest.raises(ConfigurationError, match="speaks judge protocol 1, and this process speaks judge") as raised:
         once()
+    assert not site.entries()
     assert raised.value.remedy == PROTOCOL_FIX
     assert (site.workspace.logs / "judge-cpu.log").exists()
 

@@ -30,6 +30,8 @@ FIXTURES = Path(__file__).parent / "fixtures"
 PROBLEMS = ("L1/softmax", "starter/rmsnorm_h4096", "starter/swiglu")
 BUNDLE = "repository.bundle"
 STANDINGS = "standings.json"
+PROTOCOL = 1
+"""The judge protocol of every entry of the fixtures that there are."""
 SPOOLED = 1
 """Documents that only the spool of a fixture holds."""
 
@@ -112,7 +114,7 @@ def _records(planner: Ledger) -> None:
 
 
 def standings_of(workspace: Workspace) -> list[Mapping[str, Any]]:
-    """What the ledger says of each problem: enough to see that another harness reads the same."""
+    """What the ledger says of each problem by its own judge protocol: another harness must read the same."""
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         messages = index.refresh(repo)
         assert messages == [], messages
@@ -123,7 +125,7 @@ def standings_of(workspace: Workspace) -> list[Mapping[str, Any]]:
                 "best": one.best and [one.best.seq, one.best.speedup, one.best.speedup_ci95_low],
                 "champion": one.champion and [one.champion.seq, one.champion.tree],
             }
-            for one in standings(index, PROBLEMS, "cpu", "main")
+            for one in standings(index, PROBLEMS, "cpu", "main", protocol=PROTOCOL)
         ]
 
 

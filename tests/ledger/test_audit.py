@@ -17,8 +17,9 @@ from harness.formats.ledger_heads import Head, read_heads, render_heads
 from harness.formats.problems import problem_digest
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import Break, audit
+from harness.ledger.audit.entries import entry_faults
 from harness.ledger.ledger import Ledger
-from harness.model.entry import EntryDraft
+from harness.model.entry import Entry, EntryDraft
 from harness.model.paths import HEADS, ledger_file
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
@@ -375,3 +376,19 @@ def test_a_whole_entry_stands_as_it_was_rendered(place: Place) -> None:
     place.enter(place.healthy())
     for document in split(place.content(), FILE):
         assert render_entry(parse_entry(document.raw, FILE)) == document.raw
+
+
+@pytest.mark.parametrize("protocols", [(1, 2), (2, 1), (2, 2)])
+def test_champions_of_different_judge_protocols_are_not_held_against_each_other(protocols: tuple[int, int]) -> None:
+    entries: list[Entry] = []
+    for tree, speedup, protocol in zip("ab", (1.5, 1.2), protocols, strict=True):
+        seq = len(entries)
+        fixed: dict[str, Any] = {"tree": tree * 40, "speedup": speedup, "judge_protocol": protocol}
+        drafts = [draft(**fixed), draft("confirmation", **fixed, cites=seq + 1)]
+        drafts.append(draft("champion", tree=tree * 40, cites=seq + 2))
+        for number, each in enumerate(drafts, seq + 1):
+            place = {"seq": number, "prev": None, "at": "2026-11-21T02:00:00.000Z"}
+            entries.append(Entry.model_validate({**dict(each), **place}))
+    found = [(seq, what) for seq, what, _, _ in entry_faults(PROBLEM, entries)]
+    worse = (6, "a champion that its confirmation does not make")
+    assert found == ([worse] if protocols == (2, 2) else [])

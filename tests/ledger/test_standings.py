@@ -17,6 +17,7 @@ from harness.ledger.standings import (
     standings,
 )
 from harness.model.entry import EntryDraft
+from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.verdict import Trust, Verdict
 from tests.ledger.ledgers import PROBLEM, draft, make_workspace, ticking, workload
 
@@ -117,6 +118,34 @@ def test_a_changed_problem_starts_without_champion(enter: Enter) -> None:
     assert standing.champion is None
     assert standing.best is None
     assert standing.evaluations == 1
+
+
+def test_entries_of_an_older_judge_protocol_are_counted_and_compared_with_nothing(enter: Enter) -> None:
+    old = {"judge": "sha256:old", "judge_protocol": JUDGE_PROTOCOL - 1}
+    former = [
+        draft("baseline", **old),  # type: ignore[arg-type]
+        evaluation(3.0, 1, **old),  # type: ignore[arg-type]
+        draft("confirmation", cites=2, tree=f"{1:040x}", speedup=3.0, **old),  # type: ignore[arg-type]
+    ]
+    index = enter(former)
+    (before,) = standings(index, [PROBLEM], "cpu", "main")
+    assert (before.champion, before.best, before.gains, before.since_gain) == (None, None, (), 0)
+    assert before.outdated == (index.row(PROBLEM, 3),)
+    assert (before.evaluations, before.entries) == (1, 3)
+    (then,) = standings(index, [PROBLEM], "cpu", "main", protocol=JUDGE_PROTOCOL - 1)
+    assert (then.champion, then.outdated) == (index.row(PROBLEM, 3), ())
+    assert then.best == index.row(PROBLEM, 2)
+    index = enter([draft("baseline"), evaluation(1.2, 2), evaluation(1.1, 1)])
+    (after,) = standings(index, [PROBLEM], "cpu", "main")
+    assert (after.champion, after.best) == (None, index.row(PROBLEM, 5))
+    assert [gain.seq for gain in after.gains] == [5]
+    assert (after.since_gain, after.outdated) == (1, ())
+
+
+def test_the_best_evaluation_of_an_older_protocol_without_a_champion_is_outdated(enter: Enter) -> None:
+    old = {"judge": "sha256:old", "judge_protocol": JUDGE_PROTOCOL - 1}
+    index = enter([evaluation(0.8, 1, **old), evaluation(0.9, 2, **old), draft(verdict=Verdict.TIMEOUT, **old)])  # type: ignore[arg-type]
+    assert standings(index, [PROBLEM])[0].outdated == (index.row(PROBLEM, 2),)
 
 
 def test_the_standings_need_no_torch() -> None:

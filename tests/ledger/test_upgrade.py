@@ -22,12 +22,14 @@ from harness.ledger.audit.audit import audit
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger, read_records
 from harness.ledger.spool import read_all
+from harness.ledger.standings import standings
 from harness.ledger.upgrade import LedgerUpgrade, upgrade_ledger
 from harness.model.entry import LEDGER_FORMAT, MEASURED
+from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.paths import HEADS
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
-from tests.ledger.fixture_ledgers import FIXTURES, SPOOLED, STANDINGS, restore, standings_of
+from tests.ledger.fixture_ledgers import FIXTURES, PROBLEMS, PROTOCOL, SPOOLED, STANDINGS, restore, standings_of
 from tests.ledger.ledgers import draft, git
 
 VERSIONS = sorted(int(path.name.removeprefix("v")) for path in FIXTURES.iterdir())
@@ -164,6 +166,16 @@ def test_entries_of_every_format_have_the_judges_protocol(old: tuple[Workspace, 
     assert len(rows) == 13
     assert all(row.judge_protocol == (1 if row.kind in MEASURED else None) for row in rows)
     assert [entry.judge_protocol for entry in entries] == [row.judge_protocol for row in rows]
+
+
+def test_entries_of_the_fixtures_are_history_to_the_present_judge(old: tuple[Workspace, Repo]) -> None:
+    workspace, repo = old
+    with Index(workspace, branch="main") as index:
+        index.refresh(repo)
+        found = standings(index, PROBLEMS, "cpu", "main")
+    assert JUDGE_PROTOCOL > PROTOCOL
+    assert [(one.champion, one.best) for one in found] == [(None, None)] * 3
+    assert [[row.seq for row in one.outdated] for one in found] == [[], [6, 3], [3]]
 
 
 def test_a_file_keeps_its_head_line_and_a_new_one_gets_the_newest(first: tuple[Workspace, Repo]) -> None:

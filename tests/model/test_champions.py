@@ -7,12 +7,24 @@ from dataclasses import replace
 import pytest
 
 from harness.ledger.entry_rows import Row
-from harness.model.champions import champion_of, is_new_champion, needs_confirmation, rank
+from harness.model.champions import best_of, champion_of, counts, is_new_champion, needs_confirmation, rank
 from harness.model.entry import Entry
+from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.verdict import Trust
 from tests.ledger.ledgers import PROBLEM, draft
 
-ROW = Row(PROBLEM, 1, "confirmation", "main", "cpu", "sha256:b", "2026", verdict="PASSED", trust="bounded")
+ROW = Row(
+    PROBLEM,
+    1,
+    "confirmation",
+    "main",
+    "cpu",
+    "sha256:b",
+    "2026",
+    judge_protocol=JUDGE_PROTOCOL,
+    verdict="PASSED",
+    trust="bounded",
+)
 
 
 def measured(low: float | None, trust: str = "bounded", seq: int = 1, verdict: str = "PASSED") -> Row:
@@ -56,3 +68,25 @@ def test_entries_and_rows_have_the_same_order() -> None:
     champion = champion_of(entries)
     assert champion is entries[2]
     assert champion_of(rows) == rows[2]
+
+
+def test_numbers_of_another_judge_protocol_do_not_count_and_never_stand_above_newer_ones() -> None:
+    old = replace(measured(9.0, seq=1), judge_protocol=JUDGE_PROTOCOL - 1)
+    new = measured(1.1, "launch-bound", seq=2)
+    assert (counts(old), counts(new)) == (False, True)
+    assert rank(new) > rank(old)
+    assert champion_of([old, new]) is new
+    assert champion_of([old]) is None
+    assert champion_of([old], JUDGE_PROTOCOL - 1) is old
+    assert champion_of([old, measured(0.9, seq=2)]) is None, "a failed measurement brings no old champion back"
+
+
+def test_the_best_of_a_protocol_are_its_champion_and_runner_up_or_its_best_evaluation() -> None:
+    rows = [replace(measured(low, seq=seq), tree=tree) for seq, (low, tree) in enumerate(_TREES, 1)]
+    assert [row.seq for row in best_of(rows)] == [2, 4]
+    evaluations = [replace(row, kind="evaluation") for row in rows]
+    assert [row.seq for row in best_of([rows[2], *evaluations])] == [2]
+    assert best_of([measured(2.0, verdict="SUSPECT")]) == []
+
+
+_TREES = ((1.3, "a"), (1.5, "a"), (0.8, "b"), (1.2, "c"), (1.1, "d"))

@@ -72,18 +72,18 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(
 
 def test_a_request_of_another_protocol_is_refused_with_the_judges_own_words(judge: JudgeProcess, problem: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        judge.ask(request_for(problem).model_copy(update={"protocol": 2}), ignore)
-    assert (caught.value.what, caught.value.remedy) == ("the client speaks protocol 2, not 1", "the fix")
+        judge.ask(request_for(problem).model_copy(update={"protocol": 1}), ignore)
+    assert (caught.value.what, caught.value.remedy) == ("the client speaks protocol 1, not 2", "the fix")
 
 
 def test_a_judge_of_another_protocol_is_refused(
     tmp_path: Path, stub_command: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del stub_command
-    monkeypatch.setenv("STUB_JUDGE_PROTOCOL", "2")
+    monkeypatch.setenv("STUB_JUDGE_PROTOCOL", "1")
     with pytest.raises(ConfigurationError) as caught:
         JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
-    assert caught.value.what == "the judge of cpu speaks judge protocol 2, and this process speaks judge protocol 1"
+    assert caught.value.what == "the judge of cpu speaks judge protocol 1, and this process speaks judge protocol 2"
     assert caught.value.remedy == PROTOCOL_FIX
 
 

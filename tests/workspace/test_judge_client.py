@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.model.judging import PROTOCOL_FIX, JudgeProgress, JudgeReady, protocol_mismatch
+from harness.model.judging import JUDGE_PROTOCOL, PROTOCOL_FIX, JudgeProgress, JudgeReady, protocol_mismatch
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import (
@@ -126,7 +126,7 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(client: Client, problem: Pa
     wait_until(lambda: not group_of(pid), what="the end of the judge's process group")
 
 
-@pytest.mark.parametrize("protocol", ["0", "2"])
+@pytest.mark.parametrize("protocol", ["1", "3"])
 def test_a_judge_of_another_protocol_is_refused_with_the_fix(
     client: Client, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_judge_of_another_protocol_is_refused_with_the_fix(
     assert isinstance(told, JudgeLost)
     assert told.how == "protocol"
     assert told.reason == (
-        f"the judge of cpu speaks judge protocol {protocol}, and this process speaks judge protocol 1"
+        f"the judge of cpu speaks judge protocol {protocol}, and this process speaks judge protocol 2"
     )
     assert told.fix == PROTOCOL_FIX
     assert client.judge.ready is None
@@ -143,20 +143,25 @@ def test_a_judge_of_another_protocol_is_refused_with_the_fix(
 
 def test_a_judge_that_does_not_name_its_protocol_has_the_first(client: Client) -> None:
     ready = {"event": "ready", "target": "cpu", "device": {"name": "d", "id": "d"}}
-    assert protocol_mismatch(json.dumps(ready), "ready") is None
+    said = "speaks judge protocol 1, and this process speaks judge protocol 2"
+    assert protocol_mismatch(json.dumps(ready), "ready") == said
+    assert protocol_mismatch(json.dumps({"event": "answer"}), "ready", "answer") == said
+    assert protocol_mismatch(json.dumps({**ready, "protocol": JUDGE_PROTOCOL}), "ready") is None
     assert protocol_mismatch(json.dumps({**ready, "protocol": 7, "new": 1}), "ready") is not None
     assert protocol_mismatch(json.dumps({"event": "progress", "protocol": 7}), "ready") is None
     assert protocol_mismatch("no message", "ready") is None
+    environment = {"harness": "0", "judge": "j", "python": "3", "torch": "2", "sandbox": "none"}
+    assert JudgeReady.model_validate_json(json.dumps({**ready, "environment": environment})).protocol == 1
     client.ready()
 
 
 def test_a_request_of_another_protocol_is_refused_by_the_judge(client: Client, problem: Path) -> None:
     client.ready()
-    client.judge.ask(request_for(problem).model_copy(update={"protocol": 2}))
+    client.judge.ask(request_for(problem).model_copy(update={"protocol": 1}))
     told = client.told()
     assert isinstance(told, JudgeLost)
-    assert told.error == "the client speaks protocol 2, not 1\n  the fix"
-    assert "(it wrote: the client speaks protocol 2, not 1 the fix)" in told.reason
+    assert told.error == "the client speaks protocol 1, not 2\n  the fix"
+    assert "(it wrote: the client speaks protocol 1, not 2 the fix)" in told.reason
 
 
 def test_a_line_that_is_not_the_protocol_ends_the_judge(client: Client, problem: Path) -> None:

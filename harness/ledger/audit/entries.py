@@ -12,6 +12,8 @@ from harness.model.verdict import EntryKind, Verdict
 Fault = tuple[int, str, object, object]
 """seq, what is wrong, what was expected, what was found."""
 
+_ChampionKey = tuple[str, str, str, int | None]
+"""Run, target, problem digest, judge protocol."""
 _CITED = {
     EntryKind.EVALUATION: EntryKind.BASELINE,
     EntryKind.CONFIRMATION: EntryKind.EVALUATION,
@@ -23,7 +25,7 @@ def entry_faults(problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
     """Everything wrong with a problem's entries, given in the order of their file."""
     known = {entry.seq: entry for entry in entries}
     measured: dict[tuple[object, ...], int] = {}
-    champions: dict[tuple[str, str, str], Entry] = {}
+    champions: dict[_ChampionKey, Entry] = {}
     for entry in entries:
         if entry.problem != problem:
             yield entry.seq, "an entry of another problem", problem, entry.problem
@@ -71,14 +73,12 @@ def _citation_faults(entry: Entry, known: Mapping[int, Entry]) -> Iterator[Fault
         yield entry.seq, f"cites seq {cited.seq} of another candidate", trees[0], trees[1]
 
 
-def _champion_faults(
-    entry: Entry, known: Mapping[int, Entry], champions: dict[tuple[str, str, str], Entry]
-) -> Iterator[Fault]:
-    """A champion must be better than the one before it (same run, target and form of the problem)."""
+def _champion_faults(entry: Entry, known: Mapping[int, Entry], champions: dict[_ChampionKey, Entry]) -> Iterator[Fault]:
+    """A champion must be better than the one before it (same run, target, form of the problem and judge protocol)."""
     confirmation = known.get(entry.cites or 0)
     if confirmation is None or confirmation.kind is not EntryKind.CONFIRMATION:
         return
-    key = (entry.run, entry.target, entry.problem_digest)
+    key = (entry.run, entry.target, entry.problem_digest, confirmation.judge_protocol)
     former = champions.get(key)
     if not is_new_champion(confirmation, former):
         above = former.speedup_ci95_low if former else 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.model.champions import rank
+from harness.model.champions import counts, rank
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer
 from harness.model.sessions import Spread, estimate_of, prediction_interval, spread_between
@@ -36,10 +36,13 @@ def choose(
 ) -> list[Entry]:
     """Entries that stand for measured candidates of the problems as they are now: random ones, or the fastest.
 
-    A candidate with a confirmation is represented by it, since that number counts.
+    A candidate with a confirmation is represented by it, since that number counts. Entries of an older judge protocol
+    are left out: this judge's number would not be expected to agree.
     """
     rows = [
-        row for row in index.rows(target=target) if row.verdict == Verdict.PASSED and row.speedup_ci95_low is not None
+        row
+        for row in index.rows(target=target)
+        if counts(row) and row.verdict == Verdict.PASSED and row.speedup_ci95_low is not None
     ]
     confirmed = {(row.problem, row.cites) for row in rows if row.kind == EntryKind.CONFIRMATION}
     standing: list[Row] = [
@@ -64,7 +67,7 @@ def sessions_of(index: Index, target: str) -> Spread:
         for row in index.rows(target=target, kind=str(EntryKind.CONFIRMATION)):
             second = index.entry(row.problem, row.seq)
             first = index.entry(row.problem, row.cites) if row.cites else None
-            if first and second and first.verdict is second.verdict is Verdict.PASSED:
+            if first and second and counts(second) and first.verdict is second.verdict is Verdict.PASSED:
                 yield first, second
 
     estimates = ((estimate_of(first.workloads), estimate_of(second.workloads)) for first, second in pairs())
