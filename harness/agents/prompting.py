@@ -82,6 +82,7 @@ def _axes(problem: Problem) -> str:
     specs = {
         "inputs": {name: [spec.shape, spec.dtype] for name, spec in definition.inputs.items()},
         "outputs": {name: [spec.shape, spec.dtype] for name, spec in definition.outputs.items()},
+        **({"outputs that begin as an input, to update in place": definition.updates} if definition.updates else {}),
     }
     lines = [f"{kind}: {json.dumps(each, default=str)}" for kind, each in specs.items()]
     sizes = problem.sizes(problem.workloads[0]) if problem.workloads else {}

@@ -35,7 +35,7 @@ def as_text(problem: Problem) -> str:
     lines = [f"{problem.key}  {definition.op_type or ''}".rstrip(), definition.description or definition.name, ""]
     lines += ["axes"] + [f"  {name} {_axis(axis)}" for name, axis in definition.axes.items()]
     for title, tensors in (("inputs", definition.inputs), ("outputs", definition.outputs)):
-        lines += ["", title] + [f"  {name}: {_symbolic(spec)}" for name, spec in tensors.items()]
+        lines += ["", title] + [f"  {name}: {_symbolic(spec)}{_start(spec)}" for name, spec in tensors.items()]
     if definition.constraints:
         lines += ["", "constraints", *(f"  {constraint}" for constraint in definition.constraints)]
     names = [*definition.inputs, *definition.outputs]
@@ -83,8 +83,13 @@ def _symbolic(spec: TensorSpec) -> str:
     return f"{spec.dtype} scalar" if spec.shape is None else f"{spec.dtype} [{', '.join(spec.shape)}]"
 
 
+def _start(spec: TensorSpec) -> str:
+    return "" if spec.x_updates is None else f", begins as `{spec.x_updates}` and is updated in place"
+
+
 def _spec(spec: TensorSpec) -> dict[str, Any]:
-    return {"shape": None if spec.shape is None else list(spec.shape), "dtype": spec.dtype}
+    updates = {} if spec.x_updates is None else {"x_updates": spec.x_updates}
+    return {"shape": None if spec.shape is None else list(spec.shape), "dtype": spec.dtype, **updates}
 
 
 def _size(count: int) -> str:

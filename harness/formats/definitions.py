@@ -83,6 +83,31 @@ def _check_tensors(definition: Definition, report: _DefinitionReport) -> None:
                 what = f"`{section}.{name}` is not an identifier; expected letters, digits and `_`"
                 report.wrong(what, section, name)
             _check_shape(section, name, spec, definition, report)
+    _check_updates(definition, report)
+
+
+def _check_updates(definition: Definition, report: _DefinitionReport) -> None:
+    """An output that is updated in place begins as one input of its own kind."""
+    for name, spec in definition.inputs.items():
+        if spec.x_updates is not None:
+            what = f"`inputs.{name}.x_updates` is of an input; expected it at the output that holds the updated content"
+            report.wrong(what, "inputs", name, "x_updates")
+    by_input: dict[str, str] = {}
+    for name, updated in definition.updates.items():
+        given, path = definition.inputs.get(updated), ("outputs", name, "x_updates")
+        if given is None:
+            what = f"`outputs.{name}.x_updates` is `{updated}`, which is no input; "
+            report.wrong(what + did_you_mean(updated, definition.inputs), *path)
+        elif given.shape is None or (given.shape, given.dtype) != (
+            definition.outputs[name].shape,
+            definition.outputs[name].dtype,
+        ):
+            what = f"`outputs.{name}.x_updates`: expected a tensor of the shape and dtype of the input `{updated}`"
+            report.wrong(what, *path)
+        elif updated in by_input:
+            what = f"`outputs.{name}.x_updates`: the input `{updated}` is updated to `{by_input[updated]}` already"
+            report.wrong(what, *path)
+        by_input.setdefault(updated, name)
 
 
 def _check_shape(section: str, name: str, spec: TensorSpec, definition: Definition, report: _DefinitionReport) -> None:

@@ -27,6 +27,8 @@ class Field:
     offset: int
     bytes: int
     scalar: Literal["int", "bool", "float"] | None
+    updates: str | None = None
+    """Of an output: the input whose content it has before each call."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -45,6 +47,12 @@ class Layout:
     input_stride: int
     output_stride: int
     axes: tuple[int, ...]
+
+    @property
+    def updated(self) -> list[tuple[Field, Field]]:
+        """Each input that is updated in place, and the output that begins as it."""
+        inputs = {field.name: field for field in self.inputs}
+        return [(inputs[field.updates], field) for field in self.outputs if field.updates is not None]
 
     @property
     def io_bytes(self) -> int:
@@ -87,7 +95,7 @@ def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, i
             end += 8
         else:
             size = math.prod(shape) * getattr(torch, dtype).itemsize
-            fields.append(Field(name, dtype, shape, end, size, None))
+            fields.append(Field(name, dtype, shape, end, size, None, spec.x_updates))
             end += size
         end = _up(end, _ALIGN)
     return tuple(fields), max(end, 8)

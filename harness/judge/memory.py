@@ -139,10 +139,13 @@ def read_inputs(region: Region, layout: Layout, slot: int) -> list[Value]:
     return found
 
 
-def poison_outputs(region: Region, layout: Layout, slots: Sequence[int], native: Native | None) -> None:
+def poison_outputs(
+    region: Region, layout: Layout, slots: Sequence[int], native: Native | None, inputs: Region | None = None
+) -> None:
     """Overwrite the outputs of slots, and of those between them, with what no right answer is: NaN, or a pattern.
 
-    With `native` they are cold afterwards.
+    Outputs that are updated in place get the content of their input in `inputs`, which has the same slots. With
+    `native` all are cold afterwards.
     """
     stride = layout.output_stride
     begin, end = min(slots) * stride, (max(slots) + 1) * stride
@@ -157,6 +160,17 @@ def poison_outputs(region: Region, layout: Layout, slots: Sequence[int], native:
                 region.all[start : start + field.bytes].fill_(_OTHER_POISON)
                 if native is not None:
                     native.flush(region.address + start, field.bytes)
+    if inputs is not None:
+        _fill_updated(region, layout, slots, native, inputs)
+
+
+def _fill_updated(region: Region, layout: Layout, slots: Sequence[int], native: Native | None, inputs: Region) -> None:
+    for source, field in layout.updated:
+        for slot in slots:
+            start, begin = slot * layout.output_stride + field.offset, slot * layout.input_stride + source.offset
+            region.all[start : start + field.bytes] = inputs.all[begin : begin + source.bytes]
+            if native is not None:
+                native.flush(region.address + start, field.bytes)
 
 
 def read_outputs(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:

@@ -164,7 +164,7 @@ def _run_in_float64(reference: Reference, inputs: Sequence[Value]) -> dict[str, 
     try:
         with torch.no_grad(), _InFloat64():
             returned = reference.run(*raised)
-        return by_name(returned, reference.definition)
+        return by_name(returned, reference.definition, raised)
     except InvalidReferenceError as error:
         return f"no float64 truth: {error.what}"
     except Exception as error:  # noqa: BLE001 - the border to the problem's own code: any failure means no truth

@@ -32,12 +32,18 @@ class Reference:
         """Outputs of `run` for inputs in declaration order, as tensors by name.
 
         Raises:
-            InvalidReferenceError: it raised, changed an input, or returned something else than the declared outputs.
+            InvalidReferenceError: it raised, changed an input that no output declares, or returned something else than
+                the declared outputs.
         """
+        updated = set(self.definition.updates.values())
+        given = [
+            value.clone() if name in updated and isinstance(value, torch.Tensor) else value
+            for name, value in zip(self.definition.inputs, inputs, strict=True)
+        ]
         before = _versions(inputs)
         try:
             with torch.no_grad():
-                returned = self.run(*inputs)
+                returned = self.run(*given)
         except Exception as error:
             raise InvalidReferenceError(
                 f"the reference raised {type(error).__name__}: {error}", where=self.definition.name
@@ -47,9 +53,10 @@ class Reference:
                 raise InvalidReferenceError(
                     f"the reference changes its input `{name}` in place; candidates cannot write to inputs",
                     where=self.definition.name,
-                    remedy="let it work on a copy and return the result",
+                    remedy=f'declare it, with `"x_updates": "{name}"` at the output that holds the result '
+                    "(docs/formats.md), or let the reference work on a copy and return it",
                 )
-        return by_name(returned, self.definition)
+        return by_name(returned, self.definition, given)
 
 
 def _versions(inputs: Sequence[Value]) -> list[int]:
@@ -86,12 +93,24 @@ def load_reference(problem: Problem) -> Reference:
     return Reference(definition, module.__dict__["run"], module.__dict__.get(entrypoint) if entrypoint else None)
 
 
-def by_name(returned: object, definition: Definition) -> dict[str, torch.Tensor]:
+def by_name(returned: object, definition: Definition, given: Sequence[Value]) -> dict[str, torch.Tensor]:
     """Outputs by name, from the one value, the sequence or the mapping that a reference may return.
+
+    Args:
+        returned: what the reference returned. It may leave out the outputs that are updated inputs.
+        definition: declares the outputs.
+        given: what the reference was called with, in order: an updated input that was not returned is taken from here.
 
     Raises:
         InvalidReferenceError: an output is missing, or there are more or fewer than declared.
     """
+    inputs = dict(zip(definition.inputs, given, strict=True))
+    updated = {name: _tensor(name, inputs[source], definition) for name, source in definition.updates.items()}
+    others = [name for name in definition.outputs if name not in updated]
+    if isinstance(returned, Mapping):
+        returned = {**updated, **returned}
+    elif updated and len(_listed(returned)) == len(others):
+        returned = {**updated, **dict(zip(others, _listed(returned), strict=True))}
     names = list(definition.outputs)
     if isinstance(returned, Mapping):
         missing = [name for name in names if name not in returned]
@@ -99,13 +118,18 @@ def by_name(returned: object, definition: Definition) -> dict[str, torch.Tensor]
             raise InvalidReferenceError(f"the reference returned no `{missing[0]}`", where=definition.name)
         values = [returned[name] for name in names]
     else:
-        values = list(returned) if isinstance(returned, tuple | list) else [returned]
+        values = _listed(returned) if returned is not None else [None]
     if len(values) != len(names):
         raise InvalidReferenceError(
             f"the reference returned {len(values)} values; expected {len(names)} ({', '.join(names)})",
             where=definition.name,
         )
     return {name: _tensor(name, value, definition) for name, value in zip(names, values, strict=True)}
+
+
+def _listed(returned: object) -> list[object]:
+    """The one value, or the values of a sequence; none of None."""
+    return list(returned) if isinstance(returned, tuple | list) else [] if returned is None else [returned]
 
 
 def _tensor(name: str, value: object, definition: Definition) -> torch.Tensor:

@@ -40,6 +40,8 @@ class TensorSpec(LenientModel):
     shape: tuple[NonEmpty, ...] | None
     dtype: Annotated[Dtype, AfterValidator(_torch_name)]
     description: str | None = None
+    x_updates: NonEmpty | None = None
+    """Of an output: the input that the reference updates in place to make it. The output begins as that input."""
 
 
 class Definition(LenientModel):
@@ -55,6 +57,11 @@ class Definition(LenientModel):
     reference: NonEmpty
     custom_inputs_entrypoint: NonEmpty | None = None
     constraints: Annotated[tuple[NonEmpty, ...], BeforeValidator(_none_is_empty)] = ()
+
+    @property
+    def updates(self) -> dict[str, str]:
+        """Output -> the input that it begins as, for the outputs that are updated in place."""
+        return {name: spec.x_updates for name, spec in self.outputs.items() if spec.x_updates is not None}
 
 
 class RandomInput(LenientModel):

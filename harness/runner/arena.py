@@ -26,6 +26,8 @@ class ArenaField:
     offset: int
     bytes: int
     scalar: str | None
+    updates: str | None = None
+    """Of an output: the input whose content it has before each call."""
 
     @classmethod
     def of(cls, message: dict[str, Any]) -> ArenaField:

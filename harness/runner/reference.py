@@ -1,17 +1,19 @@
 """A problem's reference as a baseline: eagerly, or under torch.compile. Trusted code, the candidate's way.
 
 Both deliver into the given outputs as a candidate must. Under torch.compile the delivery is part of the compiled
-function, so that the compiler can write its last result where it belongs.
+function, so that the compiler can write its last result where it belongs. In the place of an input that it updates, a
+reference gets the output that has the input's content, so that it updates in place and copies nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from .arena import Sets
+from .arena import ArenaField, Sets
 from .pytorch import Call, Halves, halves, load_function, prepare, store
 
 
@@ -22,16 +24,87 @@ def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
     compiled: list[Callable[..., Any]] = []
 
     def workload_call(workload: Sets) -> Call | Halves:
-        if workload.variant == "eager":
-            return build(run, workload, {}, destination_passing=False)
         fields = workload.outputs
         given = len(workload.inputs)
+        updated = _updated(workload)
+        complete = _completed(run, fields, updated) if updated else run
+        if workload.variant == "eager":
+            sets = _UpdatedSets(workload, updated) if updated else workload
+            return build(complete, sets, {}, destination_passing=False)
 
         def run_into(*values: Any) -> None:  # noqa: ANN401 - tensors and scalars as the problem declares them
-            store(run(*values[:given]), values[given:], fields)
+            inputs = [values[given + updated[place]] if place in updated else values[place] for place in range(given)]
+            store(complete(*inputs), values[given:], fields)
 
         if not compiled:
             compiled.append(torch.compile(run_into, dynamic=True))
         return build(compiled[0], workload, {}, destination_passing=True)
 
     return workload_call
+
+
+def _updated(workload: Sets) -> dict[int, int]:
+    """Position of each input that is updated in place -> that of its output."""
+    places = {each.name: place for place, each in enumerate(workload.inputs)}
+    outputs = enumerate(workload.outputs)
+    return {places[each.updates]: number for number, each in outputs if each.updates is not None}
+
+
+def _completed(run: Callable[..., Any], fields: Sequence[ArenaField], updated: Mapping[int, int]) -> Callable[..., Any]:
+    """A reference that returns every output, also those that it only updates."""
+    place_of = {number: place for place, number in updated.items()}
+    others = [number for number in range(len(fields)) if number not in place_of]
+
+    def complete(*inputs: Any) -> Any:  # noqa: ANN401 - tensors and scalars as the problem declares them
+        returned = run(*inputs)
+        if isinstance(returned, Mapping):
+            return {**{fields[number].name: inputs[place] for number, place in place_of.items()}, **returned}
+        values = [] if returned is None else list(returned) if isinstance(returned, tuple | list) else [returned]
+        if len(values) != len(others):
+            return values
+        return [
+            inputs[place_of[number]] if number in place_of else values[others.index(number)]
+            for number in range(len(fields))
+        ]
+
+    return complete
+
+
+@dataclass(frozen=True)
+class _UpdatedSets:
+    """Sets whose updated inputs are the outputs that begin as them. See the protocol `Sets`."""
+
+    sets: Sets
+    updated: Mapping[int, int]
+    _outputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    """By slot: the same tensors each time, so that an output that is delivered to itself is not copied."""
+
+    @property
+    def inputs(self) -> tuple[ArenaField, ...]:
+        return self.sets.inputs
+
+    @property
+    def outputs(self) -> tuple[ArenaField, ...]:
+        return self.sets.outputs
+
+    @property
+    def slots(self) -> int:
+        return self.sets.slots
+
+    @property
+    def variant(self) -> str:
+        return self.sets.variant
+
+    def input_tensors(self, slot: int) -> list[Any]:
+        found = self.sets.input_tensors(slot)
+        for place, number in self.updated.items():
+            found[place] = self.output_tensors(slot)[number]
+        return found
+
+    def output_tensors(self, slot: int) -> list[torch.Tensor]:
+        if slot not in self._outputs:
+            self._outputs[slot] = self.sets.output_tensors(slot)
+        return self._outputs[slot]
+
+    def scalar_readers(self) -> list[tuple[int, str, Any]]:
+        return self.sets.scalar_readers()

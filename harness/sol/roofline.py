@@ -52,11 +52,14 @@ def bounds(problem: Problem, workload: Workload, hardware: Hardware) -> Bounds:
     seen = _traced(problem.definition.reference, problem, workload)
     sizes = problem.sizes(workload)
     definition = problem.definition
-    written = sum(problem.nbytes(spec, sizes) for spec in definition.outputs.values())
+    # What is updated in place is written where the reference touches it, which the trace counts; none of it is proved.
+    outputs = {name: spec for name, spec in definition.outputs.items() if spec.x_updates is None}
+    proved_inputs = {name: seen.needed[name] for name in seen.needed if name not in definition.updates.values()}
+    written = sum(problem.nbytes(spec, sizes) for spec in outputs.values())
     read = _input_bytes(definition.inputs, seen.read)
     # What a call writes may still be in a GPU's L2 cache when the clock stops; of a CPU the rate allows for caches.
     kept = (hardware.l2_mib or 0) * 2**20 if hardware.cached_gbs is None else 0
-    proved = _input_bytes(definition.inputs, seen.needed) + max(0, written - int(kept))
+    proved = _input_bytes(definition.inputs, proved_inputs) + max(0, written - int(kept))
     gbs = hardware.bandwidth_gbs
     times: dict[Literal["products", "elementwise", "memory"], float] = {
         "products": sum(flops / hardware.product_tflops(dtype) / 1e6 for dtype, flops in seen.products.items()),

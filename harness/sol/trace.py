@@ -41,6 +41,8 @@ _FREE = {
     "_local_scalar_dense", "empty_strided", "copy", "detach",
 } | _SELECTING  # fmt: skip
 """Operators that move, compare or flip signs: no floating-point operations."""
+_SCATTERING = {"index_put_", "index_copy_", "index_add_", "index_fill_", "scatter_", "scatter_add_", "masked_scatter_"}
+"""Operators that write some elements of what they are given first: as many as they are given further on."""
 _PER_ELEMENT = {
     "native_layer_norm": 7, "native_group_norm": 7, "native_batch_norm": 7, "_softmax": 4, "_log_softmax": 4, "silu": 4,
     "sigmoid": 3, "gelu": 6, "var": 4, "var_mean": 4, "std": 4, "addcmul": 3, "addcdiv": 3, "lerp": 3,
@@ -165,6 +167,9 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             if position == 0 and name in {"index", "index_select", "gather", "take", "embedding"}:
                 self.gathered[source] += min(out, tensor.numel())
+            elif position == 0 and name in _SCATTERING:
+                given = max((other.numel() for other in taken[1:]), default=0)
+                self.gathered[source] += min(given, tensor.numel())
             else:
                 self.regions[source].add(tensor)
 

@@ -64,6 +64,39 @@ def test_packed_four_bit_floats_are_read_under_torchs_name(directory: Path) -> N
     assert problem.nbytes(problem.definition.inputs["x"], {"rows": 8}) == 256
 
 
+@pytest.mark.parametrize(
+    ("section", "changes", "said"),
+    [
+        ("outputs", {"x_updates": "xx"}, "`outputs.y.x_updates` is `xx`, which is no input; did you mean `x`?"),
+        ("outputs", {"x_updates": "scale"}, "expected a tensor of the shape and dtype of the input `scale`"),
+        ("outputs", {"x_updates": "x", "dtype": "int8"}, "expected a tensor of the shape and dtype of the input `x`"),
+        ("inputs", {"x_updates": "x"}, "`inputs.x.x_updates` is of an input; expected it at the output"),
+    ],
+)
+def test_an_update_in_place_is_of_an_input_of_the_same_kind(
+    directory: Path, section: str, changes: dict[str, str], said: str
+) -> None:
+    theirs = definition()
+    name = "y" if section == "outputs" else "x"
+    theirs["outputs"] = {"y": dict(theirs["inputs"]["x"])}
+    write_problem(directory, {**theirs, "outputs": {"y": {**theirs["outputs"]["y"], "x_updates": "x"}}})
+    assert load_problem(directory).definition.updates == {"y": "x"}
+    theirs[section][name].update(changes)
+    write_problem(directory, theirs)
+    (error,) = inspect_problem(directory).errors
+    assert said in error.what
+    assert error.where is not None
+    assert "definition.json:" in error.where
+
+
+def test_two_outputs_do_not_update_one_input(directory: Path) -> None:
+    theirs = definition()
+    theirs["outputs"] = {name: {**theirs["inputs"]["x"], "x_updates": "x"} for name in ("y", "z")}
+    write_problem(directory, theirs)
+    with pytest.raises(FormatError, match="the input `x` is updated to `y` already"):
+        load_problem(directory)
+
+
 def test_a_constraint_over_values_is_kept_and_reported(directory: Path) -> None:
     write_problem(directory, definition(constraints=["rows == index[-1].item()", "rows > 1"]))
     problem = load_problem(directory)

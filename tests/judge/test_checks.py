@@ -137,3 +137,25 @@ def test_what_could_not_be_applied_is_noted() -> None:
     assert check.note.startswith(
         "the rule on precision was not applied: no float64 truth: the reference gives `out` in"
     )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_an_update_of_few_elements_must_be_made_though_the_rest_is_within_the_matched_ratio(dtype: str) -> None:
+    """The rules on precision and on the root mean square reach no update of 8-bit floats that is so small."""
+    made = problem(
+        {"cache": tensor(dtype, "N", "D"), "row": tensor(dtype, "D")},
+        {"out": {**tensor(dtype, "N", "D"), "x_updates": "cache"}},
+        "def run(cache, row):\n    cache[5] = row\n",
+        {"N": 32768, "D": 16},
+    )
+
+    def honest(cache: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        out = cache.clone()
+        out[5] = row
+        return out
+
+    assert _checked(made, honest, "", _check(made)).verdict is Verdict.PASSED
+    outcome = _checked(made, lambda cache, row: cache.clone(), "", _check(made))  # noqa: ARG005
+    assert outcome.verdict is Verdict.INCORRECT_NUMERICAL
+    assert outcome.reason is not None
+    assert "output `out" in outcome.reason

@@ -24,6 +24,8 @@ LAYOUT = Layout(
     axes=(),
 )
 
+GIVEN = torch.empty(0, dtype=torch.uint8)
+
 
 def words(outputs: torch.Tensor, sample: OutputSample) -> torch.Tensor:
     return outputs.view(torch.int64)[sample.indices]
@@ -31,7 +33,7 @@ def words(outputs: torch.Tensor, sample: OutputSample) -> torch.Tensor:
 
 def test_poisoned_outputs_are_known_from_any_sample() -> None:
     outputs = torch.zeros(STRIDE, dtype=torch.uint8)
-    poison(outputs, LAYOUT)
+    poison(outputs, LAYOUT, GIVEN)
     for _ in range(200):
         sample = OutputSample.draw(STRIDE)
         assert is_poisoned(words(outputs, sample), LAYOUT, sample)
@@ -40,10 +42,28 @@ def test_poisoned_outputs_are_known_from_any_sample() -> None:
 @pytest.mark.parametrize(("begin", "end"), [(0, 4096), (4160, 8256), (8448, STRIDE)], ids=["y", "index", "after"])
 def test_what_was_written_is_seen(begin: int, end: int) -> None:
     outputs = torch.zeros(STRIDE, dtype=torch.uint8)
-    poison(outputs, LAYOUT)
+    poison(outputs, LAYOUT, GIVEN)
     outputs[begin:end] = 1
     sample = OutputSample.draw(STRIDE)
     assert not is_poisoned(words(outputs, sample), LAYOUT, sample)
+
+
+def test_an_output_that_is_updated_in_place_begins_as_its_input() -> None:
+    cache = Field("cache", "float32", (1000,), 64, 4000, None)
+    fields = (
+        Field("y", "float32", (1025,), 0, 4100, None),
+        Field("new", "float32", (1000,), 4160, 4000, None, "cache"),
+    )
+    layout = Layout((cache,), fields, 4096, STRIDE, ())
+    given, outputs = torch.randint(256, (4096,), dtype=torch.uint8), torch.zeros(STRIDE, dtype=torch.uint8)
+    poison(outputs, layout, given)
+    assert torch.equal(outputs[4160:8160], given[64:4064])
+    assert outputs[:4100].eq(255).all()
+    assert outputs[8160:].eq(255).all()
+    sample = OutputSample.draw(STRIDE)
+    assert is_poisoned(words(outputs, sample), layout, sample)
+    outputs[:4096] = 1
+    assert not is_poisoned(words(outputs, sample), layout, sample)
 
 
 def test_a_sample_lies_within_the_outputs_and_moves() -> None:

@@ -8,7 +8,7 @@ import os
 import torch
 
 from harness.judge.layout import Field, Layout
-from harness.judge.memory import OutputPool, Region, poison_outputs, read_outputs
+from harness.judge.memory import OutputPool, Region, poison_outputs, read_outputs, view
 
 
 def test_what_a_runner_wrote_reaches_no_other() -> None:
@@ -48,3 +48,19 @@ def test_unwritten_outputs_are_nan_or_a_pattern() -> None:
         assert outputs["y"].isnan().all()
         assert bytes(outputs["index"].view(torch.uint8).tolist()) == b"\xa5" * 16, "-1 is a plausible index"
     region.close()
+
+
+def test_an_output_that_is_updated_in_place_begins_as_its_input_of_the_same_slot() -> None:
+    inputs, region = (Region(2 * mmap.PAGESIZE, sealed=False) for _ in range(2))
+    cache = Field("cache", "int32", (4,), 64, 16, None)
+    fields = (Field("y", "float32", (4,), 0, 16, None), Field("new", "int32", (4,), 64, 16, None, "cache"))
+    layout = Layout((cache,), fields, mmap.PAGESIZE, mmap.PAGESIZE, ())
+    for slot in (0, 1):
+        view(inputs, cache, slot, mmap.PAGESIZE).fill_(slot + 5)
+    poison_outputs(region, layout, [0, 1], None, inputs)
+    for slot in (0, 1):
+        outputs = read_outputs(region, layout, slot)
+        assert outputs["y"].isnan().all()
+        assert outputs["new"].tolist() == [slot + 5] * 4
+    region.close()
+    inputs.close()

@@ -35,7 +35,8 @@ def outputs(body: str, *inputs: torch.Tensor | float) -> dict[str, torch.Tensor]
 def test_a_reference_that_changes_an_input_is_refused_by_name(body: str) -> None:
     with pytest.raises(InvalidReferenceError, match="changes its input `x` in place") as refused:
         outputs(body, torch.ones(4), 2.0)
-    assert refused.value.remedy == "let it work on a copy and return the result"
+    assert refused.value.remedy is not None
+    assert '`"x_updates": "x"`' in refused.value.remedy
 
 
 def test_a_reference_may_change_what_it_made() -> None:
@@ -48,3 +49,43 @@ def test_inputs_of_a_slice_of_memory_that_others_write_are_not_its_own() -> None
     memory = torch.ones(8)
     memory[4:].fill_(3.0)
     assert outputs("    return x * factor\n", memory[:4], 2.0)["y"].tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("last", "y"),
+    [
+        ("    return y\n", "y"),
+        ("    return y, x\n", "y"),
+        ("    return {'y': y}\n", "y"),
+        ("    return {'new': x, 'y': y}\n", "y"),
+        ("    return y, x.clone()\n", "y"),
+        ("", None),
+        ("    return x\n", None),
+    ],
+)
+def test_a_declared_update_is_made_on_a_copy_and_need_not_be_returned(last: str, y: str | None) -> None:
+    outputs = {"y": tensor("float32", "n")} if y else {}
+    made = problem(
+        {"x": tensor("float32", "n"), "factor": {"shape": None, "dtype": "float32"}},
+        {**outputs, "new": {**tensor("float32", "n"), "x_updates": "x"}},
+        f"{HEAD}    y = x * factor\n    x[1] = factor\n{last}",
+        {"n": 4},
+        given={"factor": {"type": "scalar", "value": 2.0}},
+    )
+    given = torch.ones(4)
+    found = load_reference(made).outputs([given, 2.0])
+    assert list(found) == [*outputs, "new"]
+    assert found["new"].tolist() == [1.0, 2.0, 1.0, 1.0]
+    assert not y or found["y"].tolist() == [2.0] * 4
+    assert given.tolist() == [1.0] * 4, "the judge's own input stays as it was"
+
+
+def test_what_is_not_declared_may_not_be_changed_beside_what_is() -> None:
+    made = problem(
+        {"x": tensor("float32", "n"), "z": tensor("float32", "n")},
+        {"new": {**tensor("float32", "n"), "x_updates": "x"}},
+        "def run(x, z):\n    x.add_(z)\n    z.zero_()\n",
+        {"n": 4},
+    )
+    with pytest.raises(InvalidReferenceError, match="changes its input `z` in place"):
+        load_reference(made).outputs([torch.ones(4), torch.ones(4)])

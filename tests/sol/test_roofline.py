@@ -191,3 +191,22 @@ def test_the_floor_of_a_cpu_allows_for_inputs_in_its_caches(tmp_path: Path) -> N
     cached = UNIT.model_copy(update={"cached_gbs": 5.0})
     assert bound(made, cached).sol_us == pytest.approx(80.0)
     assert bound(made, cached).floor_us == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize(
+    "body", ["cache[5] = row", "cache[ids] = row.view(1, -1)", "cache.index_copy_(0, ids, row[None])"]
+)
+def test_an_update_in_place_counts_what_it_touches_and_proves_nothing(tmp_path: Path, body: str) -> None:
+    cache: Spec = (["N", "D"], "float32")
+    made = make(
+        tmp_path,
+        body,
+        {"cache": cache, "row": (["D"], "float32"), "ids": (["1"], "int64")},
+        {"out": cache},
+        {"N": 1000, "D": 64},
+    )
+    updated = made.definition.outputs["out"].model_copy(update={"x_updates": "cache"})
+    made = made.model_copy(update={"definition": made.definition.model_copy(update={"outputs": {"out": updated}})})
+    found = bounds(made, made.workloads[0], UNIT)
+    assert 2 * 64 * 4 <= found.bytes <= 2 * 64 * 4 + 8
+    assert found.floor_bytes <= 64 * 4 + 8

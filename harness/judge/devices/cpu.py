@@ -225,7 +225,7 @@ class CpuDevice:
         """Poison, flush, hand over, time, stop (see the protocol)."""
         layout, region = memory.layout, self._outputs[id(runner)]
         native = self._native if self._cold else None
-        shared.poison_outputs(region, layout, slots, native)
+        shared.poison_outputs(region, layout, slots, native, self._inputs)
         if native is not None:
             first, count = min(slots), max(slots) + 1 - min(slots)
             native.flush(self._inputs.address + first * layout.input_stride, count * layout.input_stride)

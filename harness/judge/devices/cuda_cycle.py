@@ -116,7 +116,7 @@ class Cycle:
         """
         assert line.placements is not None  # noqa: S101 - the runner was prepared
         inputs, outputs = line.placements.at(placement)
-        poison(outputs, memory.layout)
+        poison(outputs, memory.layout, memory.given[slot])
         whole = line.placements.whole(placement)
         staged = self._stage(memory.given[slot], whole)
         self._trusted.displace.run()
@@ -139,7 +139,7 @@ class Cycle:
         """One call by the events that the trusted launcher in the runner reads."""
         assert line.placements is not None  # noqa: S101 - the runner was prepared
         inputs, outputs = line.placements.at(placement)
-        poison(outputs, memory.layout)
+        poison(outputs, memory.layout, memory.given[slot])
         inputs.copy_(memory.given[slot])
         memory.give_scalars(slot, placement)
         _wait()

@@ -122,16 +122,21 @@ def _tensor(row: torch.Tensor, each: Field) -> torch.Tensor:
     return row[each.offset : each.offset + each.bytes].view(each.torch_dtype).view(each.shape)
 
 
-def poison(outputs: torch.Tensor, layout: Layout) -> None:
-    """Overwrite a call's outputs, as bytes, with what no right answer is: NaN, and another pattern for integers."""
+def poison(outputs: torch.Tensor, layout: Layout, given: torch.Tensor) -> None:
+    """Overwrite a call's outputs, as bytes, with what no right answer is: NaN, and another pattern for integers.
+
+    Outputs that are updated in place get the content of their input in `given`, the call's inputs as bytes.
+    """
     outputs.fill_(_FLOAT_POISON)
     for each in layout.outputs:
         if not each.torch_dtype.is_floating_point and each.bytes:
             outputs[each.offset : each.offset + each.bytes].fill_(_OTHER_POISON)
+    for source, each in layout.updated:
+        outputs[each.offset : each.offset + each.bytes] = given[source.offset : source.offset + source.bytes]
 
 
 def is_poisoned(words: torch.Tensor, layout: Layout, sample: OutputSample) -> bool:
-    """Return true if sampled words of outputs are as `poison` wrote them."""
+    """Return true if sampled words of outputs are as `poison` wrote them; those of updated inputs are not looked at."""
     begin = sample.indices * WORD
     expected = torch.full_like(words, -1)
     known = torch.ones_like(words, dtype=torch.bool)
@@ -140,6 +145,8 @@ def is_poisoned(words: torch.Tensor, layout: Layout, sample: OutputSample) -> bo
             end = each.offset + each.bytes
             expected[(begin >= each.offset) & (begin + WORD <= end)] = _OTHER_WORD
             known &= (begin + WORD <= end) | (begin >= end)  # a word at a field's end has both patterns
+        if each.updates is not None:
+            known &= (begin + WORD <= each.offset) | (begin >= each.offset + each.bytes)
     return bool((words == expected)[known].all())
 
 
