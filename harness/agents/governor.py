@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.agents.desk import Desk
 from harness.agents.meter import Meter
 from harness.agents.session import Event, ToolUse
 from harness.git.repo import Repo
-from harness.ledger.accounts import Account, Spent, kept, recorded, total
+from harness.ledger.accounts import Account, Spent, dropped, kept, recorded, total
 from harness.model.config import Budget, Config
 from harness.workspace.directories import Workspace
 
@@ -50,10 +51,22 @@ class Purse:
         """What one worker, one session or everybody used; at most two seconds old. From any thread."""
         with self._lock:
             if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
-                self._seen |= {each.id: each for each in kept(self._workspace) if each.run == self._run}
-                self._looked_at = time.monotonic()
+                self._look()
             mine = [each for each in self._seen.values() if worker is None or each.worker == worker]
             return total(each for each in mine if session is None or each.session == session)
+
+    def refresh(self) -> None:
+        """Read what has changed since the last look, also what was recorded meanwhile. From any thread."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        # The planner moves an account from the kept ones to the dropped ones, so these are read second.
+        accounts = kept(self._workspace)
+        closed = {account.id for account in self._seen.values() if account.ended is not None}
+        accounts += dropped(self._workspace, closed)
+        self._seen |= {account.id: account for account in accounts if account.run == self._run}
+        self._looked_at = time.monotonic()
 
 
 def over(budget: Budget, spent: Spent, whose: str) -> str | None:
@@ -88,6 +101,8 @@ class Governor:
     desk: Desk
     before: Spent = field(default_factory=Spent)
     """What earlier openings of the same session used."""
+    refused: Callable[[], str | None] = lambda: None
+    """Why a request was refused that did not fit in what is left; None while none was."""
     _last_key: str = ""
     _repeats: int = 0
     _moved_at: float = field(default_factory=time.monotonic)
@@ -95,7 +110,7 @@ class Governor:
     def out_of_budget(self) -> str | None:
         """Why nothing may be spent any more. From any thread."""
         session = over(self.config.agent.per_session, self.before + self.meter.spent, "for a session")
-        return session or used_up(self.config, self.worker, self.purse)
+        return session or self.refused() or used_up(self.config, self.worker, self.purse)
 
     def astray(self, event: Event) -> str | None:
         """Why this session is to end though it has budget."""

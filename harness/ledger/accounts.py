@@ -2,13 +2,16 @@
 
 An open account is a file in the git common directory, replaced whole by its one writer. When it is closed the planner
 records it in ledger/accounts.yaml, once, and drops the file; so nothing spent is forgotten by a kill at any point.
+Dropped files are moved aside for some days: a limit is checked against them by processes that have not read the
+ledger again since.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +24,9 @@ from harness.ledger.ledger import read_records
 from harness.model.paths import ACCOUNTS
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
+
+_ASIDE_S = 3 * 24 * 3600.0
+"""A dropped account's file is deleted after so long; every worker reads the ledger again at each session's start."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +99,8 @@ def keep(workspace: Workspace, account: Account) -> None:
 
 def kept(workspace: Workspace) -> list[Account]:
     """The accounts that the planner has not recorded yet, oldest first. A file that is no account is left alone."""
-    found = []
-    for file in _directory(workspace).glob("*.json"):
-        with contextlib.suppress(OSError, FormatError, KeyError, TypeError, ValueError):
-            found.append(Account.of_record(load_json_file(file)))
-    return sorted(found, key=lambda account: (account.began, account.id))
+    accounts = _accounts_in(_directory(workspace).glob("*.json"))
+    return sorted(accounts, key=lambda account: (account.began, account.id))
 
 
 def close_left_open(workspace: Workspace, worker: str) -> None:
@@ -108,8 +111,22 @@ def close_left_open(workspace: Workspace, worker: str) -> None:
 
 
 def drop(workspace: Workspace, account: Account) -> None:
-    """The account is in the ledger now."""
-    (_directory(workspace) / f"{account.id}.json").unlink(missing_ok=True)
+    """Move the file of an account aside that is in the ledger now."""
+    aside = _directory_aside(workspace)
+    name = f"{account.id}.json"
+    with contextlib.suppress(FileNotFoundError):
+        (_directory(workspace) / name).replace(aside / name)
+    oldest = time.time() - _ASIDE_S
+    for file in aside.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_mtime < oldest:
+                file.unlink()
+
+
+def dropped(workspace: Workspace, known: Collection[str]) -> list[Account]:
+    """Return the accounts that were dropped in the last days, except those whose ids are `known`."""
+    files = [file for file in _directory_aside(workspace).glob("*.json") if file.stem not in known]
+    return list(_accounts_in(files))
 
 
 def recorded(workspace: Workspace, repo: Repo, branch: str) -> list[Account]:
@@ -133,7 +150,19 @@ def total(accounts: Iterable[Account]) -> Spent:
     return whole
 
 
+def _accounts_in(files: Iterable[Path]) -> Iterator[Account]:
+    for file in files:
+        with contextlib.suppress(OSError, FormatError, KeyError, TypeError, ValueError):
+            yield Account.of_record(load_json_file(file))
+
+
 def _directory(workspace: Workspace) -> Path:
     directory = workspace.state / "accounts"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _directory_aside(workspace: Workspace) -> Path:
+    directory = workspace.state / "accounts-recorded"
     directory.mkdir(parents=True, exist_ok=True)
     return directory
