@@ -29,6 +29,8 @@ class Say:
     text: str = "Done."
     input_tokens: int = 100
     output_tokens: int = 20
+    takes_s: float = 0.0
+    """The model's latency."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Use:
     raw: str | None = None
     input_tokens: int = 100
     output_tokens: int = 20
+    takes_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ class ScriptedModel:
             return await _break_off(request, body)
         if callable(step):
             step = await asyncio.get_running_loop().run_in_executor(None, step, asked)
+        await asyncio.sleep(step.takes_s)
         response = await _send(request, body, step)
         self.sent[id(asked)] = time.monotonic()
         return response

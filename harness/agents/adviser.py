@@ -14,9 +14,10 @@ from pathlib import Path
 
 from harness.agents import confinement, documentation, fleet, prompting
 from harness.agents.gateway import Gateway, Upstream
-from harness.agents.governor import over
+from harness.agents.governor import Purse, over
 from harness.agents.kinds import KINDS
 from harness.agents.meter import Meter
+from harness.agents.request_budget import RequestBudget, planner_limits
 from harness.agents.session import Answer, Brief, End, Submitted, Tool, Tools
 from harness.errors import HarnessError, RepositoryError
 from harness.git.repo import Repo
@@ -103,7 +104,12 @@ class PlanningModel:
             )
             meter = Meter(self._workspace, account, self._config.agent.prices)
             stack.callback(meter.close)
-            served = gateway.serve(self._directory / "gateway", meter, lambda: None)
+            with Repo(self._workspace) as repo:
+                purse = Purse(self._workspace, repo, self._config)
+            limits = planner_limits(self._config, WORKER, purse)
+            budget = RequestBudget(self._workspace, meter, purse, limits, self._config.agent.prices)
+            stack.callback(budget.close)
+            served = gateway.serve(self._directory / "gateway", meter, lambda: None, budget)
             stack.callback(served.close)
             session = KINDS["claude"](self._brief(situation, tool))
             meter.add(meter.account.spent, session=session.id)
@@ -141,6 +147,7 @@ class PlanningModel:
             offered=(tool,),
             view=view,
             model=self._config.planner.model or self._config.agent.model,
+            max_answer_tokens=self._config.agent.max_answer_tokens,
         )
 
     def _reading(self) -> Path:

@@ -245,7 +245,9 @@ class ClaudeSession:
         """A script that runs the CLI confined: the SDK takes one path."""
         bundled = Path(sdk.__file__).parent / "_bundled" / "claude"
         cli = os.environ.get("HARNESS_CLAUDE_CLI") or str(bundled)
-        command = confinement.command_line(self._view, [cli], _ENV)
+        longest = self._brief.max_answer_tokens
+        limits = {} if longest is None else {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(longest)}
+        command = confinement.command_line(self._view, [cli], {**_ENV, **limits})
         passed = ' CLAUDE_AGENT_SDK_VERSION="$CLAUDE_AGENT_SDK_VERSION"'
         env_i, rest = shlex.join(command[:2]), shlex.join(command[2:])
         script = self._view.reading.parent / "claude"

@@ -3,7 +3,8 @@
 Each session has a socket of its own, bound into its sandbox, so that a request's session is known by the way it came
 and cannot be forged. Only the Messages API passes. Answers pass through piece by piece as they come. Rate limits and
 outages hold all workers back (`fleet`): the request that met one waits here, unseen by the agent, as long as that may
-take; a refused credential stops everybody.
+take; a refused credential stops everybody. What a request may cost is reserved before it is forwarded
+(`request_budget`): one that does not fit in what is left is refused, one that does not fit yet waits.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from harness.agents import fleet
 from harness.agents.meter import Meter
+from harness.agents.request_budget import NoRoomYet, Refused, RequestBudget, Reserved
 from harness.agents.usage import AnswerUsage
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, FormatError
+from harness.ledger.accounts import Spent
 from harness.model.config import GatewayConfig
 from harness.workspace.directories import Workspace
 
@@ -31,7 +34,10 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, web
 
 DEFAULT_UPSTREAM = "https://api.anthropic.com"
-_ADMITTED = {("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens")}
+_MESSAGES = "/v1/messages"
+_ENDS_SESSION = "the harness ends this session"
+"""`claude` looks for these words in the CLI's last message."""
+_ADMITTED = {("POST", _MESSAGES), ("POST", f"{_MESSAGES}/count_tokens")}
 _DROPPED = {
     "host", "x-api-key", "authorization", "proxy-authorization", "cookie", "connection", "keep-alive",
     "accept-encoding", "content-length", "transfer-encoding", "expect", "upgrade", "te", "trailer",
@@ -43,6 +49,10 @@ _MAX_REQUEST_BYTES = 64 << 20
 _CONNECT_S = 20.0
 _STARTS_WITHIN_S = 20.0
 _LONGEST_RETRY_AFTER_S = 24 * 3600.0
+_ROOM_WITHIN_S = 480.0
+"""A request waits so long for other reservations to be released: less than the 600 s after which the CLI gives up."""
+_ROOM_POLL_S = 0.25
+_ROOM_LONGEST_POLL_S = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +99,8 @@ class Gateway:
         self._started: Future[None] = Future()
         self._client: ClientSession | None = None
         self.counting: set[asyncio.Future[Any]] = set()
-        """Answers that are being added to accounts: a session whose client has gone is over when they are."""
+        """Answers that are being added to accounts, and reservations that are being released: a session whose client
+        has gone is over when they are."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -100,17 +111,20 @@ class Gateway:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STARTS_WITHIN_S)
 
-    def serve(self, directory: Path, meter: Meter, over: Callable[[], str | None]) -> Served:
+    def serve(
+        self, directory: Path, meter: Meter, over: Callable[[], str | None], budget: RequestBudget | None = None
+    ) -> Served:
         """Serve one session on a socket, until what is returned is closed.
 
         Args:
             directory: where the socket appears, named `socket`; made as needed.
             meter: what its answers are added to.
             over: says why the session may not ask any more, or None. Called in the gateway's thread.
+            budget: reserves what each request may cost; None where no limit in USD holds.
         """
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "socket").unlink(missing_ok=True)
-        future = asyncio.run_coroutine_threadsafe(self._serve(directory, meter, over), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._serve(directory, meter, over, budget), self._loop)
         return Served(self, *future.result(_STARTS_WITHIN_S))
 
     def call(self, closing: Coroutine[Any, Any, None]) -> None:
@@ -145,11 +159,13 @@ class Gateway:
         await asyncio.gather(*others, return_exceptions=True)
         await self._loop.shutdown_default_executor()
 
-    async def _serve(self, directory: Path, meter: Meter, over: Callable[[], str | None]) -> tuple[web.AppRunner, int]:
+    async def _serve(
+        self, directory: Path, meter: Meter, over: Callable[[], str | None], budget: RequestBudget | None
+    ) -> tuple[web.AppRunner, int]:
         from aiohttp import web  # noqa: PLC0415
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            return await _Passing(self, request, meter, over).answer()
+            return await _Passing(self, request, meter, over, budget).answer()
 
         app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
         app.router.add_route("*", "/{path:.*}", handle)
@@ -193,6 +209,13 @@ class _Passing:
     request: web.Request
     meter: Meter
     over: Callable[[], str | None]
+    budget: RequestBudget | None
+    answered: Spent | None = None
+    """What the answer used, once it is in the account."""
+    _counting: asyncio.Future[None] | None = None
+    _held_s: float = 0.0
+    """How long the request has waited for a rate limit or an outage."""
+    _waited_for_room_s: float = 0.0
 
     async def answer(self) -> web.StreamResponse:
         from aiohttp import web  # noqa: PLC0415
@@ -203,26 +226,96 @@ class _Passing:
             return _error(404, "not_found_error", "this gateway passes the Messages API and nothing else")
         body = await self.request.read()
         self.meter.heard()
-        workspace, _, config, _ = self.gateway.parts
-        waited = 0.0
+        return await self._forward(body)
+
+    async def _forward(self, body: bytes) -> web.StreamResponse:
+        """Ask the model once it may be asked, and what the request may cost is reserved."""
+        from aiohttp import web  # noqa: PLC0415
+
         while True:
-            state = fleet.look(workspace)
+            state = fleet.look(self.gateway.parts[0])
             why = self.over()
             if state.stopped:
                 return _error(401, "authentication_error", state.stopped)
             if why:
-                return _error(400, "invalid_request_error", f"the harness ends this session: {why}")
-            wait_s = state.wait_s()
-            if wait_s > 0:
-                wait_s += random.uniform(0, min(1.0, wait_s / 4))  # noqa: S311 - so that not all ask at once
-                if waited + wait_s > config.hold_s:
-                    return _held(state, wait_s)
-                waited += wait_s
-                await asyncio.sleep(wait_s)
+                return _error(400, "invalid_request_error", f"{_ENDS_SESSION}: {why}")
+            if state.wait_s() > 0:
+                if not await self._wait_out(state):
+                    return _held(state, state.wait_s())
                 continue
-            passed = await self._ask(body, state)
+            reserved = await self._reserve(body)
+            if isinstance(reserved, web.Response):
+                return reserved
+            if reserved is None:
+                continue
+            try:
+                passed = await self._ask(body, state)
+            finally:
+                await self._settle(reserved)
             if passed is not None:
                 return passed
+
+    async def _wait_out(self, state: fleet.Fleet) -> bool:
+        """Wait until requests may go out again; False when that takes longer than one waits here."""
+        wait_s = state.wait_s()
+        wait_s += random.uniform(0, min(1.0, wait_s / 4))  # noqa: S311 - so that not all ask at once
+        if self._held_s + wait_s > self.gateway.parts[2].hold_s:
+            return False
+        self._held_s += wait_s
+        await asyncio.sleep(wait_s)
+        return True
+
+    async def _reserve(self, body: bytes) -> Reserved | web.Response | None:
+        """Reserve what the request may cost; the answer that refuses it; None when it does not fit yet."""
+        if self.budget is None or self.request.path != _MESSAGES:
+            return Reserved(None, len(body))
+        reserving = asyncio.ensure_future(_aside(self.budget.reserve, body))
+        try:
+            reserved: Reserved | NoRoomYet | Refused = await asyncio.shield(reserving)
+        except asyncio.CancelledError:  # the client has gone; the thread may still enter the reservation
+            reserved = await reserving
+            if isinstance(reserved, Reserved):
+                await self._settle(reserved)
+            raise
+        except FormatError as error:
+            return _error(400, "invalid_request_error", str(error))
+        if isinstance(reserved, Refused):
+            return _error(400, "invalid_request_error", f"{_ENDS_SESSION}: {reserved.why}")
+        if isinstance(reserved, Reserved):
+            return reserved
+        self.meter.heard()  # the model is not silent: it has not been asked yet
+        if self._waited_for_room_s > _ROOM_WITHIN_S:
+            return _error(429, "rate_limit_error", reserved.why, retry=True)
+        wait_s = min(max(_ROOM_POLL_S, self._waited_for_room_s / 4), _ROOM_LONGEST_POLL_S)
+        wait_s *= random.uniform(0.5, 1.5)  # noqa: S311 - so that not all look at once
+        self._waited_for_room_s += wait_s
+        await asyncio.sleep(wait_s)
+        return None
+
+    async def _settle(self, reserved: Reserved) -> None:
+        """Release a reservation, after what the answer cost has been added to the account."""
+        if self.budget is None:
+            return
+        budget, counting = self.budget, self._counting
+
+        async def settle() -> None:
+            if counting is not None:
+                await asyncio.wait([counting])
+            await _aside(budget.settle, reserved, self.answered)
+
+        await self._count(settle())
+
+    async def _count(self, counting: Coroutine[Any, Any, None]) -> None:
+        """Run what must be brought to its end also when the client has gone."""
+        self._counting = asyncio.ensure_future(counting)
+        self.gateway.counting.add(self._counting)
+        self._counting.add_done_callback(self.gateway.counting.discard)
+        await asyncio.shield(self._counting)
+
+    async def _add_answer(self, used: AnswerUsage) -> None:
+        spent = used.spent()
+        await _aside(self.meter.add_answer, used.model, spent)
+        self.answered = spent
 
     async def _ask(self, body: bytes, state: fleet.Fleet) -> web.StreamResponse | None:
         """Ask the model once; None when the fleet is held back and the request is to be made again."""
@@ -278,10 +371,7 @@ class _Passing:
         finally:
             used.end()
             if used.begun:
-                counting = asyncio.ensure_future(_aside(self.meter.add_answer, used.model, used.spent()))
-                self.gateway.counting.add(counting)
-                counting.add_done_callback(self.gateway.counting.discard)
-                await asyncio.shield(counting)
+                await self._count(self._add_answer(used))
         return response
 
 
@@ -290,11 +380,11 @@ async def _aside(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any
     return await asyncio.get_running_loop().run_in_executor(None, lambda: call(*arguments, **named))
 
 
-def _error(status: int, kind: str, message: str) -> web.Response:
+def _error(status: int, kind: str, message: str, *, retry: bool = False) -> web.Response:
     from aiohttp import web  # noqa: PLC0415
 
     body = {"type": "error", "error": {"type": kind, "message": message}}
-    return web.json_response(body, status=status, headers={"x-should-retry": "false"})
+    return web.json_response(body, status=status, headers={"x-should-retry": "true" if retry else "false"})
 
 
 def _held(state: fleet.Fleet, wait_s: float) -> web.Response:

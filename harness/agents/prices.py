@@ -30,14 +30,18 @@ def price_of(model: str, own: Mapping[str, Price]) -> Price:
     return _DEAREST
 
 
+def cache_write(price: Price) -> float:
+    """The price of writing to the cache."""
+    return price.input * 1.25 if price.cache_write is None else price.cache_write
+
+
 def usd(spent: Spent, price: Price) -> float:
     """What these tokens cost. Writing to the cache is 1.25 times, reading from it a tenth, unless the price says."""
-    write = price.input * 1.25 if price.cache_write is None else price.cache_write
     read = price.input * 0.1 if price.cache_read is None else price.cache_read
     millionths = (
         spent.input_tokens * price.input
         + spent.output_tokens * price.output
-        + spent.cache_write_tokens * write
+        + spent.cache_write_tokens * cache_write(price)
         + spent.cache_read_tokens * read
     )
     return millionths / 1e6

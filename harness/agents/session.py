@@ -98,6 +98,8 @@ class Brief:
     """What such an agent is shown; null for kinds that need no sandbox."""
     model: str | None = None
     effort: str | None = None
+    max_answer_tokens: int | None = None
+    """null: the agent's own."""
     command: str | None = None
     """Kind `command`: the command line's template."""
     values: Mapping[str, str] = field(default_factory=dict)

@@ -74,9 +74,15 @@ class AgentConfig(_Section):
     effort: Literal["low", "medium", "high"] | None = None
     command: str | None = None
     """Kind `command`: the command line, with placeholders (docs/agents.md)."""
+    binds: tuple[str, ...] = ()
+    """Kind `command`: files and directories of this machine that it needs, shown read-only at the same path."""
+    env: dict[str, str | None] = {}
+    """Kind `command`: variables of its environment; null passes this machine's value on."""
     network: Literal["gateway", "host"] = "gateway"
     """`host` gives agents the host's network and login: for agents that cannot be pointed at another address."""
     gateway: GatewayConfig = GatewayConfig()
+    max_answer_tokens: Positive | None = 32_000
+    """Kind `claude`: the longest answer; null is the CLI's own. A request reserves what its longest answer costs."""
     prices: dict[str, Price] = {}
     """Globs over model names -> prices, before the shipped ones."""
     per_session: SessionBudget = SessionBudget()

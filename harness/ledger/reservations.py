@@ -1,0 +1,93 @@
+"""Reservations: what the requests in flight may cost at most, in one file that all workers of a workspace share.
+
+A request is forwarded only after its reservation was entered under the file's lock. A process that dies leaves its
+reservations behind; the next one that takes the lock removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.errors import FormatError
+from harness.formats.bounded import load_json_file
+from harness.workspace.directories import Workspace
+from harness.workspace.files import atomic_write, file_lock
+from harness.workspace.process_identity import start_ticks
+
+_LOCK_S = 30.0
+_NAME = "reservations.json"
+
+
+class Reservation(BaseModel):
+    """What one request in flight may cost, and the process that waits for its answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    run: str
+    worker: str
+    account: str
+    """The id of its session's account."""
+    usd: float
+    pid: int
+    process_start_ticks: int
+
+
+class _Reservations(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    reservations: tuple[Reservation, ...] = ()
+
+
+def new_reservation(*, run: str, worker: str, account: str, usd: float) -> Reservation:
+    """Return a reservation of this process. It holds nothing before it is entered by `changing_reservations`."""
+    pid = os.getpid()
+    return Reservation(
+        id=uuid.uuid4().hex,
+        run=run,
+        worker=worker,
+        account=account,
+        usd=usd,
+        pid=pid,
+        process_start_ticks=start_ticks(pid) or 0,
+    )
+
+
+@contextmanager
+def changing_reservations(workspace: Workspace) -> Iterator[list[Reservation]]:
+    """Hold the lock of the reservations; what the list holds at the end of the block is written.
+
+    Yields:
+        The reservations of living processes.
+
+    Raises:
+        ConfigurationError: the lock was not free for 30 s, or the file cannot be written.
+    """
+    with file_lock(workspace.state / "locks" / "reservations", wait_s=_LOCK_S, owner="a gateway"):
+        before = _read(workspace)
+        reservations = [each for each in before if start_ticks(each.pid) == each.process_start_ticks]
+        yield reservations
+        after = tuple(reservations)
+        if after != before:
+            text = _Reservations(reservations=after).model_dump_json()
+            atomic_write(workspace.state / _NAME, text)
+
+
+def release(workspace: Workspace, which: Callable[[Reservation], bool]) -> None:
+    """Remove reservations; what they may have cost is in the accounts by then."""
+    with changing_reservations(workspace) as reservations:
+        reservations[:] = [each for each in reservations if not which(each)]
+
+
+def _read(workspace: Workspace) -> tuple[Reservation, ...]:
+    try:
+        return _Reservations.model_validate(load_json_file(workspace.state / _NAME)).reservations
+    except (OSError, FormatError, ValidationError):  # missing, or of another version of the harness
+        return ()
