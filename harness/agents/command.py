@@ -1,13 +1,15 @@
 """Sessions of any other coding agent with a command line.
 
-It gets a prompt file and the worktree, and submits with `harness submit`: a request in a file that is carried out
-here, outside its sandbox.
+It gets its prompt as a file, an argument or its standard input, and the solution directory. It submits with
+`harness submit`: a request in a file that is carried out here, outside its sandbox. What it prints and which tools it
+uses are kept for each session (`transcripts`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
 import subprocess
 import threading
@@ -20,11 +22,15 @@ from typing import Any
 
 from harness.agents import confinement
 from harness.agents.session import Alive, Answer, Brief, End, Event, Text, ToolUse
+from harness.agents.transcripts import ToolRecord, command_log, prune_transcripts, tool_records
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import load_json_file
+from harness.ledger.accounts import now
+from harness.model.config import AgentConfig
 from harness.workspace.files import atomic_write
 
-PLACEHOLDERS = ("prompt_file", "task", "solution", "problem", "target", "model", "worker")
+PLACEHOLDERS = ("prompt_file", "prompt", "task", "solution", "problem", "target", "model", "worker")
+_PROMPT = f"{confinement.TASK}/PROMPT.md"
 _POLL_S = 0.05
 _ENDS_WITHIN_S = 5.0
 _LONGEST_REQUEST = 1 << 20
@@ -60,6 +66,66 @@ def check_template(template: str | None) -> str:
     return template
 
 
+def check_command(agent: AgentConfig, root: Path | None = None) -> None:
+    """Check what `agent` in harness.yaml declares for a command.
+
+    Args:
+        agent: the section.
+        root: the workspace; None where it is not known, as when no `binds` are to be used.
+
+    Raises:
+        ConfigurationError: the template, a path of `binds` or a variable of `env` cannot be used.
+    """
+    check_template(agent.command)
+    bound_paths(agent, root)
+    variables(agent)
+
+
+def bound_paths(agent: AgentConfig, root: Path | None) -> tuple[Path, ...]:
+    """Return the paths that a command is shown besides its task.
+
+    Raises:
+        ConfigurationError: one does not exist, or would show the workspace.
+    """
+    paths = tuple(Path(name).expanduser() for name in agent.binds)
+    for path in paths:
+        if not path.is_absolute() or not path.exists():
+            raise ConfigurationError(
+                f"no such file or directory: {path}",
+                where="agent.binds",
+                remedy="name what the command needs by absolute paths (`~` is this user's home), or remove the line",
+            )
+        there = path.resolve()
+        if root is not None and (root.resolve().is_relative_to(there) or there.is_relative_to(root.resolve())):
+            raise ConfigurationError(
+                f"{path} would show the agent the workspace {root}: its ledger, git objects and other agents' work",
+                where="agent.binds",
+                remedy="name only the directories that the command itself is installed in",
+            )
+    return paths
+
+
+def variables(agent: AgentConfig) -> dict[str, str]:
+    """Return the variables that a command's environment gets.
+
+    Raises:
+        ConfigurationError: one is to be passed on and is not set, or has no name that a variable can have.
+    """
+    values = {}
+    for name, value in agent.env.items():
+        if not name.isidentifier():
+            raise ConfigurationError(f"`{name}` is no name of a variable", where="agent.env")
+        given = os.environ.get(name) if value is None else value
+        if given is None:
+            raise ConfigurationError(
+                f"{name} is to be passed on and is not set",
+                where=f"agent.env.{name}",
+                remedy=f"export {name}=..., or write its value in harness.yaml",
+            )
+        values[name] = given
+    return values
+
+
 class CommandSession:
     """An `AgentSession` of a program."""
 
@@ -71,6 +137,9 @@ class CommandSession:
         self._brief, self._view, self._requests = brief, brief.view, brief.view.requests
         self._tools = {tool.name: tool for tool in brief.offered}
         self._interrupted = threading.Event()
+        directory = self._view.reading.parent
+        prune_transcripts(directory)
+        self._log, self._records = command_log(directory, self.id), tool_records(directory, self.id)
 
     def interrupt(self, *, at_once: bool = False) -> None:
         """End it: a program has no turns, so it is asked to end, and killed when it does not."""
@@ -82,37 +151,39 @@ class CommandSession:
         command = self._command()
         for left in self._requests.glob("*"):
             left.unlink()
-        log = self._view.reading.parent / "command.log"
-        with log.open("wb") as said:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as printed:  # a resumed session has one already
+            begin = printed.tell()
             process = subprocess.Popen(
                 confinement.command_line(self._view, command, {"HARNESS_MODEL": self._brief.model or ""}),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             try:
-                yield from self._serve(process, log)
+                yield from self._serve(process, begin)
             finally:
                 with suppress(ProcessLookupError):
                     process.kill()
                 process.wait(_ENDS_WITHIN_S)
-        yield self._end(process.returncode, log)
+        yield self._end(process.returncode, begin)
 
     def _command(self) -> list[str]:
         prompt = self._view.reading / "PROMPT.md"
         atomic_write(prompt, f"{self._brief.system}\n\n{self._brief.prompt}\n")
         values = {
             **self._brief.values,
-            "prompt_file": f"{confinement.TASK}/PROMPT.md",
+            "prompt_file": _PROMPT,
             "task": confinement.TASK,
             "solution": self._view.shown,
             "model": self._brief.model or "",
         }
         quoted = {name: shlex.quote(values.get(name, "")) for name in PLACEHOLDERS}
+        quoted["prompt"] = f'"$(cat {_PROMPT})"'  # the text itself could not be longer than 128 KiB either
         return ["/bin/sh", "-c", check_template(self._brief.command).format(**quoted)]
 
-    def _serve(self, process: subprocess.Popen[bytes], log: Path) -> Iterator[Event]:
+    def _serve(self, process: subprocess.Popen[bytes], begin: int) -> Iterator[Event]:
         waited = 0.0
         while process.poll() is None:
             request = next(iter(sorted(self._requests.glob("*.request"))), None)
@@ -123,7 +194,7 @@ class CommandSession:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_ENDS_WITHIN_S)
                 return
-            if log.stat().st_size > _LONGEST_LOG:
+            if self._log.stat().st_size - begin > _LONGEST_LOG:
                 yield Text("says too much: its output is cut")
                 self._interrupted.set()
             with suppress(subprocess.TimeoutExpired):
@@ -139,9 +210,27 @@ class CommandSession:
             answer = Answer(f"expected one of {', '.join(self._tools)}, with arguments", failed=True)
         else:
             yield ToolUse(tool, str(next(iter(given.values()), "")), json.dumps([tool, given], sort_keys=True))
+            at, log_bytes = now(), self._log.stat().st_size
             answer = self._tools[tool].use(given)
+            self._record(
+                ToolRecord(
+                    at=at,
+                    log_bytes=log_bytes,
+                    tool=tool,
+                    arguments=given,
+                    answer=answer.text,
+                    failed=answer.failed,
+                )
+            )
         atomic_write(request.with_suffix(".answer"), json.dumps({"text": answer.text, "failed": answer.failed}))
         request.unlink(missing_ok=True)
+
+    def _record(self, record: ToolRecord) -> None:
+        try:
+            with self._records.open("a", encoding="utf-8") as records:
+                records.write(f"{record.model_dump_json()}\n")
+        except OSError as error:  # a full disk ends no session
+            logger.warning("a tool's use is missing in the transcript: %s", error)
 
     def _read(self, request: Path) -> tuple[str | None, dict[str, Any]]:
         """The tool asked for and its arguments; None when the file is no request. It was written by the agent."""
@@ -157,11 +246,11 @@ class CommandSession:
                 return str(asked["tool"]), asked["arguments"]
         return None, {}
 
-    def _end(self, code: int, log: Path) -> End:
+    def _end(self, code: int, begin: int) -> End:
         if self._interrupted.is_set():
             return End("interrupted", "told to stop")
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
+        with self._log.open("rb") as file:
+            file.seek(max(begin, self._log.stat().st_size - _TAIL))
             tail = " ".join(file.read().decode(errors="replace").split())
         if code == 0:
             return End("done", tail)

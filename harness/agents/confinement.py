@@ -57,6 +57,8 @@ class View:
     requests: Path | None = None
     """Where a command agent's requests and answers lie."""
     network: Literal["gateway", "host"] = "gateway"
+    binds: tuple[Path, ...] = ()
+    """More paths of the host, shown read-only where they are."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables for the agent. Never a credential, unless `network` is `host`."""
 
@@ -113,6 +115,7 @@ def _binds(view: View) -> list[str]:
     of_etc = (*_CERTIFICATES, *(_OF_HOST if view.network == "host" else ()))
     arguments = ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", *system_binds(of_etc)]
     arguments += ["--size", str(_TMP_BYTES), "--tmpfs", "/tmp", *python_binds()]  # noqa: S108
+    arguments += [word for path in view.binds for word in ("--ro-bind", str(path.resolve()), str(path))]
     inside = Path(__file__).resolve().parent / "inside"
     arguments += ["--ro-bind", str(inside / "relay.py"), f"{TOOLS}/relay.py"]
     arguments += ["--ro-bind", str(_verb(view)), f"{TOOLS}/bin/harness"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
-from harness.agents.command import CommandSession, check_template
+from harness.agents.command import CommandSession, check_command
 from harness.agents.session import AgentSession, Brief
 from harness.agents.tuner import TunerSession
 from harness.errors import ConfigurationError
@@ -27,15 +28,20 @@ KINDS: dict[AgentKind, Callable[[Brief], AgentSession]] = {
 """How a session of each kind of agent is opened."""
 
 
-def kind_of(config: Config, devices: Sequence[str] = ()) -> AgentKind:
+def kind_of(config: Config, devices: Sequence[str] = (), *, root: Path | None = None) -> AgentKind:
     """The kind of agent the configuration asks for; when it asks for none, claude with a GPU and a key, else a tuner.
+
+    Args:
+        config: names it.
+        devices: the judges' devices.
+        root: the workspace, which no agent may be shown.
 
     Raises:
         ConfigurationError: what that kind needs is missing.
     """
     kind = config.agent.kind or default_kind(config, devices)
     if kind == "command":
-        check_template(config.agent.command)
+        check_command(config.agent, root)
     if kind == "claude":
         check_claude(config)
     return kind

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from harness.agents import confinement, documentation, fleet, prompting
 from harness.agents.answers import attempts
+from harness.agents.command import bound_paths, variables
 from harness.agents.desk import Desk
 from harness.agents.gateway import Gateway, Upstream
 from harness.agents.governor import Governor, Purse, used_up
@@ -28,7 +29,9 @@ from harness.agents.handover import lay_out, take_in
 from harness.agents.kinds import KINDS
 from harness.agents.meter import Meter
 from harness.agents.profile import profile
+from harness.agents.request_budget import RequestBudget, worker_limits
 from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
+from harness.agents.transcripts import agent_directory
 from harness.errors import ConfigurationError, FormatError, HarnessError
 from harness.formats.bounded import load_json_file
 from harness.git.repo import Repo
@@ -92,10 +95,12 @@ class Sessions:
         self._name, self._kind, self._target = name, kind, target
         self._heed, self._moved, self._stop = heed, moved, stop
         self._stack = ExitStack()
-        self.directory = workspace.state / "agents" / name
+        self.directory = agent_directory(workspace, name)
         """What the worker's agents need from one session to the next: their home, and what they are shown."""
         self.current: AgentSession | None = None
         """The session that was opened last."""
+        self._refused: str | None = None
+        """Why no further request of this worker fits in what is left of its money or the run's."""
         self.usd = 0.0
         """What all sessions since the beginning cost together; `evaluations` likewise."""
         self.evaluations = 0
@@ -119,7 +124,7 @@ class Sessions:
 
     def spent_out(self) -> str | None:
         """Why this worker may open no session any more."""
-        return used_up(self._config, self._name, self._purse)
+        return used_up(self._config, self._name, self._purse) or self._refused
 
     def work(self, stay: Stay) -> End:
         """One session on one problem, to its end; over as many processes as it takes.
@@ -172,12 +177,17 @@ class Sessions:
             meter = self._meter(stay, resume)
             stack.callback(meter.close)
             desk = self._desk(stay, meter)
-            governor = Governor(self._config, self._name, meter, self._purse, desk, before)
+            limits = worker_limits(self._config, meter, self._purse, before)
+            budget = RequestBudget(self._workspace, meter, self._purse, limits, self._config.agent.prices)
+            stack.callback(budget.close)
+            governor = Governor(
+                self._config, self._name, meter, self._purse, desk, before, lambda: _why_refused(budget)
+            )
             view = self._view(stay) if self._kind != "tuner" else None
             if view is not None and (resume is None or not view.solution.is_dir()):
                 lay_out(stay.solution, view.solution)
             if self._gateway is not None and view is not None and view.sockets is not None:
-                served = self._gateway.serve(view.sockets, meter, governor.out_of_budget)
+                served = self._gateway.serve(view.sockets, meter, governor.out_of_budget, budget)
                 stack.callback(served.close)
             connecting = stack.enter_context(self._turn_to_connect() if self._kind == "claude" else ExitStack())
             self.current = KINDS[self._kind](self._brief(stay, desk, view, resume))
@@ -187,7 +197,15 @@ class Sessions:
                 stack.callback(self._take_in, stay)
             events = stack.enter_context(closing(self.current.events()))  # ends before what it works on is taken away
             end = self._watch(self.current, events, governor, meter, connecting)
-            return end, desk.submissions
+            return self._refused_end(budget, end), desk.submissions
+
+    def _refused_end(self, budget: RequestBudget, end: End) -> End:
+        """How a session ended: for want of money when a request was refused, whatever its agent made of that."""
+        if budget.refused is None or end.reason in {"refused", "interrupted"}:
+            return end
+        if not budget.refused.of_session:
+            self._refused = budget.refused.why
+        return End("budget", budget.refused.why)
 
     def _turn_to_connect(self) -> ExitStack:
         """Held while a session connects: many at once take longer than one after the other."""
@@ -246,13 +264,14 @@ class Sessions:
             view=view,
             model=agent.model,
             effort=agent.effort,
+            max_answer_tokens=agent.max_answer_tokens,
             command=agent.command,
             values={"problem": row.problem, "target": self._target, "worker": self._name},
             submitted=lambda: desk.submissions,
         )
 
     def _view(self, stay: Stay) -> confinement.View:
-        reading, requests = self.directory / "view", self.directory / "requests"
+        agent, reading, requests = self._config.agent, self.directory / "view", self.directory / "requests"
         requests.mkdir(parents=True, exist_ok=True)
         atomic_write(reading / COORDINATION_NAME, read_text(self._repo, self._config.coordination_branch))
         return confinement.View(
@@ -265,7 +284,9 @@ class Sessions:
             home=self.directory / "home",
             sockets=self.directory / "gateway" if self._gateway is not None else None,
             requests=requests if self._kind == "command" else None,
-            network=self._config.agent.network,
+            network=agent.network,
+            binds=bound_paths(agent, self._workspace.root) if self._kind == "command" else (),
+            environment=variables(agent) if self._kind == "command" else {},
         )
 
     def _desk(self, stay: Stay, meter: Meter) -> Desk:
@@ -347,3 +368,7 @@ class Sessions:
 
     def _forget(self) -> None:
         self._file.unlink(missing_ok=True)
+
+
+def _why_refused(budget: RequestBudget) -> str | None:
+    return budget.refused.why if budget.refused is not None else None

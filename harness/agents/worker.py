@@ -52,7 +52,7 @@ def run_worker(workspace: Workspace, config: Config, name: str, stop: threading.
     Raises:
         ConfigurationError: another process works under this name, or the agent's kind is not available.
     """
-    kind = kind_of(config)
+    kind = kind_of(config, root=workspace.root)
     with (
         file_lock(workspace.state / "locks" / f"worker-{name}", owner=f"harness worker {name}"),
         FileWatch(workspace.git_common_dir / "refs" / "heads") as changes,

@@ -22,6 +22,7 @@ _VERBS = {
     "problems": ("harness.cli.problems", "List, show, check and import problems, and compute their bounds."),
     "status": ("harness.cli.status", "Show in one screen what runs, improved, is stuck, cost, and waits for you."),
     "log": ("harness.cli.status", "Show ledger entries."),
+    "transcript": ("harness.cli.transcript", "Print what a worker's agent said and did, with the costs."),
     "baseline": ("harness.cli.evaluate", "Measure a problem's baselines."),
     "review": ("harness.cli.merging", "Show what a person needs to judge a candidate."),
     "pr": ("harness.cli.merging", "Make a champion's branch and pull request, with its proof."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -36,6 +37,14 @@ def test_a_session_edits_submits_and_reads_the_answer(site: Site) -> None:
     assert verdicts == ["INCORRECT_NUMERICAL", "PASSED"]
     assert "Agent: claude" in git(site.root, "log", "-1", "--format=%B", "agents/main/w01/t/one")
     assert model.keys == {its.KEY}
+    shown = site.call("transcript", "w01").stdout
+    assert re.search(r"^session [0-9a-f-]{36} of w01 on t/one \(claude, ", shown)
+    assert re.search(r"^\d\d:\d\d:\d\d  prompt    Assignment: problem t/one, target cpu", shown, re.MULTILINE)
+    assert re.search(r"^\d\d:\d\d:\d\d  tool      submit message=second   \[0\.0010 USD\]$", shown, re.MULTILINE)
+    assert re.search(r"result!   INCORRECT_NUMERICAL", shown)
+    assert re.search(
+        r"^ended: 0\.\d{4} USD, \d+ answers, \d+ tokens read, \d+ written, 2 evaluations$", shown, re.MULTILINE
+    )
 
 
 def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: Site) -> None:

@@ -1,0 +1,109 @@
+"""`harness transcript`: what a worker's agent was told, said, and asked its tools for, with the costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.output import echo, echo_json, emit, json_option
+
+if TYPE_CHECKING:
+    from harness.agents.transcripts import Item
+    from harness.ledger.accounts import Account
+
+_LINES = 12
+"""Of a long text, without --full."""
+_COLUMNS = 400
+_INDENT = " " * 20
+
+
+@click.command()
+@click.argument("worker")
+@click.option("--session", metavar="ID", help="Another session than the last; the beginning of its id is enough.")
+@click.option("--list", "list_sessions", is_flag=True, help="List the worker's sessions.")
+@click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
+@click.option("--full", is_flag=True, help="Print long texts in full.")
+@json_option
+def transcript(
+    worker: str, *, session: str | None, list_sessions: bool, run: str | None, full: bool, as_json: bool
+) -> None:
+    """Print the transcript of the last session of WORKER (w01, planner, baseline): messages, tools, costs."""
+    from harness.agents.transcripts import read_transcript, transcript_files
+    from harness.errors import AnswerIsNo
+    from harness.git.repo import Repo
+    from harness.ledger.accounts import all_accounts
+    from harness.workspace.configuration import load_config
+    from harness.workspace.directories import Workspace
+
+    workspace = Workspace.find()
+    config = load_config(workspace, {"run": run})
+    with Repo(workspace) as repo:
+        every = all_accounts(workspace, repo, config.coordination_branch)
+    accounts = [one for one in every if (one.run, one.worker) == (config.run, worker) and one.session]
+    if list_sessions:
+        rows = [_row(one, has_transcript=bool(transcript_files(workspace, one))) for one in accounts]
+        emit(rows, as_json=as_json, empty=f"{worker} has opened no session in run {config.run}")
+        return
+    chosen = [one for one in accounts if session is None or one.session.startswith(session)]
+    if not chosen:
+        known = ", ".join(sorted({one.worker for one in every if one.run == config.run})) or "none"
+        asked = f"session {session} of {worker}" if session else f"session of {worker}"
+        raise AnswerIsNo(
+            f"there is no {asked} in run {config.run}; workers with sessions: {known}",
+            remedy=f"`harness transcript {worker} --list` lists its sessions",
+        )
+    account = chosen[-1]
+    items = read_transcript(workspace, account, config.agent.prices)
+    if not items:
+        raise AnswerIsNo(
+            f"session {account.session} of {worker} has no transcript: it is of kind {account.agent}, or older than "
+            "30 days",
+            remedy="`harness log` shows what it submitted",
+        )
+    openings = [one for one in accounts if one.session == account.session]
+    if as_json:
+        shown = {"accounts": [one.record() for one in openings], "items": [asdict(item) for item in items]}
+        echo_json(json.dumps(shown, indent=2))
+        return
+    _print(items, openings, full=full)
+
+
+def _print(items: list[Item], openings: list[Account], *, full: bool) -> None:
+    from harness.ledger.accounts import total
+
+    last, spent = openings[-1], total(openings)
+    echo(f"session {last.session} of {last.worker} on {last.problem or 'planning'} ({last.agent}, {last.model})")
+    for item in items:
+        first, *rest = _shortened(item.text, full=full)
+        kind = f"{item.kind}!" if item.failed else item.kind
+        cost = f"   [{item.usd:.4f} USD]" if item.usd is not None else ""
+        echo(f"{item.at[11:19]:8}  {kind:8}  {first}{cost}")
+        for line in rest:
+            echo(f"{_INDENT}{line}")
+    tokens = f"{spent.tokens - spent.output_tokens} tokens read, {spent.output_tokens} written"
+    state = "ended" if last.ended else "open"
+    echo(f"{state}: {spent.usd:.4f} USD, {spent.turns} answers, {tokens}, {spent.evaluations} evaluations")
+
+
+def _shortened(text: str, *, full: bool) -> list[str]:
+    lines = text.splitlines() or [""]
+    if full:
+        return lines
+    cut = [line if len(line) <= _COLUMNS else f"{line[:_COLUMNS]} ..." for line in lines[:_LINES]]
+    return cut if len(lines) <= _LINES else [*cut, f"... {len(lines) - _LINES} more lines: --full"]
+
+
+def _row(account: Account, *, has_transcript: bool) -> dict[str, object]:
+    return {
+        "began": account.began[:19].replace("T", " "),
+        "session": account.session,
+        "problem": account.problem or "-",
+        "agent": account.agent,
+        "usd": f"{account.spent.usd:.4f}",
+        "answers": account.spent.turns,
+        "evaluations": account.spent.evaluations,
+        "transcript": "yes" if has_transcript else "no",
+    }
