@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from harness.agents import fleet
 from harness.agents.governor import Purse
 from harness.child_process import ChildProcess, output_file
 from harness.errors import ConfigurationError, RepositoryError
@@ -62,6 +63,7 @@ class Limits:
     max_evaluations: int | None = None
     max_minutes: float | None = None
     max_usd: float | None = None
+    """For this invocation alone; `agent.overall.usd` is the limit of the whole run."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Outcome:
     why: str
     interrupted: bool = False
     failure: ConfigurationError | None = None
-    """Why no work was done at all: no judge became ready, or every session failed and nothing was evaluated."""
+    """Why no work was done at all: no judge became ready, every session failed, or no request fitted in a limit."""
 
 
 @dataclass
@@ -121,8 +123,10 @@ def run_start(
         failpoint("supervisor.before_start")
         with Repo(workspace) as repo:
             notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
-            purse = Purse(workspace, repo, config)
-        supervisor = _Supervisor(workspace, _children(config, target, limits), limits, purse, stop, show, notices)
+            usd_before = Purse(workspace, repo, config).spent().usd
+        fleet.ask_again(workspace)
+        children = _children(config, target, limits, usd_before)
+        supervisor = _Supervisor(workspace, children, limits, stop, show, notices)
         stack.callback(clear_statuses, workspace)
         try:
             return supervisor.run()
@@ -147,7 +151,7 @@ def worker_names(count: int) -> tuple[str, ...]:
     return tuple(f"w{number:02d}" for number in range(1, count + 1))
 
 
-def _children(config: Config, target: str, limits: Limits) -> list[ChildProcess]:
+def _children(config: Config, target: str, limits: Limits, usd_before: float) -> list[ChildProcess]:
     python = [sys.executable, "-m", "harness"]
     run = ["--run", config.run]
     devices = [part for device in config.devices for part in ("--device", device)]
@@ -155,14 +159,24 @@ def _children(config: Config, target: str, limits: Limits) -> list[ChildProcess]
     problems = [part for glob in config.problems for part in ("--problem", glob)]
     workers = [part for name in worker_names(config.workers) for part in ("--worker", name)]
     kind = ["--agent", config.agent.kind] if config.agent.kind else []
+    money = _money(config, limits, usd_before)
     return [
         ChildProcess("daemon", [*python, "daemon", *run, *devices, *evaluations]),
-        ChildProcess("planner", [*python, "planner", *run, "--target", target, *problems, *workers]),
+        ChildProcess("planner", [*python, "planner", *run, "--target", target, *problems, *workers, *money]),
         *(
-            ChildProcess(f"{_WORKER}{name}", [*python, "worker", name, *run, "--target", target, *kind])
+            ChildProcess(f"{_WORKER}{name}", [*python, "worker", name, *run, "--target", target, *kind, *money])
             for name in worker_names(config.workers)
         ),
     ]
+
+
+def _money(config: Config, limits: Limits, usd_before: float) -> list[str]:
+    """The arguments that limit what the run spends in all: it has spent `usd_before` before this invocation."""
+    if limits.max_usd is None:
+        return []
+    of_run = config.agent.overall.usd
+    usd = usd_before + limits.max_usd
+    return ["--max-usd", repr(usd if of_run is None else min(usd, of_run))]
 
 
 class _Supervisor:
@@ -171,12 +185,10 @@ class _Supervisor:
         workspace: Workspace,
         children: Sequence[ChildProcess],
         limits: Limits,
-        purse: Purse,
         stop: threading.Event,
         show: Callable[[Snapshot], None],
         notices: Sequence[str] = (),
     ) -> None:
-        self._purse, self._usd_before = purse, purse.spent().usd
         self._workspace, self._limits, self._stop, self._show = workspace, limits, stop, show
         self._children = {child.name: child for child in children}
         self._workers = {name.removeprefix(_WORKER): child for name, child in self._children.items() if _WORKER in name}
@@ -207,7 +219,8 @@ class _Supervisor:
         workers = {
             name: _written_by(child, read_worker_status(self._workspace, name)) for name, child in self._workers.items()
         }
-        messages = (*self._messages, *(daemon.messages if daemon else ()), *(planner.messages if planner else ()))
+        of_parts = (*(daemon.messages if daemon else ()), *(planner.messages if planner else ()))
+        messages = (*self._messages, *of_parts, *model_messages(self._workspace))
         snapshot = Snapshot(daemon, planner, workers, time.monotonic() - self._since, messages)
         self._progress.update(snapshot)
         return snapshot
@@ -249,15 +262,13 @@ class _Supervisor:
             # The records have to say so for a while: the daemon may not have seen the last submission yet.
             if time.monotonic() - self._idle_since < _SETTLED_S:
                 return None
-            why = "nothing is left to try"
+            why = out_of_budget(now) or "nothing is left to try"
         return Outcome(why, failure=self._failure(now))
 
     def _limit_reached(self, now: Snapshot) -> str | None:
-        minutes, usd = self._limits.max_minutes, self._limits.max_usd
+        minutes = self._limits.max_minutes
         if minutes is not None and now.elapsed_s >= minutes * 60:
             return f"{minutes:g} minutes are over"
-        if usd is not None and self._purse.spent().usd - self._usd_before >= usd:
-            return f"{usd:g} USD are spent"
         if now.daemon is not None and now.daemon.limit_reached:
             return f"{self._limits.max_evaluations} evaluations are made"
         return None
@@ -275,7 +286,7 @@ class _Supervisor:
                 where=str(log),
                 remedy="see that file; `harness doctor` checks what a judge needs",
             )
-        return self._sessions_failed()
+        return self._sessions_failed() or self._no_request_fits(now)
 
     def _sessions_failed(self) -> ConfigurationError | None:
         """Return an error when sessions were started and each of them failed; a worker's death is a failed session."""
@@ -293,6 +304,19 @@ class _Supervisor:
             f"{last[0]}: {last[1]}",
             where=str(self._workspace.logs / f"{_WORKER}{last[0]}.log"),
             remedy="fix `agent` in harness.yaml, or what the message names; `harness doctor` checks what agents need",
+        )
+
+    def _no_request_fits(self, now: Snapshot) -> ConfigurationError | None:
+        """Return an error when sessions were opened and the limits left no room for a first request of any of them."""
+        records = self._progress.workers.values()
+        why = out_of_budget(now)
+        paid = any(record.usd for record in records) or any(record.agent == "tuner" for record in records)
+        if why is None or paid or not any(record.sessions_completed for record in records):
+            return None
+        return ConfigurationError(
+            f"no request to the model was made, so nothing was evaluated: {why}",
+            where="--max-usd, or the limits of `agent` in harness.yaml",
+            remedy="raise the limit, or bound answers with agent.max_answer_tokens: a request reserves its longest one",
         )
 
     def end(self) -> None:
@@ -320,6 +344,20 @@ def nothing_left(now: Snapshot) -> bool:
         return False  # the first judge is starting; the daemon ends with an error when it gives up
     rows = {row.worker: row.problem for row in planner.assignments if row.state != "paused"}
     return all(status is not None and _is_done(status, rows.get(name)) for name, status in now.workers.items())
+
+
+def out_of_budget(now: Snapshot) -> str | None:
+    """Return which limit ended a worker's sessions; None when none did."""
+    spent = (status for status in now.workers.values() if status is not None and status.state == "spent")
+    return next((status.last_message for status in spent), None)
+
+
+def model_messages(workspace: Workspace) -> tuple[str, ...]:
+    """Return what keeps every worker from the model now: shown at once, long before sessions end or pause by it."""
+    state = fleet.look(workspace)
+    if state.stopped:
+        return (state.stopped,)
+    return (f"{state.why}: all workers wait and try again",) if state.wait_s() > 0 else ()
 
 
 def _is_done(worker: WorkerStatus, assigned: str | None) -> bool:

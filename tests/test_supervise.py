@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from harness.agents import fleet
 from harness.model.assignment import Assignment
 from harness.model.process_status import DaemonStatus, JudgeStatus, PlannerStatus, WorkerStatus
-from harness.supervise import Snapshot, nothing_left
+from harness.supervise import Snapshot, model_messages, nothing_left, out_of_budget
+from harness.workspace.status import read_worker_status
+from tests.agents.agents_site import environment
+from tests.scripted_model import Fail, scripted
 from tests.site import Site, site_in
 
 START = ("start", "--workers", "1", "--device", "cpu", "--problem", "t/one")
@@ -33,8 +39,10 @@ def test_every_session_failed_is_an_error_with_the_agents_last_words(site: Site)
         file.write("\nagent:\n  kind: command\n  command: echo no licence here >&2; exit 3\n")
     code, output = ended(site.start(*START, "--json"))
     assert code == 2, output
-    shown, _ = json.JSONDecoder().raw_decode(output)
+    assert "warning: agents of kind command run without a limit on what they spend" in output
+    shown, _ = json.JSONDecoder().raw_decode(output[output.index("{\n") :])
     assert shown["ended"] == "nothing is left to try"
+    assert shown["pending"] == []
     assert "every session failed" in shown["failure"]
     output = output[output.rindex("harness: ") :]
     assert "every session failed (1 of 1), so nothing was evaluated. w01: t/one: exit code 3: no licence here" in output
@@ -97,6 +105,68 @@ def snapshot(
 )
 def test_nothing_is_left_when_workers_and_judges_have_nothing_to_do(now: Snapshot) -> None:
     assert nothing_left(now)
+
+
+def test_the_run_ends_with_the_limit_that_ended_its_workers() -> None:
+    spent = IDLE.model_copy(update={"state": "spent", "last_message": "3 USD for the run main are used up"})
+    assert out_of_budget(snapshot(worker=spent)) == "3 USD for the run main are used up"
+    assert out_of_budget(snapshot()) is None
+
+
+def test_what_keeps_workers_from_the_model_is_shown_while_it_does(site: Site) -> None:
+    assert model_messages(site.workspace) == ()
+    why = "the model cannot be reached: ClientConnectorError"
+    fleet.hold(site.workspace, after_s=60, why=why, first_s=1, longest_s=60)
+    assert model_messages(site.workspace) == (f"{why}: all workers wait and try again",)
+    fleet.stop(site.workspace, "the model's side refuses the credential (401)")
+    assert model_messages(site.workspace) == ("the model's side refuses the credential (401)",)
+
+
+# Asks the model as an agent does, and ends as it answers.
+ASK = """
+import os, urllib.request
+body = b'{"model": "claude-opus-4-5", "max_tokens": 10, "messages": [], "tools": [1]}'
+urllib.request.urlopen(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", body).read()
+"""
+
+
+def ask_the_model(site: Site) -> None:
+    script = site.scratch / "ask.py"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(ASK)
+    command = f"agent: {{kind: command, command: python3 {script}, binds: [{script}]}}"
+    with site.workspace.config_file.open("a") as file:
+        file.write(f"\n{command}\n")
+
+
+@pytest.mark.slow
+def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> None:
+    ask_the_model(site)
+    with scripted(lambda _: [Fail(401, times=9, kind="authentication_error")]) as model:
+        run = site.start(*START, "--max-minutes", "5", extra=environment(model))
+        assert run.stdout is not None
+        seen_at = next(time.monotonic() for line in run.stdout if "refuses the credential (401)" in line)
+        rest = run.stdout.read()
+        logging.getLogger(__name__).info("shown after %.2f s", seen_at - model.asked[0].at)
+        assert run.wait(120) == 2
+        assert len(model.asked) == 1
+    assert "the worker-w01 cannot work" in rest
+    assert "export a key that is good" in rest
+
+
+@pytest.mark.slow
+def test_an_unreachable_endpoint_is_shown_long_before_sessions_pause_by_it(site: Site) -> None:
+    ask_the_model(site)
+    nobody = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9", "ANTHROPIC_API_KEY": "k"}
+    run = site.start(*START, "--max-minutes", "5", extra=nobody)
+    assert run.stdout is not None
+    line = next(line for line in run.stdout if "the model cannot be reached: " in line)
+    assert "all workers wait and try again" in line
+    status = read_worker_status(site.workspace, "w01")
+    assert status is not None
+    assert status.state != "waiting for the model", "its session has not paused yet"
+    run.terminate()
+    assert run.wait(120) == 0
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from harness.planner.policy import Decision, PolicyInputs
 
 
+_MAX_USD = "End sessions when the whole run has spent so much; by default `agent.overall.usd`."
+
+
 def stop_on_signals() -> threading.Event:
     """An event that SIGTERM and Ctrl-C set, in place of ending the process: what runs ends cleanly."""
     stop = threading.Event()
@@ -96,6 +99,7 @@ def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int 
 @click.option("--target", metavar="NAME", help="Whose standings decide; by default harness.yaml's, else cpu.")
 @click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
 @click.option("--worker", "workers", multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ...")
+@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
 @json_option
 def planner(
     run_name: str | None,
@@ -103,6 +107,7 @@ def planner(
     problems: tuple[str, ...],
     workers: tuple[str, ...],
     policies: tuple[str, ...],
+    max_usd: float | None,
     *,
     replay: str | None,
     as_json: bool,
@@ -115,7 +120,8 @@ def planner(
 
     die_with_parent()
     workspace = Workspace.find(Path(replay) if replay else None)
-    config = load_config(workspace, {"run": run_name, "problems": problems or None, "target": target})
+    given = {"run": run_name, "problems": problems or None, "target": target, "agent.overall.usd": max_usd}
+    config = load_config(workspace, given)
     if replay:
         _replay(workspace, config, policies, as_json=as_json)
         return
@@ -192,7 +198,8 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
 @click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
 @click.option("--run", "run_name", metavar="NAME", help="The run to work for.")
 @click.option("--target", metavar="NAME", help="What to tune for; by default harness.yaml's, else cpu.")
-def worker(name: str, agent: str | None, run_name: str | None, target: str | None) -> None:
+@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
+def worker(name: str, agent: str | None, run_name: str | None, target: str | None, max_usd: float | None) -> None:
     """Run the worker NAME alone: do what its row in COORDINATION.md says."""
     from harness.agents.worker import run_worker
     from harness.workspace.configuration import load_config
@@ -201,7 +208,8 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
     die_with_parent()
     stop = stop_on_signals()
     workspace = Workspace.find()
-    config = load_config(workspace, {"run": run_name, "agent.kind": agent, "target": target})
+    given = {"run": run_name, "agent.kind": agent, "target": target, "agent.overall.usd": max_usd}
+    config = load_config(workspace, given)
     log_to_file(workspace, f"worker-{name}")
     run_worker(workspace, config, name, stop, target=config.target or "cpu")
 

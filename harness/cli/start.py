@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="End after so many; confirmations come on top."
 )
 @click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="End after so long.")
-@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help="End when so much is spent.")
+@click.option(
+    "--max-usd",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="X",
+    help="Spend at most so much; the run ends when no further request fits.",
+)
 @json_option
 def start(
     workers: int | None,
@@ -48,13 +53,14 @@ def start(
 ) -> int:
     """Run planner, workers, daemon and judges. Limits count this invocation; started again, it goes on.
 
-    Exit code 2 when a failure prevented all work: no judge became ready, or every session failed and nothing was
-    evaluated.
+    Exit code 2 when a failure prevented all work: no judge became ready, every session failed and nothing was
+    evaluated, or a limit left no room for one request. The last lines say what is pending and what to do next.
     """
     from harness.agents.kinds import kind_of
     from harness.cli.devices import choose
     from harness.cli.parts import log_to_file
     from harness.cli.preflight import check_judges
+    from harness.cli.spend_limit import ask_for_a_limit
     from harness.errors import EXIT_INTERRUPTED
     from harness.supervise import Limits, run_start
     from harness.workspace.configuration import load_config
@@ -67,18 +73,19 @@ def start(
         "devices": devices or None,
         "run": run_name,
         "problems": problems or None,
-        "agent.overall.usd": max_usd,
     }
     config = load_config(workspace, given)
     chosen = choose(config)
-    config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind_of(config, chosen.devices)})
+    kind = kind_of(config, chosen.devices, root=workspace.root)
+    config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind})
     _problems(workspace, config)  # a glob that matches nothing is said before anything starts
     check_judges(chosen.devices, config.judge.sandbox)
     log_to_file(workspace, "start")
     logging.getLogger("harness").info("start: %s", chosen.why)
     stop, how = _stop_on_signals()
     budget = config.agent.overall
-    limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes, budget.usd)
+    limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes, max_usd)
+    ask_for_a_limit(config, limits)
     with _display(limits, as_json=as_json) as show:
         outcome = run_start(workspace, config, target=chosen.target, limits=limits, stop=stop, show=show)
     _finish(workspace, config, chosen.target, outcome, as_json=as_json)
@@ -216,7 +223,8 @@ def _problems(workspace: Workspace, config: Config) -> list[str]:
 
 
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
-    """The final standings, and what could not be beaten."""
+    """The final standings, what could not be beaten, what is not judged yet, and what to do next."""
+    from harness.cli.endings import next_line, pending_candidates, pending_line
     from harness.cli.output import emit
     from harness.git.repo import Repo
     from harness.ledger.index import Index
@@ -227,19 +235,23 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         index.refresh(repo)
         table = standings(index, _problems(workspace, config), target, config.run)
         sentences = repo.checkout_state(config.coordination_branch)
+        pending = pending_candidates(repo, index, config, target)
     if as_json:
         failure = str(outcome.failure) if outcome.failure is not None else None
+        waiting = [{key: getattr(one, key) for key in ("problem", "worker", "commit", "tree")} for one in pending]
         shown = {
             "ended": outcome.why,
             "failure": failure,
             "target": target,
             "problems": [for_scripts(one) for one in table],
+            "pending": waiting,
         }
         echo_json(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
         return
     echo(f"ended: {outcome.why}")
     emit([dict(zip(HEADINGS, cells(one), strict=True)) for one in table], as_json=False)
-    for line in [totals(table), *outdated_note(table), *_unbeaten(table), *sentences]:
+    not_judged = [pending_line(pending)] if pending else []
+    for line in [totals(table), *outdated_note(table), *_unbeaten(table), *not_judged, *sentences, next_line(table)]:
         echo(line)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+
 from harness.git.repo import Repo
 from harness.ledger.coordination import read_text, render
 from harness.model.assignment import Assignment
@@ -13,7 +15,7 @@ from harness.model.process_status import WorkerStatus
 from harness.model.verdict import EntryKind
 from harness.workspace.status import read_worker_status
 from tests.scripted_model import ScriptedModel, Step, Use
-from tests.site import KERNEL, SOLUTION, Site
+from tests.site import KERNEL, SOLUTION, Site, git
 from tests.waiting import wait_until
 
 KEY = "sk-scripted-0123456789"
@@ -118,3 +120,22 @@ def submit(message: str = "try") -> Use:
 
 def finished(problem: str) -> Callable[[WorkerStatus], bool]:
     return lambda status: problem in status.finished
+
+
+def branches(site: Site) -> list[str]:
+    """The workers' branches."""
+    return git(site.root, "branch", "--list", "--format=%(refname:short)", "agents/*").split()
+
+
+def submitted_trees(site: Site, branch: str) -> list[str]:
+    """The solution trees of a branch's submissions: commits with the trailer `Worker`."""
+    place = f"problems/{'/'.join(branch.split('/')[3:])}/solutions/cpu"
+    commits = git(site.root, "log", "--format=%H %(trailers:key=Worker,valueonly,separator=)", f"main..{branch}")
+    submissions = [line.split()[0] for line in commits.splitlines() if len(line.split()) == 2]
+    return [git(site.root, "rev-parse", f"{commit}:{place}") for commit in submissions]
+
+
+def accounts_usd(site: Site) -> list[float]:
+    """What each account in the committed ledger cost."""
+    documents = yaml.safe_load_all(git(site.root, "show", "main:ledger/accounts.yaml"))
+    return [float(each["usd"]) for each in documents if each and "usd" in each]

@@ -195,7 +195,12 @@ def _alive(pid: int) -> bool:
     ("settings", "script", "why"),
     [
         ("{turns: 3, repeats: 50}", [its.bash(f"echo {n}") for n in range(20)], "3 turns"),
-        pytest.param("{usd: 0.004}", [its.bash(f"echo {n}") for n in range(20)], "0.004 USD", marks=pytest.mark.slow),
+        pytest.param(
+            "{usd: 2}",
+            [Use("Bash", {"command": f"echo {n}"}, output_tokens=12_000) for n in range(20)],
+            "of the 2 USD for a session are left",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("{tokens: 500}", [its.bash(f"echo {n}") for n in range(20)], "500 tokens", marks=pytest.mark.slow),
         pytest.param(
             "{repeats: 4}",
@@ -239,14 +244,12 @@ def test_a_flood_of_output_is_cut_and_survived(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_the_run_s_money_ends_every_worker(site: Site) -> None:
-    its.configure(site, "agent: {kind: claude, model: claude-opus-4-5, overall: {usd: 0.01}}")
-
-    def script(_: Asked) -> list[Step]:
-        return [its.bash(f"echo {n}") for n in range(500)]
-
-    with scripted(script) as model:
+def test_a_limit_below_one_request_is_an_error_that_names_both(site: Site) -> None:
+    its.configure(site, "agent: {kind: claude, model: claude-opus-4-5, overall: {usd: 0.5}}")
+    with scripted(lambda _: [its.bash("echo 1")]) as model:
         run = site.run("start", "--device", "cpu", "--workers", "2", extra=its.environment(model), deadline_s=120)
-    assert run.returncode == 0, run.stdout
-    assert "0.01 USD" in run.stdout
-    assert total(kept(site.workspace)).usd < 0.05
+    assert run.returncode == 2, run.stdout
+    assert "no request to the model was made, so nothing was evaluated: 0.50 of the 0.5 USD" in run.stdout
+    assert "agent.max_answer_tokens" in run.stdout, "the fix"
+    assert model.asked == []
+    assert total(kept(site.workspace)).usd == 0

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from harness.cli.spend_limit import ask_for_a_limit
+from harness.errors import ConfigurationError
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
+from harness.supervise import Limits
+from harness.workspace.configuration import load_config
 from harness.workspace.status import running_processes
 from tests.site import Site, git
 from tests.waiting import wait_until
@@ -71,6 +78,9 @@ def test_it_ends_by_itself_when_nothing_is_left_to_try(site: Site) -> None:
     assert {problem for problem, _ in trees(site)} == {"t/one", "t/two"}
     assert "2 of 2 problems have a confirmed speed-up" in done.stdout
     assert "confirmed: t/one" in done.stdout, "improvements are said as they come"
+    assert "pending:" not in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last == "next: `harness review` shows the 2 champions; `harness report` writes a page about the run"
     assert git(site.root, "status", "--porcelain") == ""
     assert "all 8 combinations" in (site.root / "COORDINATION.md").read_text(), "lessons are shown"
     replay = site.call("planner", "--replay", "--json")
@@ -84,11 +94,15 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
     heads.write_text("# kernel-harness heads, format 1\n")
     git(site.root, "add", "ledger")
     git(site.root, "commit", "-q", "-m", "a ledger of an earlier harness")
+    commit = site.submit("w07", "t/one", "a submission that nobody has judged yet")
     done = site.run(*ONE, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sh -c 'sleep 600'"})
     assert done.returncode == 2, done.stdout
     assert re.search(r"no judge became ready within \d+ s, so nothing was evaluated", done.stdout)
     assert "ended: 0.05 minutes are over" in done.stdout
     assert "not beaten: t/one: not evaluated yet" in done.stdout
+    assert re.search(rf"pending: \d submissions? .* judged yet: .*t/one by w07 \({commit.id[:12]}\)", done.stdout)
+    assert "`harness start` judges them\n" in done.stdout
+    assert "next: `harness start` goes on; `harness doctor` checks what it needs" in done.stdout
     assert "the ledger was upgraded from format 1 to format 2 in commit " in done.stdout
     assert heads.read_text().startswith("# kernel-harness heads, format 2\n")
     site.no_strays()
@@ -165,6 +179,32 @@ def test_agents_that_cannot_work_are_refused(site: Site, agent: str, lacks: str,
     assert lacks in done.stdout
     assert remedy in done.stdout
     assert not pids(site)
+
+
+def test_agents_that_cost_money_and_have_no_limit_are_asked_about_on_a_terminal(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere it warns and starts: tests/test_supervise.py."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    # What is typed and asked goes through the process' own streams.
+    config = load_config(site.workspace, {"agent.kind": "claude"})
+    for typed, refused in (("n\n", True), ("y\n", False)):
+        screen = Terminal()
+        monkeypatch.setattr(sys, "stdin", Terminal(typed))
+        monkeypatch.setattr(sys, "stderr", screen)
+        with pytest.raises(ConfigurationError, match="no limit is set") if refused else nullcontext():
+            ask_for_a_limit(config, Limits())
+        assert "No limit is set on what agents of kind claude spend. Start without one?" in screen.getvalue()
+    quiet = Terminal()
+    monkeypatch.setattr(sys, "stderr", quiet)
+    ask_for_a_limit(config, Limits(max_usd=5.0))
+    ask_for_a_limit(load_config(site.workspace, {"agent.kind": "claude", "agent.per_worker.usd": 5}), Limits())
+    ask_for_a_limit(load_config(site.workspace, {"agent.kind": "tuner"}), Limits())
+    assert quiet.getvalue() == ""
 
 
 def test_a_problem_glob_that_matches_nothing_is_an_error(site: Site) -> None:

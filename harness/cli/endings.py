@@ -1,0 +1,54 @@
+"""The last lines of `harness start`: submissions that are not judged yet, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.git.repo import Repo
+    from harness.ledger.candidates import CommittedCandidate
+    from harness.ledger.index import Index
+    from harness.ledger.standings import Standing
+    from harness.model.config import Config
+
+_NAMED = 5
+_ID = 12
+
+
+def pending_candidates(repo: Repo, index: Index, config: Config, target: str) -> list[CommittedCandidate]:
+    """Return the run's submissions that the ledger has no evaluation of, oldest first.
+
+    The daemon finds them on their branches and judges them when `harness start` runs again.
+    """
+    from harness.ledger.candidates import committed_candidates
+    from harness.model.paths import run_branches
+
+    base = repo.tip(config.coordination_branch)
+    judged = {(row.problem, row.tree) for row in index.rows(target=target, kind="evaluation")}
+    candidates = [
+        candidate
+        for branch, tip in repo.branches(run_branches(config.run)).items()
+        for candidate in committed_candidates(repo, branch, tip, base, target)
+        if (candidate.problem, candidate.tree) not in judged
+    ]
+    return sorted(candidates, key=lambda candidate: candidate.at)
+
+
+def pending_line(pending: Sequence[CommittedCandidate]) -> str:
+    """Return the line that names submissions without a verdict."""
+    shown = ", ".join(f"{one.problem} by {one.worker} ({one.commit[:_ID]})" for one in pending[:_NAMED])
+    more = f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else ""
+    plural = "submission is" if len(pending) == 1 else "submissions are"
+    return f"pending: {len(pending)} {plural} not judged yet: {shown}{more}; `harness start` judges them"
+
+
+def next_line(table: Sequence[Standing]) -> str:
+    """Return what a person can do after a run with these standings."""
+    champions = sum(one.champion is not None for one in table)
+    if champions:
+        shows = "the champion" if champions == 1 else f"the {champions} champions"
+        return f"next: `harness review` shows {shows}; `harness report` writes a page about the run"
+    if any(one.evaluations for one in table):
+        return "next: `harness log` shows every verdict; `harness report` writes a page; `harness start` goes on"
+    return "next: `harness start` goes on; `harness doctor` checks what it needs"
