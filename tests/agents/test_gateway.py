@@ -153,6 +153,19 @@ def test_usage_is_read_however_the_stream_is_cut() -> None:
         assert (used.model, used.begun) == ("m", True)
 
 
+def test_the_output_of_a_stream_that_broke_off_is_estimated() -> None:
+    text = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 300}}
+    tool = {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "y" * 100}}
+    start = {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 90}}
+    used = AnswerUsage(streamed=True)
+    for event in (start, text, tool):
+        used.feed(f"data: {json.dumps(event)}\n\n".encode())
+    assert used.spent() == Spent(input_tokens=7, output_tokens=100, turns=1)
+    used.feed(f"data: {json.dumps(end)}\n\n".encode())
+    assert used.spent().output_tokens == 90, "what the model's side reports counts"
+
+
 def test_an_unknown_model_counts_as_the_dearest_and_a_runs_own_price_comes_first() -> None:
     million = Spent(input_tokens=1_000_000, cache_read_tokens=1_000_000)
     assert usd(million, price_of("brand-new", {})) == pytest.approx(16.5)
