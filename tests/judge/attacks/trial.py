@@ -26,8 +26,8 @@ _BUSY = 4.0
 """The same on a machine where other programs take most of the processors; an attack that works gains ten and more."""
 
 
-def fool(attack: Case, courts: Courts) -> None:
-    """The naive judge falls for it."""
+def fool(attack: Case, courts: Courts, gain: float = _GAIN) -> None:
+    """The naive judge falls for it, by so many times the honest solution's speed-up at least."""
     found = courts.naive(attack)
     if attack.fools == "hang":
         assert found.hung
@@ -37,7 +37,7 @@ def fool(attack: Case, courts: Courts) -> None:
         honest = courts.naive_once(courts.honest(attack))
         for _ in range(_MEASURED):
             assert honest.passed, honest
-            if found.speedup > _GAIN * honest.speedup:
+            if found.speedup > gain * honest.speedup:
                 return
             found, honest = courts.naive(attack), courts.naive(courts.honest(attack))
         raise AssertionError(f"{found.speedup} is no more than an honest {honest.speedup}")
