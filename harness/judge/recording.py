@@ -53,17 +53,17 @@ class NotRecorded(Exception):  # noqa: N818 - an outcome: the solution is timed 
     """The solution's calls cannot be replayed; the message says why."""
 
 
-class _Strict(BaseModel):
+class _RecordPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _Pointer(_Strict):
+class _PointerArgument(_RecordPart):
     kind: Literal["pointer"]
     buffer: str
     offset: Annotated[int, Field(ge=0, lt=1 << 48)]
 
 
-class _Value(_Strict):
+class _NumberArgument(_RecordPart):
     kind: Literal["value"]
     format: Literal["b", "B", "h", "H", "i", "I", "q", "Q", "f", "d"]
     value: int | float
@@ -72,7 +72,7 @@ class _Value(_Strict):
 Triple = tuple[int, int, int]
 
 
-class _Launch(_Strict):
+class _LaunchStep(_RecordPart):
     kind: Literal["launch"]
     cubin: Annotated[int, Field(ge=0)]
     symbol: Annotated[str, Field(pattern=r"^[A-Za-z0-9_$]+$", max_length=1000)]
@@ -81,22 +81,22 @@ class _Launch(_Strict):
     shared_bytes: Annotated[int, Field(ge=0, le=_MOST_SHARED)]
     cluster: Triple | None
     cooperative: bool
-    args: tuple[Annotated[_Pointer | _Value, Field(discriminator="kind")], ...]
+    args: tuple[Annotated[_PointerArgument | _NumberArgument, Field(discriminator="kind")], ...]
 
 
-class _Fill(_Strict):
+class _FillStep(_RecordPart):
     kind: Literal["fill"]
     buffer: str
     offset: Annotated[int, Field(ge=0, multiple_of=_WORD)]
     bytes: Annotated[int, Field(gt=0, multiple_of=_WORD)]
 
 
-class Record(_Strict):
+class LaunchRecord(_RecordPart):
     """What `harness.runner.recording` writes, before the cubins."""
 
     reason: str | None = None
     """Why the call cannot be replayed; then there is nothing else."""
-    steps: tuple[Annotated[_Launch | _Fill, Field(discriminator="kind")], ...] = Field(
+    steps: tuple[Annotated[_LaunchStep | _FillStep, Field(discriminator="kind")], ...] = Field(
         default=(), max_length=MAX_LAUNCHES
     )
     workspaces: dict[str, Annotated[int, Field(gt=0, le=MAX_WORKSPACE_BYTES)]] = {}
@@ -225,7 +225,7 @@ def parse(data: memoryview, layout: Layout) -> RecordedCall:
     """
     begin = _LENGTH + max(0, int.from_bytes(data[:_LENGTH], "little", signed=True))
     try:
-        found = Record.model_validate_json(bytes(data[_LENGTH:begin]))
+        found = LaunchRecord.model_validate_json(bytes(data[_LENGTH:begin]))
     except ValidationError as error:
         first = error.errors()[0]
         raise NotRecorded(f"its record is malformed: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -241,7 +241,7 @@ def parse(data: memoryview, layout: Layout) -> RecordedCall:
         cubins.append(bytes(data[begin : begin + size]))
         begin += size
     steps = tuple(
-        _fill(step, sizes) if isinstance(step, _Fill) else _launch(step, sizes, len(cubins)) for step in found.steps
+        _fill(step, sizes) if isinstance(step, _FillStep) else _launch(step, sizes, len(cubins)) for step in found.steps
     )
     spaces: dict[str, tuple[int, int | float | Literal["none"]]] = {
         name: (size, "none") for name, size in found.workspaces.items()
@@ -249,13 +249,13 @@ def parse(data: memoryview, layout: Layout) -> RecordedCall:
     return RecordedCall(ResolvedPlan(steps, spaces), tuple(cubins))
 
 
-def _fill(step: _Fill, sizes: Mapping[str, int]) -> ResolvedFill:
+def _fill(step: _FillStep, sizes: Mapping[str, int]) -> ResolvedFill:
     if step.offset + step.bytes > sizes.get(step.buffer, 0):
         raise NotRecorded("its record is malformed: it fills memory outside its buffers")
     return ResolvedFill(step.buffer, step.offset, step.bytes)
 
 
-def _launch(step: _Launch, sizes: Mapping[str, int], cubins: int) -> ResolvedLaunch:
+def _launch(step: _LaunchStep, sizes: Mapping[str, int], cubins: int) -> ResolvedLaunch:
     grid_fits = all(0 < extent <= most for extent, most in zip(step.grid, MAX_GRID, strict=True))
     block_fits = all(0 < extent <= most for extent, most in zip(step.block, MAX_BLOCK, strict=True))
     threads, blocks = _product(step.block), _product(step.cluster or (1, 1, 1))
@@ -265,7 +265,7 @@ def _launch(step: _Launch, sizes: Mapping[str, int], cubins: int) -> ResolvedLau
         raise NotRecorded("its record is malformed: it names a kernel that it does not contain")
     arguments: list[Pointer | Value] = []
     for argument in step.args:
-        if isinstance(argument, _Value):
+        if isinstance(argument, _NumberArgument):
             arguments.append(Value(argument.format, argument.value))
             continue
         if argument.offset > sizes.get(argument.buffer, -1):

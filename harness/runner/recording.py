@@ -3,7 +3,7 @@
 Runs in the candidate's process: nothing in a record is trusted. The judge checks its form, replays it on fresh inputs
 with workspaces full of poison, and holds the outputs against the reference.
 
-A record is an 8-byte little-endian length, so many bytes of JSON (`harness.judge.recording.Record`), and the cubins.
+A record is an 8-byte little-endian length, so many bytes of JSON (`harness.judge.recording.LaunchRecord`), and the cubins.
 
 Source: Triton 3.6, `triton/compiler/compiler.py` (`CompiledKernel.run`: arguments of a launch) and
 `triton/backends/nvidia/driver.py` (types of a kernel's parameters, the two scratch pointers after them).
@@ -46,7 +46,7 @@ class Unrecordable(Exception):  # noqa: N818 - an outcome: the solution is timed
 
 
 @dataclass(frozen=True)
-class _Given:
+class _GivenTensor:
     """An input or output of the call, in memory."""
 
     buffer: str
@@ -54,10 +54,10 @@ class _Given:
     bytes: int
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes launches and operators of the call that it surrounds."""
 
-    def __init__(self, given: Sequence[_Given]) -> None:
+    def __init__(self, given: Sequence[_GivenTensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._given = given
         self._kept: list[torch.Tensor] = []  # an address that is used again would be two buffers in one
@@ -235,7 +235,7 @@ def record_call(descriptor: int, halves: Halves, workload: CudaWorkload, placeme
         passing: the function is given its outputs.
     """
     try:
-        recorder = Recorder(_buffers(workload, placement))
+        recorder = LaunchRecorder(_buffers(workload, placement))
         compute, _ = halves
         with recorder.watching():
             returned = compute(placement)
@@ -247,11 +247,11 @@ def record_call(descriptor: int, halves: Halves, workload: CudaWorkload, placeme
         os.close(descriptor)
 
 
-def _buffers(workload: CudaWorkload, placement: int) -> list[_Given]:
+def _buffers(workload: CudaWorkload, placement: int) -> list[_GivenTensor]:
     begin = workload.arena.address + placement * workload.stride
     sides = (("input", begin, workload.inputs), ("output", begin + workload.input_stride, workload.outputs))
     return [
-        _Given(f"{side}:{field.name}", start + field.offset, field.bytes)
+        _GivenTensor(f"{side}:{field.name}", start + field.offset, field.bytes)
         for side, start, fields in sides
         for field in fields
         if not field.scalar
