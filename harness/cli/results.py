@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 
 def print_judgement(judged: JudgeAnswer | Entry) -> None:
-    """The workloads' table; below it the whole's speed-up, or why there is none."""
+    """The workloads' table; below it the reasons of workloads that have one, and the whole's speed-up."""
     _table(judged.workloads)
+    reasons = [f"{workload.uuid[:8]}: {workload.reason}" for workload in judged.workloads if workload.reason]
+    if reasons:
+        echo("\n" + "\n".join(reasons))
     summary, cost = judged.summary, judged.cost
     if summary is None or cost is None or summary.speedup is None or summary.speedup_ci95 is None:
         echo(f"\n{judged.verdict}: {judged.reason}")
@@ -41,9 +44,7 @@ def _table(workloads: Sequence[WorkloadResult]) -> None:
             "baseline us": number("baseline_us", ".2f"),
             "by": lambda row: row["variant"] or "-",
             "speed-up": number("speedup", ".3f"),
-            "95 %": lambda row: (
-                "{:.3f} to {:.3f}".format(*row["speedup_ci95"]) if row["speedup_ci95"] else row["reason"] or "-"
-            ),
+            "95 %": lambda row: "{:.3f} to {:.3f}".format(*row["speedup_ci95"]) if row["speedup_ci95"] else "-",
             "bound us": number("sol_us", ".2f"),
             "score": number("score", ".3f"),
             "max error": number("max_abs_error", ".2g"),

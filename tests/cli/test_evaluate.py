@@ -158,3 +158,16 @@ def test_baselines_are_shown_by_either_clock(tmp_path: Path, stub: dict[str, str
     (told,) = json.loads(_harness(tmp_path, "baseline", "made/scale", "--json", **stub).stdout)
     assert (told["baseline"], told["sealed_baseline"]) == ("compile", "eager")
     assert told["sealed_baselines"] == {"eager": 60.0, "compile": 90.0}
+
+
+def test_reasons_stand_below_the_table(tmp_path: Path, stub: dict[str, str]) -> None:
+    kernel = tmp_path / "made/scale/solutions/cpu/kernel.cpp"
+    kernel.write_text(f"{kernel.read_text()}\n// stub: verdict=TIMEOUT\n")
+    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
+    assert done.returncode == 1
+    table, reasons, last = done.stdout.strip().split("\n\n")
+    heads, _, row = table.splitlines()
+    assert len(row) <= len(heads) + 2, "a reason makes no column wide"
+    assert row.split()[:2] == ["n40000", "TIMEOUT"]
+    assert reasons.startswith("n40000: ")
+    assert last.startswith("TIMEOUT: ")
