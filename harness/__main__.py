@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
 import sys
 import traceback
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
 from harness.errors import EXIT_ERROR, EXIT_INTERNAL_ERROR, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, HarnessError
 from harness.failpoints import failpoint
+
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 def main() -> None:
@@ -33,17 +37,14 @@ def _exit_code() -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        _print_usage_error(error)
         return EXIT_ERROR
     except HarnessError as error:
         logging.getLogger("harness").debug("the command failed", exc_info=True)
         _print_error(f"harness: {error}")
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the border of the process: a defect gets a crash report
-        if isinstance(error, BrokenPipeError) and _output_is_closed():
-            _discard_output()
-            return EXIT_OUTPUT_CLOSED
-        return _crash(error)
+        return _unexpected(error)
 
 
 def _run() -> int:
@@ -59,6 +60,17 @@ def _run() -> int:
     except click.exceptions.Exit as done:
         code = done.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _unexpected(error: Exception) -> int:
+    """Treat an exception that no command handles: a closed output, a full or read-only disk, else a defect."""
+    if isinstance(error, BrokenPipeError) and _output_is_closed():
+        _discard_output()
+        return EXIT_OUTPUT_CLOSED
+    if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+        _print_error(f"harness: {_of_the_disk(error)}")
+        return EXIT_ERROR
+    return _crash(error)
 
 
 def _crash(error: Exception) -> int:
@@ -79,6 +91,25 @@ def _print_error(line: str) -> None:
         if "--debug" in sys.argv:
             traceback.print_exc()
         click.echo(line, err=True)
+
+
+def _print_usage_error(error: click.ClickException) -> None:
+    """Print click's message in the form of every other error; `harness` without a command prints its help."""
+    message = error.format_message()
+    if "\n" in message:
+        error.show()
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context is not None else "harness"
+    _print_error(f"harness: {command.removeprefix('harness ')}: {message}\n  {command} --help    # shows what it takes")
+
+
+def _of_the_disk(error: OSError) -> HarnessError:
+    """A full or read-only disk is no defect, wherever it is met."""
+    full = error.errno != errno.EROFS
+    where = error.filename if isinstance(error.filename, str) else str(Path.cwd())
+    remedy = "free some space on that disk" if full else "make it writable, then try again"
+    return HarnessError(f"cannot be written: {error.strerror}", where=where, remedy=remedy)
 
 
 def _output_is_closed() -> bool:
