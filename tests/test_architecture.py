@@ -215,7 +215,7 @@ _SPELLED = re.compile(r"(?<![\w.-])(problems|agents|ledger|workspaces|win)/|/(so
 _DIRECTORIES = {"problems", "solutions", "ledger", "workspaces"}
 _MAY_SPELL = {
     "workspace/configuration.py": "the text of harness.yaml, for people",
-    "workspace/starter_problems.py": "problems/ beside the package's own sources, not in a workspace",
+    "workspace/shipped_files.py": "problems/ beside the package's own sources, not in a workspace",
 }
 
 

@@ -62,9 +62,20 @@ def check_claude(config: Config) -> None:
     Raises:
         ConfigurationError: the SDK or the credential is missing.
     """
-    from importlib.util import find_spec  # noqa: PLC0415
-
     from harness.agents.gateway import Upstream  # noqa: PLC0415
+
+    check_packages()
+    if config.agent.network == "gateway":
+        Upstream.of_environment(os.environ)
+
+
+def check_packages() -> None:
+    """Check that the packages are installed which sessions of claude need.
+
+    Raises:
+        ConfigurationError: some are not.
+    """
+    from importlib.util import find_spec  # noqa: PLC0415
 
     missing = [name for name in ("claude_agent_sdk", "aiohttp") if find_spec(name) is None]
     if missing:
@@ -73,5 +84,3 @@ def check_claude(config: Config) -> None:
             where="agent.kind",
             remedy="pip install 'kernel-harness[claude]', or say `harness start --agent tuner`",
         )
-    if config.agent.network == "gateway":
-        Upstream.of_environment(os.environ)

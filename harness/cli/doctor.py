@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -16,10 +14,6 @@ from harness.cli.output import echo, emit, json_option
 from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
 from harness.workspace.directories import Workspace
 
-_FREE_GB = 5
-_GIT = (2, 30)
-_ASK_S = 20
-
 
 @click.command()
 @json_option
@@ -29,7 +23,7 @@ def doctor(*, as_json: bool) -> None:
         workspace: Workspace | None = Workspace.find()
     except ConfigurationError:
         workspace = None
-    checks = [*_machine(), *_defaults(workspace), *_repository(workspace)]
+    checks = [*_machine(), *_run(workspace), *_repository(workspace)]
     settings = _settings(workspace)
     if as_json:
         emit([*(asdict(check) for check in checks), *settings], as_json=True)
@@ -52,63 +46,17 @@ def doctor(*, as_json: bool) -> None:
 
 def _machine() -> Iterator[Check]:
     yield Check("python", "ok", platform.python_version())
-    yield _git()
-    yield _compiler()
-    yield _sandbox()
-    yield _torch()
     yield from _gpu()
-    free = shutil.disk_usage(Path.cwd()).free / 1e9
-    fix = "" if free > _FREE_GB else "rm -r .harness/cache    # derived, made again when needed"
-    yield Check("disk", "ok" if free > _FREE_GB else "missing", f"{free:.0f} GB free", fix)
-
-
-def _git() -> Check:
-    said = _ask("git", "--version")
-    if said is None:
-        return Check("git", "missing", "not installed", "apt-get install git")
-    version = said.split()[2]
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < _GIT:
-        return Check("git", "missing", f"{version}: needs {_GIT[0]}.{_GIT[1]} or newer", "apt-get install git")
-    return Check("git", "ok", version)
-
-
-def _compiler() -> Check:
-    from harness.cli.preflight import compiler
-
-    found = compiler()
-    said = _ask(found, "--version") if found else None
-    if said is None:
-        return Check("C++ compiler", "missing", "none: language cpp and torch.compile need one", "apt-get install g++")
-    return Check("C++ compiler", "ok", said.splitlines()[0])
-
-
-def _sandbox() -> Check:
-    from harness.judge.sandbox import check
-
-    try:
-        check("bubblewrap")
-    except ConfigurationError as error:
-        return Check("bubblewrap", "missing", error.what, error.remedy or "apt-get install bubblewrap")
-    return Check("bubblewrap", "ok", (_ask("bwrap", "--version") or "").strip() + ", tried")
-
-
-def _torch() -> Check:
-    from importlib import metadata
-
-    try:
-        return Check("torch", "ok", metadata.version("torch"))
-    except metadata.PackageNotFoundError:
-        return Check("torch", "missing", "not installed", "pip install torch")
 
 
 def _gpu() -> Iterator[Check]:
     """The GPU, what its judge needs, and what some languages need beyond that."""
     from importlib.util import find_spec
 
+    from harness.cli.preflight_machine import ask
     from harness.judge.toolkit import seek_nvcc
 
-    said = _ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    said = ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if said is None:
         yield Check("GPU", "note", "none that nvidia-smi sees: device cpu is the default here")
         return
@@ -128,11 +76,10 @@ def _gpu() -> Iterator[Check]:
         yield Check("nvcc", "note", "not here: language cuda_cpp needs it for .cu sources: set CUDA_HOME to a toolkit")
 
 
-def _defaults(workspace: Workspace | None) -> Iterator[Check]:
-    """What `harness start` takes when nobody says, and why."""
-    from harness.agents.kinds import default_kind
+def _run(workspace: Workspace | None) -> Iterator[Check]:
+    """What `harness start` needs, and which device and agent it takes when nobody says."""
     from harness.cli.devices import choose
-    from harness.cli.doctor_agents import agent_checks
+    from harness.cli.preflight import examine
     from harness.model.config import Config
     from harness.workspace.configuration import load_config
 
@@ -140,28 +87,19 @@ def _defaults(workspace: Workspace | None) -> Iterator[Check]:
         config = load_config(workspace) if workspace else Config()
     except HarnessError as error:
         yield Check("harness.yaml", "missing", str(error).splitlines()[0], _edit("harness.yaml", error))
-        return
-    chosen = choose(config)
-    yield Check("default device", "ok", f"{', '.join(chosen.devices)}: {chosen.why}")
-    if config.agent.kind is None:
-        kind = default_kind(config, chosen.devices)
-        why = "a GPU and a key are here" if kind == "claude" else "needs no key and no model"
-        yield Check("default agent", "ok", f"{kind}: {why}")
-    else:
-        yield Check("default agent", "ok", f"{config.agent.kind}: as configured")
-    yield from agent_checks(config)
+        config = Config()
+    yield from examine(workspace, config, choose(config))
+    if config.agent.network == "host":
+        yield Check("agents' network", "note", "host: agents reach the network and use this user's login")
 
 
 def _repository(workspace: Workspace | None) -> Iterator[Check]:
-    from harness.git.repo import Repo, requirements
+    from harness.git.repo import Repo
 
     if workspace is None:
         yield Check("workspace", "note", "none here", "harness init DIR    # or change into one")
         return
     yield Check("workspace", "ok", str(workspace.root))
-    for sentence in requirements(workspace):
-        what, _, command = sentence.partition(": ")
-        yield Check("repository", "missing", what, command.strip("`").replace("` (", "    # (") or "git fsck")
     try:
         from harness.ledger.coordination import read_assignments
         from harness.workspace.configuration import load_config
@@ -174,7 +112,7 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
         where = f"{error.where}: " if error.where else ""
         yield Check("COORDINATION.md", "missing", f"{where}{error.what}", _edit("COORDINATION.md", error))
     yield from _waiting(workspace)
-    for name in ("start", "daemon", "planner"):
+    for name in ("daemon", "planner"):
         yield from _lock(workspace.state / f"{name}.lock", name)
 
 
@@ -209,7 +147,7 @@ def _lock(path: Path, name: str) -> Iterator[Check]:
         with file_lock(path, owner="harness doctor"):
             pass
     except ConfigurationError as error:
-        yield Check(f"harness {name}", "note", error.what, "harness stop" if name == "start" else "")
+        yield Check(f"harness {name}", "note", error.what)
 
 
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
@@ -220,13 +158,3 @@ def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
     except HarnessError:
         return []  # a complaint of its own
     return [{"key": each.key, "value": str(each.value), "from": each.source} for each in settings]
-
-
-def _ask(*command: str) -> str | None:
-    """What a program prints, or None when it is not there or fails."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,9 +181,11 @@ def _chosen(workspace: Workspace | None, device: str | None) -> tuple[Config, Ch
 
 
 def _first(chosen: Chosen) -> str:
-    from harness.model.devices import expand_devices
+    from harness.model.devices import expand_devices, parse_device
 
-    return expand_devices(chosen.devices)[0]
+    first = expand_devices(chosen.devices)[0]
+    parse_device(first)  # a judge that refuses the name takes a second to do so
+    return first
 
 
 def _columns(key: str, table: Baselines) -> dict[str, Any]:
@@ -223,9 +224,9 @@ def _workspace(near: Path) -> Workspace | None:
 
 
 def _cache(workspace: Workspace | None) -> Path:
-    if workspace is not None:
-        return workspace.cache
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel-harness"
+    from harness.workspace.directories import user_cache
+
+    return user_cache() if workspace is None else workspace.cache
 
 
 def _baselines(judge: JudgeProcess, problem: Problem, cache: Path, *, again: bool = False) -> JudgeAnswer:

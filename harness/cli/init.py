@@ -19,14 +19,15 @@ from harness.cli.output import echo
     show_default=True,
     help="Which of the shipped problems to copy.",
 )
-def init(directory: Path, problems: str) -> None:
+@click.option("--github", is_flag=True, help="Add the workflow that checks pull requests with `harness proof`.")
+def init(directory: Path, problems: str, *, github: bool) -> None:
     """Make a workspace in DIRECTORY: a git repository with COORDINATION.md, harness.yaml, problems/ and ledger/.
 
     What is there already is left as it is; what is new is committed on the branch that is checked out.
     """
     from harness.ledger.create_workspace import create_workspace
 
-    made = create_workspace(directory, starter=problems == "starter")
+    made = create_workspace(directory, starter=problems == "starter", github=github)
     root = made.workspace.root
     if not made.added:
         echo(f"{root} is a workspace already; nothing was missing")

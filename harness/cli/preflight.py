@@ -1,63 +1,100 @@
-"""Checks that the judges of a run can work on this machine, made before `harness start` starts anything."""
+"""What a run needs of this machine and its workspace: one list, which `harness start` and `harness doctor` check.
+
+`harness start` ends at the first requirement that is not met, before it writes to git. `harness doctor` shows all.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator
+from typing import Literal
 
-from harness.cli.devices import gpu_names
-from harness.errors import ConfigurationError
-from harness.model.config import SandboxKind
-from harness.model.devices import expand_devices, parse_device
+from harness.agents.kinds import default_kind
+from harness.cli import preflight_agents, preflight_machine, preflight_workspace
+from harness.cli.check import Check, Requirement, RunPlan
+from harness.cli.devices import Chosen
+from harness.errors import HarnessError
+from harness.model.config import Config
+from harness.workspace.directories import Workspace, user_cache
 
-COMPILERS = ("c++", "g++", "clang++")
+
+def _own_judge(_: RunPlan) -> bool:
+    """Whether the harness' own judge is used. What another one needs is not known."""
+    return not os.environ.get("HARNESS_JUDGE_COMMAND")
 
 
-def check_judges(devices: Sequence[str], sandbox: SandboxKind) -> None:
-    """Check everything that would make the judges of these devices fail at their start.
+def _own_judge_on_cpu(plan: RunPlan) -> bool:
+    return _own_judge(plan) and any(not name.startswith("cuda") for name in plan.chosen.devices)
 
-    Where HARNESS_JUDGE_COMMAND names another judge, only the devices' names are checked: what it needs is not known.
+
+def _own_judge_in_sandbox(plan: RunPlan) -> bool:
+    return _own_judge(plan) and plan.config.judge.sandbox == "bubblewrap"
+
+
+def _starts_agents(plan: RunPlan) -> bool:
+    return plan.kind != "tuner" or plan.uses_claude
+
+
+def _uses_claude(plan: RunPlan) -> bool:
+    return plan.uses_claude
+
+
+def _uses_key(plan: RunPlan) -> bool:
+    return (plan.kind == "claude" and plan.config.agent.network == "gateway") or plan.config.planner.kind == "claude"
+
+
+REQUIREMENTS = (
+    Requirement("default device", preflight_machine.check_devices),
+    Requirement("target", preflight_machine.check_target),
+    Requirement("default agent", preflight_agents.check_kind),
+    Requirement("git", preflight_workspace.check_git),
+    Requirement("repository", preflight_workspace.check_repository),
+    Requirement("problems", preflight_workspace.check_problems),
+    Requirement("files", preflight_workspace.check_writable),
+    Requirement("disk", preflight_machine.check_disk),
+    Requirement("harness start", preflight_workspace.check_alone),
+    Requirement("claude SDK", preflight_agents.check_sdk, needed=_uses_claude),
+    Requirement("model key", preflight_agents.check_key, needed=_uses_key),
+    Requirement("C++ compiler", preflight_machine.check_compiler, needed=_own_judge_on_cpu),
+    Requirement("bubblewrap", preflight_machine.check_bubblewrap, needed=_own_judge_in_sandbox),
+    Requirement("agents' sandbox", preflight_agents.check_sandbox, needed=_starts_agents),
+    Requirement("agent program", preflight_agents.check_visible, needed=_starts_agents),
+    Requirement("model endpoint", preflight_agents.check_endpoint, needed=_uses_key),
+    Requirement("torch", preflight_machine.check_torch, needed=_own_judge),
+)
+"""In the order in which `harness start` checks them: those that take seconds come last."""
+
+
+def check_run(workspace: Workspace, config: Config, chosen: Chosen, say: Callable[[str], None]) -> None:
+    """Check everything that would make a run fail.
+
+    Args:
+        workspace: where the run is to start.
+        config: its configuration.
+        chosen: its devices and target.
+        say: shows a line before a check that takes seconds.
 
     Raises:
-        ConfigurationError: the first thing that is missing, and how to get it.
+        HarnessError: the first requirement that is not met, and how to meet it.
     """
-    parsed = [parse_device(name) for name in expand_devices(devices)]
-    if os.environ.get("HARNESS_JUDGE_COMMAND"):
-        return
-    numbers = [number for kind, number in parsed if kind == "cuda"]
-    if numbers:
-        _check_gpus(max(numbers))
-    if len(numbers) < len(parsed) and compiler() is None:
-        raise ConfigurationError(
-            "there is no C++ compiler; the language cpp and torch.compile need one", remedy="apt-get install g++"
-        )
-    from harness.judge.sandbox import check
-
-    check(sandbox)
+    kind = config.agent.kind or default_kind(config, chosen.devices)
+    plan = RunPlan(workspace, config, chosen, kind, user_cache(), say=say)
+    for requirement in REQUIREMENTS:
+        if requirement.needed(plan):
+            requirement.check(plan)
 
 
-def compiler() -> str | None:
-    """The C++ compiler of this machine: `$CXX`, or the first that there is."""
-    named = os.environ.get("CXX")
-    return named or next((name for name in COMPILERS if shutil.which(name)), None)
-
-
-def _check_gpus(highest: int) -> None:
-    names = gpu_names()
-    if not names:
-        raise ConfigurationError(
-            "there is no GPU that nvidia-smi lists", where="--device", remedy="--device cpu, or install NVIDIA's driver"
-        )
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(visible.split(",")) if visible else len(names)
-    if highest >= count:
-        listed = ", ".join(f"cuda:{number}" for number in range(count))
-        raise ConfigurationError(f"no such device: cuda:{highest}", where="--device", remedy=f"GPUs here: {listed}")
-    lacking = [name for name in ("cupy", "pynvml") if find_spec(name) is None]
-    if lacking:
-        raise ConfigurationError(
-            f"the device cuda needs {' and '.join(lacking)}",
-            remedy="pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12",
-        )
+def examine(workspace: Workspace | None, config: Config, chosen: Chosen) -> Iterator[Check]:
+    """Check every requirement and yield what came of it, also of those that this run does not need."""
+    kind = config.agent.kind or default_kind(config, chosen.devices)
+    plan = RunPlan(workspace, config, chosen, kind, user_cache(), thorough=True)
+    for requirement in REQUIREMENTS:
+        try:
+            found = requirement.check(plan)
+        except HarnessError as error:
+            where = f"{error.where}: " if error.where else ""
+            state: Literal["missing", "note"] = "missing" if requirement.needed(plan) else "note"
+            yield Check(requirement.what, state, f"{where}{error.what}", error.remedy or "")
+        else:
+            if found is not None:
+                yield found if isinstance(found, Check) else Check(requirement.what, "ok", found)

@@ -59,7 +59,7 @@ def start(
     from harness.agents.kinds import kind_of
     from harness.cli.devices import choose
     from harness.cli.parts import log_to_file
-    from harness.cli.preflight import check_judges
+    from harness.cli.preflight import check_run
     from harness.cli.spend_limit import ask_for_a_limit
     from harness.errors import EXIT_INTERRUPTED
     from harness.supervise import Limits, run_start
@@ -76,10 +76,9 @@ def start(
     }
     config = load_config(workspace, given)
     chosen = choose(config)
+    check_run(workspace, config, chosen, lambda line: echo(line, err=True))
     kind = kind_of(config, chosen.devices, root=workspace.root)
     config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind})
-    _problems(workspace, config)  # a glob that matches nothing is said before anything starts
-    check_judges(chosen.devices, config.judge.sandbox)
     log_to_file(workspace, "start")
     logging.getLogger("harness").info("start: %s", chosen.why)
     stop, how = _stop_on_signals()
@@ -198,34 +197,11 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
     )
 
 
-def _problems(workspace: Workspace, config: Config) -> list[str]:
-    """The problems of the run, as the coordination branch has them.
-
-    Raises:
-        ConfigurationError: a glob matches none.
-    """
-    from harness.errors import ConfigurationError
-    from harness.formats.problems import problem_names
-    from harness.git.repo import Repo
-    from harness.model.paths import PROBLEMS
-
-    with Repo(workspace) as repo:
-        files = repo.files(repo.tip(config.coordination_branch), PROBLEMS)
-    for glob in config.problems:
-        if not problem_names(files, (glob,)):
-            there = ", ".join(problem_names(files)) or "none at all"
-            raise ConfigurationError(
-                f"no problem on {config.coordination_branch} matches `{glob}`; there are: {there}",
-                where="--problem, or `problems` in harness.yaml",
-                remedy="what is not committed is not seen: `git add problems && git commit`",
-            )
-    return problem_names(files, config.problems)
-
-
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
     """The final standings, what could not be beaten, what is not judged yet, and what to do next."""
     from harness.cli.endings import next_line, pending_candidates, pending_line
     from harness.cli.output import emit
+    from harness.cli.preflight_workspace import run_problems
     from harness.git.repo import Repo
     from harness.ledger.index import Index
     from harness.ledger.standings import standings
@@ -233,7 +209,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)
-        table = standings(index, _problems(workspace, config), target, config.run)
+        table = standings(index, run_problems(workspace, config), target, config.run)
         sentences = repo.checkout_state(config.coordination_branch)
         pending = pending_candidates(repo, index, config, target)
     if as_json:

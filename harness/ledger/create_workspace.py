@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,13 +15,17 @@ from harness.ledger.coordination import default_text
 from harness.model.paths import HEADS, PROBLEMS, WORKTREES
 from harness.workspace.configuration import DEFAULT_YAML
 from harness.workspace.directories import CONFIG_NAME, COORDINATION_NAME, Workspace
-from harness.workspace.starter_problems import SUITE, shipped_files
+from harness.workspace.files import unwritable
+from harness.workspace.shipped_files import SUITE, proof_workflow, starter_problems
 
 _WORKTREES_README = f"{WORKTREES}/README.md"
-_IGNORED = (f"/{WORKTREES}/*", f"!/{_WORKTREES_README}", "/.harness/")
+_IGNORED = (f"/{WORKTREES}/*", f"!/{_WORKTREES_README}", "/.harness/", "report.html")
+"""The last is what `harness report` writes, in whichever directory it is typed."""
 _FORMERLY_IGNORED = f"/{WORKTREES}/"
 """What earlier versions wrote: it also ignores the README, since git looks at nothing below an ignored directory."""
+_WORKFLOW = ".github/workflows/proof.yml"
 _BRANCH = "main"
+_NEEDED_BYTES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,13 @@ class Creation:
     """Paths it wrote, relative to the root; a directory for a whole suite."""
 
 
-def create_workspace(directory: Path, *, starter: bool) -> Creation:
+def create_workspace(directory: Path, *, starter: bool, github: bool = False) -> Creation:
     """Make a workspace, or add what one lacks, and commit it on the checked-out branch.
 
     Args:
         directory: becomes a git repository where it is none.
         starter: copy the shipped starter problems.
+        github: add the workflow that checks pull requests with `harness proof`.
 
     Raises:
         ConfigurationError: a path is in the way.
@@ -47,7 +53,17 @@ def create_workspace(directory: Path, *, starter: bool) -> Creation:
     root = directory.resolve()
     if root.exists() and not root.is_dir():
         raise ConfigurationError("is in the way: expected a directory", where=str(root))
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(root, error) from error
+    free = shutil.disk_usage(root).free
+    if free < _NEEDED_BYTES:  # git would say it in several lines, and leave half a repository
+        raise ConfigurationError(
+            f"the disk is full: {free / 1e6:.1f} MB are free, a new workspace needs {_NEEDED_BYTES / 1e6:.0f}",
+            where=str(root),
+            remedy="free some space on that disk",
+        )
     branch = _checked_out_branch(root)
     workspace = Workspace(root)
     files: dict[str, bytes] = {
@@ -56,6 +72,8 @@ def create_workspace(directory: Path, *, starter: bool) -> Creation:
         HEADS: HEADER,
         _WORKTREES_README: resources.files("harness.ledger").joinpath("WORKSPACES.md").read_bytes(),
     }
+    if github:
+        files[_WORKFLOW] = proof_workflow()
     wanted = {name: content for name, content in files.items() if not (root / name).exists()}
     ignore = _ignore_lines(root / ".gitignore")
     if ignore is not None:
@@ -63,7 +81,7 @@ def create_workspace(directory: Path, *, starter: bool) -> Creation:
     added = sorted(wanted)
     suite = f"{PROBLEMS}/{SUITE}"
     if starter and not (root / suite).exists():
-        wanted |= {f"{suite}/{name}": content for name, content in shipped_files().items()}
+        wanted |= {f"{suite}/{name}": content for name, content in starter_problems().items()}
         added.append(f"{suite}/")
     if wanted:
         with Repo(workspace) as repo:

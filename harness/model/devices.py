@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
 from harness.errors import ConfigurationError
+
+_NUMBERED = re.compile(r"cuda:([0-9]{1,4})")
 
 
 def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
@@ -25,7 +28,10 @@ def parse_device(name: str) -> tuple[Literal["cpu", "cuda"], int]:
     """
     if name == "cpu":
         return "cpu", 0
-    kind, _, number = name.partition(":")
-    if kind == "cuda" and (number or "0").isdigit():
-        return "cuda", int(number or 0)
-    raise ConfigurationError(f"no such device: {name}", where="--device", remedy="devices: cpu, cuda, cuda:0 ...")
+    if name == "cuda":
+        return "cuda", 0
+    if numbered := _NUMBERED.fullmatch(name):
+        return "cuda", int(numbered[1])
+    raise ConfigurationError(
+        f"no such device: {name or 'an empty name'}", where="--device", remedy="devices: cpu, cuda, cuda:0 ..."
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import DOCUMENT_BYTES, read_bytes
 from harness.formats.schema import shown, validated
 from harness.formats.source_lines import parse_yaml
@@ -16,6 +16,7 @@ from harness.model.config import Config
 from harness.workspace.directories import CONFIG_NAME, Workspace
 
 COMMAND_LINE = "the command line"
+_REMEDY = "edit that line; docs/formats.md has every key"
 DEFAULT_YAML = """\
 # How this workspace runs. Every key is optional; `harness doctor` prints them all with where each value comes from.
 
@@ -94,13 +95,16 @@ def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, .
         text = read_bytes(workspace.config_file, max_bytes=DOCUMENT_BYTES, where=where).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"cannot be read: {error}", where=where, remedy="mend it, or move it away and type `harness init`"
+            f"cannot be read: {error}", where=where, remedy="repair it, or move it away and type `harness init`"
         ) from error
-    document, lines = parse_yaml(text, where=where)
-    document = {} if document is None else document
-    _, errors = validated(Config, document, where=where, lines=lambda: lines)
-    if errors:
-        raise errors[0]
+    try:
+        document, lines = parse_yaml(text, where=where)
+        document = {} if document is None else document
+        _, errors = validated(Config, document, where=where, lines=lambda: lines)
+        if errors:
+            raise errors[0]
+    except FormatError as error:
+        raise FormatError(error.what, where=error.where, remedy=error.remedy or _REMEDY) from error
     return document, lines
 
 
@@ -117,7 +121,7 @@ def _resolve(document: Mapping[str, Any], overrides: Mapping[str, object]) -> Co
         section[leaf] = list(value) if isinstance(value, tuple) else value
     config, errors = validated(Config, merged, where=COMMAND_LINE, lines=dict)
     if config is None:  # the file alone is sound by then, so what is wrong was typed
-        raise ConfigurationError(errors[0].what, where=COMMAND_LINE)
+        raise ConfigurationError(errors[0].what, where=COMMAND_LINE, remedy="give that option another value")
     return config
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -115,3 +116,8 @@ class Workspace:
     def worktree(self, worker: str, problem: str) -> Path:
         """Return the directory of a worker's worktree on a problem."""
         return self.root / worktree_path(worker, problem)
+
+
+def user_cache() -> Path:
+    """Return the directory for what is derived and belongs to no workspace. Can be deleted at any time."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel-harness"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,7 +59,9 @@ def test_an_existing_repository_keeps_its_files_branch_and_unsaved_work(tmp_path
     done = harness("init", "--problems", "none", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "COORDINATION.md").read_text() == "mine\n"
-    assert (tmp_path / ".gitignore").read_text() == "*.log\n/workspaces/*\n!/workspaces/README.md\n/.harness/\n"
+    assert (tmp_path / ".gitignore").read_text() == (
+        "*.log\n/workspaces/*\n!/workspaces/README.md\n/.harness/\nreport.html\n"
+    )
     assert "coordination_branch: trunk" in (tmp_path / "harness.yaml").read_text()
     assert not (tmp_path / "problems").exists()
     assert git("status", "--porcelain", cwd=tmp_path) == "?? draft.txt\n"
@@ -69,7 +74,9 @@ def test_a_workspace_of_an_earlier_version_gets_the_readme_of_its_worktrees(tmp_
     git("commit", "-qam", "As an earlier version made it", cwd=tmp_path)
     done = harness("init", "--problems", "none", cwd=tmp_path)
     assert "added .gitignore, workspaces/README.md" in done.stdout
-    assert (tmp_path / ".gitignore").read_text() == "*.log\n/.harness/\n/workspaces/*\n!/workspaces/README.md\n"
+    assert (tmp_path / ".gitignore").read_text() == (
+        "*.log\n/.harness/\n/workspaces/*\n!/workspaces/README.md\nreport.html\n"
+    )
     assert git("check-ignore", "workspaces/w01", cwd=tmp_path).strip() == "workspaces/w01"
     assert git("ls-files", "workspaces", cwd=tmp_path).strip() == "workspaces/README.md"
     assert git("status", "--porcelain", cwd=tmp_path) == ""
@@ -79,7 +86,69 @@ def test_this_repository_is_a_workspace_as_init_makes_it() -> None:
     root = Path(__file__).parents[2]
     made = (root / "harness/ledger/WORKSPACES.md").read_bytes()
     assert (root / "workspaces/README.md").read_bytes() == made
-    assert {"/workspaces/*", "!/workspaces/README.md", "/.harness/"} <= set((root / ".gitignore").read_text().split())
+    assert {"/workspaces/*", "!/workspaces/README.md", "/.harness/", "report.html"} <= set(
+        (root / ".gitignore").read_text().split()
+    )
+
+
+def test_the_report_is_ignored_wherever_it_is_written(tmp_path: Path) -> None:
+    harness("init", "--problems", "none", cwd=tmp_path)
+    for directory in (tmp_path, tmp_path / "workspaces"):
+        done = harness("report", cwd=directory)
+        assert done.returncode == 0, done.stderr
+        assert (directory / "report.html").is_file()
+    assert git("status", "--porcelain", cwd=tmp_path) == ""
+
+
+def test_the_workflow_for_pull_requests_is_added_when_asked_for(tmp_path: Path) -> None:
+    harness("init", "--problems", "none", cwd=tmp_path)
+    assert not (tmp_path / ".github").exists()
+    done = harness("init", "--problems", "none", "--github", cwd=tmp_path)
+    assert "added .github/workflows/proof.yml" in done.stdout
+    ours = Path(__file__).parents[2] / ".github/workflows/proof.yml"
+    assert (tmp_path / ".github/workflows/proof.yml").read_bytes() == ours.read_bytes()
+    assert git("status", "--porcelain", cwd=tmp_path) == ""
+
+
+def test_a_wheel_holds_what_init_copies() -> None:
+    """The build itself takes a network; what it includes stands in pyproject.toml, by the names that init looks for."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included == {"problems/starter": "harness/_starter", ".github/workflows/proof.yml": "harness/_proof.yml"}
+    assert all((root / source).exists() for source in included)
+
+
+def test_no_git_identity_is_needed(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    done = call_harness("init", "w", "--problems", "none", cwd=tmp_path, environment=environment)
+    assert done.returncode == 0, done.stderr
+    author = subprocess.run(
+        ["git", "log", "-1", "--format=%an"],
+        cwd=tmp_path / "w",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert author.stdout == "kernel-harness\n"
+
+
+@pytest.mark.parametrize(
+    ("mount", "says"),
+    [
+        (["--ro-bind", "{}", "{}"], "Read-only file system"),
+        (["--size", "8192", "--tmpfs", "{}"], "the disk is full: 0.0 MB are free"),
+    ],
+)
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, mount: list[str], says: str) -> None:
+    parts = [part.format(tmp_path) for part in mount]
+    command = ["bwrap", "--dev-bind", "/", "/", *parts, "--chdir", "/", sys.executable, "-m", "harness", "init"]
+    done = subprocess.run([*command, str(tmp_path / "w")], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("harness: ")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_detached_head_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -1,62 +1,115 @@
-"""`harness start` on a machine that lacks something: one line with the fix, and nothing has been started."""
+"""`harness start` on a machine that lacks something: one line with the fix, and nothing has been started.
+
+`harness doctor` checks the same list, and calls the same thing missing.
+"""
 
 from __future__ import annotations
 
-import os
+import json
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.cli.test_devices import see_gpu
+from tests.cli.wrong_uses import HARNESS, ROWS, SLOW_ROWS, Place, Situation, WrongUse
 from tests.site import Site, git
 
-ONE_WORKER = ("start", "--workers", "1", "--agent", "tuner")
+OWN_JUDGE = {"HARNESS_JUDGE_COMMAND": "", "CXX": ""}
 
 
-def path_without(directory: Path, *missing: str) -> str:
-    """A PATH with every program of this machine's, but these."""
-    directory.mkdir()
-    for place in os.environ["PATH"].split(":"):
-        for program in Path(place).iterdir() if Path(place).is_dir() else ():
-            link = directory / program.name
-            if program.name not in missing and not link.is_symlink():
-                link.symlink_to(program)
-    return str(directory)
+def named(row: WrongUse) -> str:
+    return row.name
 
 
-def refused(site: Site, *arguments: str, **environment: str) -> str:
-    """What `harness start` says when it refuses; nothing was committed, and no part ever ran."""
-    before = git(site.root, "rev-parse", "main")
-    done = site.call(*ONE_WORKER, *arguments, extra={"HARNESS_JUDGE_COMMAND": "", "CXX": "", **environment})
+def typed(
+    place: Place, situation: Situation, *arguments: str, in_process: bool = True, extra: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Type a command in a situation; stdout and stderr together."""
+    cache = {"XDG_CACHE_HOME": str(place.scratch / "cache")}  # a trial of torch that succeeded elsewhere is not known
+    site = Site(situation.directory, place.site.scratch) if situation.directory else place.site
+    whole = {**extra, **cache, **situation.environment}
+    if in_process and situation.program is None:
+        return site.call(*arguments, extra=whole)
+    return site.run_program([*(situation.program or HARNESS), *arguments], extra=whole)
+
+
+def refs_and_files(site: Site) -> tuple[str, list[str]]:
+    worktrees = [path.name for path in site.workspace.worktrees.iterdir()]
+    return git(site.root, "for-each-ref"), worktrees
+
+
+def refused(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = True) -> float:
+    """Type a wrong use and check what comes of it; the seconds it took."""
+    scratch.mkdir()
+    with ExitStack() as stack:
+        place = Place(site, scratch, stack)
+        situation = row.arrange(place)
+        before = refs_and_files(site)
+        begin = time.monotonic()
+        done = typed(place, situation, *row.arguments, in_process=in_process, extra=OWN_JUDGE)
+        took_s = time.monotonic() - begin
+        assert refs_and_files(site) == before, "no commit, branch or worktree was made"
     assert done.returncode == 2, done.stdout
-    assert git(site.root, "rev-parse", "main") == before
-    assert not list(site.workspace.logs.glob("*.log")), "no part has a log"
-    return done.stdout
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("trying torch")]
+    assert len(lines) == 2, done.stdout
+    error, fix = lines
+    assert error.startswith("harness: "), error
+    assert re.search(row.says, error), error
+    assert fix.startswith("  "), fix
+    assert row.fix in fix, fix
+    assert not list(site.workspace.logs.glob("*.log")), "no process of a run has a log"
+    return took_s
 
 
-@pytest.mark.parametrize("device", ["tpu", "cuda:x", "cpu:1"])
-def test_a_device_that_does_not_exist(site: Site, device: str) -> None:
-    said = refused(site, "--device", device)
-    assert said == f"harness: --device: no such device: {device}\n  devices: cpu, cuda, cuda:0 ...\n"
+def test_the_table_has_at_least_25_rows_with_names_of_their_own() -> None:
+    names = [row.name for row in (*ROWS, *SLOW_ROWS)]
+    assert len(names) == len(set(names)) >= 25
 
 
-def test_a_gpu_where_there_is_none(site: Site, tmp_path: Path) -> None:
-    said = refused(site, "--device", "cuda", PATH=path_without(tmp_path / "bin", "nvidia-smi"))
-    assert said.startswith("harness: --device: there is no GPU that nvidia-smi lists\n  --device cpu")
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_a_wrong_use_is_refused_with_one_line_and_its_fix(row: WrongUse, site: Site, tmp_path: Path) -> None:
+    refused(row, site, tmp_path / "row")
 
 
-def test_more_gpus_than_there_are(site: Site, tmp_path: Path) -> None:
-    said = refused(site, "--device", "cuda:0,3", PATH=see_gpu(tmp_path / "bin", "NVIDIA H200"))
-    assert said == "harness: --device: no such device: cuda:3\n  GPUs here: cuda:0\n"
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize("row", [*ROWS, *SLOW_ROWS], ids=named)
+def test_a_wrong_use_is_refused_in_time(row: WrongUse, site: Site, tmp_path: Path) -> None:
+    assert refused(row, site, tmp_path / "row", in_process=False) < row.within_s
 
 
-def test_no_bubblewrap(site: Site, tmp_path: Path) -> None:
-    said = refused(site, "--device", "cpu", PATH=path_without(tmp_path / "bin", "bwrap"))
-    assert "bubblewrap" in said
-    assert "apt-get install bubblewrap" in said
+def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -> None:
+    """Check that `harness doctor` calls missing what `harness start` refuses."""
+    scratch.mkdir()
+    with ExitStack() as stack:
+        place = Place(site, scratch, stack)
+        done = typed(place, row.arrange(place), "doctor", "--json", extra=extra)
+    assert done.returncode == 1, done.stdout
+    rows, end = json.JSONDecoder().raw_decode(done.stdout)
+    (found,) = [each for each in rows if each.get("what") == row.doctor]
+    assert found["state"] == "missing"
+    assert row.fix in found["fix"] or row.doctor == "harness.yaml"
+    assert str(row.doctor) in done.stdout[end:], "the summary names it"
 
 
-def test_no_compiler(site: Site, tmp_path: Path) -> None:
-    said = refused(site, "--device", "cpu", PATH=path_without(tmp_path / "bin", "c++", "g++", "clang++"))
-    assert said.startswith("harness: there is no C++ compiler")
-    assert "apt-get install g++" in said
+NEEDS_TRIALS = {"torch", "bubblewrap"}
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.doctor and row.doctor not in NEEDS_TRIALS], ids=named)
+def test_doctor_finds_what_start_refuses(row: WrongUse, site: Site, tmp_path: Path) -> None:
+    doctor(row, site, tmp_path / "row", {})
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.doctor in NEEDS_TRIALS], ids=named)
+def test_doctor_does_not_call_ok_what_the_sandbox_lacks(row: WrongUse, site: Site, tmp_path: Path) -> None:
+    doctor(row, site, tmp_path / "row", OWN_JUDGE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row for row in SLOW_ROWS if row.doctor], ids=named)
+def test_doctor_tries_torch_compile(row: WrongUse, site: Site, tmp_path: Path) -> None:
+    doctor(row, site, tmp_path / "row", OWN_JUDGE)

@@ -1,0 +1,113 @@
+"""Whether the agents' sandbox shows the program that a session would start."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.agents.command import PLACEHOLDERS, check_template
+from harness.agents.confinement import TASK, View, command_line
+from harness.errors import ConfigurationError
+from harness.model.config import AgentKind, Config
+from harness.workspace.sandbox_mounts import python_prefixes
+
+_TRY_S = 20.0
+_HIDDEN = 9
+_LOOK = f"""
+command -v -- "$1" >/dev/null || {{ echo "$1"; exit {_HIDDEN}; }}
+shift
+for path do test -e "$path" || {{ echo "$path"; exit {_HIDDEN}; }}; done
+"""
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_PREFIXES = {"exec", "env"}
+_SEPARATORS = set("();<>|&")
+
+
+def check_program(config: Config, kind: AgentKind) -> str | None:
+    """Check that a session's program is visible inside the agents' sandbox.
+
+    Returns:
+        The program; None for a kind that starts none, or where the program is part of what a session is given.
+
+    Raises:
+        ConfigurationError: the sandbox does not show the program, or a file that its command line names.
+    """
+    if kind == "tuner":
+        return None
+    words = [_claude_cli()] if kind == "claude" else _words(check_template(config.agent.command))
+    if not words or words[0].startswith(f"{TASK}/"):
+        return None
+    files = [word for word in words[1:] if word.startswith("/") and Path(word).exists()]
+    hidden = _hidden([words[0], *files])
+    if hidden is not None:
+        raise _invisible(hidden)
+    return words[0]
+
+
+def _claude_cli() -> str:
+    """The CLI that the SDK brings, or the one that replaces it; the SDK takes seconds to import, so it is not."""
+    spec = find_spec("claude_agent_sdk")
+    bundled = Path(spec.origin).parent / "_bundled" / "claude" if spec is not None and spec.origin else "claude"
+    return os.environ.get("HARNESS_CLAUDE_CLI") or str(bundled)
+
+
+def _words(template: str) -> list[str]:
+    """The program of a command line and the words after it; the shell's own words before the program are left out."""
+    command = template.format(**{name: f"{TASK}/{name}" for name in PLACEHOLDERS})
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"not a command line of a shell: {error}", where="agent.command", remedy="close every quotation mark"
+        ) from error
+    while words and (_VARIABLE.match(words[0]) or words[0] in _PREFIXES or set(words[0]) <= _SEPARATORS):
+        words.pop(0)
+    return words
+
+
+def _hidden(words: Sequence[str]) -> str | None:
+    """The first of a program and files that an agent's sandbox does not show; None when it shows all."""
+    with tempfile.TemporaryDirectory(prefix="kernel-harness-agent-") as scratch:
+        root = Path(scratch)
+        view = View(
+            problem="suite/name",
+            directory=root / "problem",
+            solution=root / "solution",
+            target="cpu",
+            reading=root / "reading",
+            docs=root / "docs",
+            home=root / "home",
+        )
+        view.docs.mkdir()
+        command = command_line(view, ["/bin/sh", "-c", _LOOK, "sh", *words], {})
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TRY_S, check=False)
+    if done.returncode == _HIDDEN:
+        return done.stdout.strip()
+    if done.returncode:
+        raise ConfigurationError(
+            f"the agents' sandbox cannot run: {done.stderr.strip() or f'exit code {done.returncode}'}",
+            remedy="sysctl kernel.unprivileged_userns_clone=1    # or run as root",
+        )
+    return None
+
+
+def _invisible(word: str) -> ConfigurationError:
+    if shutil.which(word) is None and not Path(word).exists():
+        return ConfigurationError(
+            f"there is no program `{word}`", where="agent.command", remedy="install it, or name it by its path"
+        )
+    shown = ", ".join(["/usr", *map(str, python_prefixes())])
+    return ConfigurationError(
+        f"the agents' sandbox does not show `{word}`",
+        where="agent.command",
+        remedy=f"install it in a directory that the sandbox shows: {shown}",
+    )

@@ -1,0 +1,187 @@
+"""A trial of torch inside the judge's sandbox: that it can be imported there, and that `torch.compile` works.
+
+`harness start` and `harness doctor` make it before any judge starts. That torch is installed is not enough: the
+sandbox shows this Python's own directories only, and `torch.compile` needs a compiler and Python's headers there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import ConfigurationError
+from harness.judge.limits import SandboxLimits
+from harness.judge.sandbox import Binds, launch
+from harness.model.config import SandboxKind
+from harness.workspace.files import atomic_write
+from harness.workspace.sandbox_mounts import python_prefixes
+
+Place = Literal["cpu", "cuda"]
+COMPILES_WITHIN_S = 180.0
+"""On a slow, cold disk the import alone takes a minute."""
+_NO_IMPORT, _NO_DEVICE, _NO_COMPILE = 11, 12, 13
+_ANSWER = "torch trial: "
+_LONGEST_REASON = 300
+_OUTPUT_BYTES = 64 << 10
+# Exceptions of torch.compile wrap the one that has the reason, such as the compiler's own words.
+_PROGRAM = f"""
+import sys
+
+
+def end(code, error):
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    sys.stderr.write("{_ANSWER}" + type(error).__name__ + ": " + text + chr(10))
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+try:
+    import torch
+except BaseException as error:
+    end({_NO_IMPORT}, error)
+try:
+    values = torch.ones(64, device=sys.argv[1])
+    expected = (values + 1) * 2
+except BaseException as error:
+    end({_NO_DEVICE}, error)
+try:
+    computed = torch.compile(lambda given: (given + 1) * 2, dynamic=True)(values)
+    if not torch.equal(computed, expected):
+        raise ValueError("the compiled function returns wrong values")
+except BaseException as error:
+    end({_NO_COMPILE}, error)
+"""
+
+
+@dataclass(frozen=True)
+class TorchTrial:
+    """What came of a trial. A reason is None where that part worked."""
+
+    no_import: str | None = None
+    """Why torch cannot be imported inside the sandbox, or cannot use the device there."""
+    no_compile: str | None = None
+    """Why `torch.compile` does not work there; None also where torch cannot be imported."""
+    timed_out: bool = False
+    """The trial was ended before it had an answer: nothing is known."""
+
+
+def torch_version() -> str:
+    """The version of torch that this Python has.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError as error:
+        raise ConfigurationError("torch is not installed", remedy="pip install torch") from error
+
+
+def try_torch(kind: SandboxKind, place: Place, *, within_s: float) -> TorchTrial:
+    """Import torch and compile a small function in a sandbox as the judge makes it.
+
+    Args:
+        kind: the sandbox.
+        place: the kind of device to compile for.
+        within_s: end the trial after so many seconds.
+
+    Raises:
+        ConfigurationError: the sandbox cannot run.
+    """
+    nodes = tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))) if place == "cuda" else ()
+    limits = SandboxLimits(address_space_bytes=None, memory_bytes=None) if nodes else SandboxLimits()
+    with tempfile.TemporaryDirectory(prefix="kernel-harness-trial-") as scratch, tempfile.TemporaryFile() as said:
+        env = {**_cuda_variables(), "TMPDIR": scratch} if kind == "none" else _cuda_variables() if nodes else {}
+        command = [sys.executable, "-I", "-B", "-c", _PROGRAM, place]
+        sandbox = launch(
+            kind, command, binds=Binds(devices=nodes), limits=limits, env=env, stderr=said, cwd=Path(scratch)
+        )
+        try:
+            code = sandbox.exit_signal_or_code(within_s)
+        finally:
+            sandbox.kill()
+        text = os.pread(said.fileno(), _OUTPUT_BYTES, max(0, os.fstat(said.fileno()).st_size - _OUTPUT_BYTES))
+    return _trial(code, text.decode(errors="replace"))
+
+
+def _trial(code: int | None, text: str) -> TorchTrial:
+    if code is None:
+        return TorchTrial(timed_out=True)
+    if code == 0:
+        return TorchTrial()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    answers = [line.partition(_ANSWER)[2] for line in lines if line.startswith(_ANSWER)]
+    reason = (answers or [*lines, f"it ended with {code}"])[-1][:_LONGEST_REASON]
+    return TorchTrial(no_compile=reason) if code == _NO_COMPILE else TorchTrial(no_import=reason)
+
+
+def remembered(cache: Path, kind: SandboxKind, place: Place) -> bool:
+    """Return whether a trial of the same torch, Python, compiler and sandbox has succeeded before."""
+    return _record(cache, kind, place).is_file()
+
+
+def remember(cache: Path, kind: SandboxKind, place: Place, *, success: bool) -> None:
+    """Keep that a trial has succeeded, or forget that one did. A cache that cannot be written is not used."""
+    record = _record(cache, kind, place)
+    with suppress(ConfigurationError, OSError):
+        if success:
+            atomic_write(record, json.dumps(_circumstances(kind, place), indent=1))
+        else:
+            record.unlink(missing_ok=True)
+
+
+def _record(cache: Path, kind: SandboxKind, place: Place) -> Path:
+    key = json.dumps(_circumstances(kind, place), sort_keys=True)
+    return cache / "torch-trials" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _circumstances(kind: SandboxKind, place: Place) -> dict[str, object]:
+    """Everything that a trial's outcome depends on and that changes without a new machine."""
+    return {
+        "program": hashlib.sha256(_PROGRAM.encode()).hexdigest()[:16],
+        "sandbox": [kind, _file(shutil.which("bwrap"))],
+        "place": place,
+        "torch": [torch_version(), _file(str(metadata.distribution("torch").locate_file("torch/version.py")))],
+        "python": [sys.version, sys.executable, *map(str, python_prefixes())],
+        "compilers": [_version(name) for name in (os.environ.get("CXX", "c++"), "g++", "gcc")],
+    }
+
+
+def _file(path: str | None) -> Sequence[object]:
+    """A file's path, size and time: another one has others."""
+    if path is None:
+        return ()
+    real = Path(path).resolve()
+    with suppress(OSError):
+        status = real.stat()
+        return (str(real), status.st_size, status.st_mtime_ns)
+    return (str(real),)
+
+
+def _version(compiler: str) -> Sequence[object]:
+    path = shutil.which(compiler)
+    if path is None:
+        return ()
+    with suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+        return (*_file(path), said.partition("\n")[0])
+    return _file(path)
+
+
+def _cuda_variables() -> Mapping[str, str]:
+    kept = {name: os.environ[name] for name in ("CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+            if name in os.environ}  # fmt: skip
+    return {**kept, "TRITON_CACHE_DIR": "/tmp/triton", "CUDA_CACHE_DISABLE": "1"}  # noqa: S108
