@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -40,10 +41,18 @@ class _PrintableFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
+class _LogFile(logging.FileHandler):
+    """A full disk costs lines of the log; it must not print a traceback for each of them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
 def log_to_file(workspace: Workspace, part: str) -> None:
     """Append what a part says, with time and traceback, to `.harness/logs/<part>.log`; warnings also to stderr."""
     workspace.logs.mkdir(parents=True, exist_ok=True)
-    file = logging.FileHandler(workspace.logs / f"{part}.log", encoding="utf-8")
+    file = _LogFile(workspace.logs / f"{part}.log", encoding="utf-8")
     file.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(process)d: %(message)s"))
     screen = logging.StreamHandler()
     screen.setFormatter(_PrintableFormatter(f"harness {part}: %(message)s"))
