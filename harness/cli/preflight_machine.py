@@ -11,7 +11,15 @@ from pathlib import Path
 
 from harness.cli.check import Check, RunPlan
 from harness.cli.devices import gpu_names
-from harness.cli.torch_trial import COMPILES_WITHIN_S, Place, remember, remembered, torch_version, try_torch
+from harness.cli.torch_trial import (
+    COMPILES_WITHIN_S,
+    Depth,
+    forget,
+    is_remembered,
+    remember,
+    torch_version,
+    try_torch,
+)
 from harness.errors import ConfigurationError
 from harness.judge.sandbox import check
 from harness.model.devices import expand_devices, parse_device
@@ -122,42 +130,45 @@ def check_bubblewrap(plan: RunPlan) -> str:
 
 
 def check_torch(plan: RunPlan) -> Check | str:
-    """Torch can be imported inside the sandbox, and torch.compile works there.
+    """Torch can be imported inside the sandbox, and torch.compile works there for the CPU.
 
-    A trial takes seconds. Its success is remembered for the versions of torch, Python, the compiler and bubblewrap.
+    A trial takes seconds. It is remembered for the versions of torch, Python, the compilers and bubblewrap.
     """
     version = torch_version()
-    sandbox = plan.config.judge.sandbox
     if os.environ.get("HARNESS_JUDGE_COMMAND"):
         return Check("torch", "note", f"{version}; not tried, since HARNESS_JUDGE_COMMAND names another judge")
-    if sandbox == "bubblewrap" and shutil.which("bwrap") is None:
+    if plan.config.judge.sandbox == "bubblewrap" and shutil.which("bwrap") is None:
         return Check("torch", "note", f"{version}; not tried, since bubblewrap is missing")
-    for place in sorted({parse_device(name)[0] for name in expand_devices(plan.chosen.devices)}):
-        if plan.thorough or not remembered(plan.cache, sandbox, place):
-            _try_torch(plan, place)
-    return f"{version}, imported and torch.compile tried inside the sandbox"
+    on_cpu = "cpu" in expand_devices(plan.chosen.devices)
+    depth: Depth = "compile" if on_cpu else "import"
+    if plan.thorough or not is_remembered(plan.cache, plan.config.judge.sandbox, depth):
+        _try_torch(plan, depth)
+    if on_cpu:
+        return f"{version}, imported and torch.compile tried inside the sandbox"
+    return Check("torch", "note", f"{version}, imported inside the sandbox; torch.compile is not tried on a GPU")
 
 
-def _try_torch(plan: RunPlan, place: Place) -> None:
+def _try_torch(plan: RunPlan, depth: Depth) -> None:
     sandbox = plan.config.judge.sandbox
-    plan.say("trying torch and torch.compile inside the sandbox, once for these versions")
+    plan.say("trying torch inside the sandbox, once for the versions that are installed")
     within_s = COMPILES_WITHIN_S if plan.thorough else _TRIAL_S
-    trial = try_torch(sandbox, place, within_s=within_s)
-    if trial.timed_out and not plan.thorough:
-        return  # a slow machine is no reason to refuse a run: its judges have minutes to start
-    reason = f"no answer within {within_s:g} s" if trial.timed_out else trial.no_compile
-    remember(plan.cache, sandbox, place, success=reason is None and trial.no_import is None)
+    trial = try_torch(sandbox, depth, within_s=within_s)
+    # A slow machine is no reason to refuse a run, nor to wait each time: its judges have minutes to start.
+    no_compile = f"no answer within {within_s:g} s" if trial.timed_out and plan.thorough else trial.no_compile
+    if trial.no_import is None and no_compile is None:
+        remember(plan.cache, sandbox, depth)
+        return
+    forget(plan.cache, sandbox, depth)
     inside = "inside the sandbox" if sandbox == "bubblewrap" else "outside any sandbox"
     if trial.no_import is not None:
         raise ConfigurationError(
-            f"torch does not work {inside} for the device {place}: {trial.no_import}",
+            f"torch cannot be imported {inside}: {trial.no_import}",
             remedy=f"pip install torch    # into {sys.prefix}: of other directories the sandbox shows /usr only",
         )
-    if reason is not None:
-        raise ConfigurationError(
-            f"torch.compile does not work {inside} for the device {place}: {reason}",
-            remedy="apt-get install g++ python3-dev    # it needs a compiler and the headers of this Python",
-        )
+    raise ConfigurationError(
+        f"torch.compile does not work {inside}: {no_compile}",
+        remedy="apt-get install g++ python3-dev    # it needs a compiler and the headers of this Python",
+    )
 
 
 def ask(*command: str) -> str | None:

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -27,10 +27,11 @@ from harness.model.config import SandboxKind
 from harness.workspace.files import atomic_write
 from harness.workspace.sandbox_mounts import python_prefixes
 
-Place = Literal["cpu", "cuda"]
+Depth = Literal["import", "compile"]
+"""How far a trial goes."""
 COMPILES_WITHIN_S = 180.0
 """On a slow, cold disk the import alone takes a minute."""
-_NO_IMPORT, _NO_DEVICE, _NO_COMPILE = 11, 12, 13
+_NO_IMPORT, _NO_COMPILE = 11, 12
 _ANSWER = "torch trial: "
 _LONGEST_REASON = 300
 _OUTPUT_BYTES = 64 << 10
@@ -50,13 +51,12 @@ def end(code, error):
 
 try:
     import torch
-except BaseException as error:
-    end({_NO_IMPORT}, error)
-try:
-    values = torch.ones(64, device=sys.argv[1])
+    values = torch.ones(64)
     expected = (values + 1) * 2
 except BaseException as error:
-    end({_NO_DEVICE}, error)
+    end({_NO_IMPORT}, error)
+if sys.argv[1] == "import":
+    sys.exit(0)
 try:
     computed = torch.compile(lambda given: (given + 1) * 2, dynamic=True)(values)
     if not torch.equal(computed, expected):
@@ -71,7 +71,7 @@ class TorchTrial:
     """What came of a trial. A reason is None where that part worked."""
 
     no_import: str | None = None
-    """Why torch cannot be imported inside the sandbox, or cannot use the device there."""
+    """Why torch cannot be imported inside the sandbox."""
     no_compile: str | None = None
     """Why `torch.compile` does not work there; None also where torch cannot be imported."""
     timed_out: bool = False
@@ -90,24 +90,27 @@ def torch_version() -> str:
         raise ConfigurationError("torch is not installed", remedy="pip install torch") from error
 
 
-def try_torch(kind: SandboxKind, place: Place, *, within_s: float) -> TorchTrial:
-    """Import torch and compile a small function in a sandbox as the judge makes it.
+def try_torch(kind: SandboxKind, depth: Depth, *, within_s: float) -> TorchTrial:
+    """Import torch, and compile a small function for the CPU, in a sandbox as the judge makes it.
 
     Args:
         kind: the sandbox.
-        place: the kind of device to compile for.
+        depth: whether to compile.
         within_s: end the trial after so many seconds.
 
     Raises:
         ConfigurationError: the sandbox cannot run.
     """
-    nodes = tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))) if place == "cuda" else ()
-    limits = SandboxLimits(address_space_bytes=None, memory_bytes=None) if nodes else SandboxLimits()
     with tempfile.TemporaryDirectory(prefix="kernel-harness-trial-") as scratch, tempfile.TemporaryFile() as said:
-        env = {**_cuda_variables(), "TMPDIR": scratch} if kind == "none" else _cuda_variables() if nodes else {}
-        command = [sys.executable, "-I", "-B", "-c", _PROGRAM, place]
+        env = {"TMPDIR": scratch, "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/inductor"} if kind == "none" else {}
         sandbox = launch(
-            kind, command, binds=Binds(devices=nodes), limits=limits, env=env, stderr=said, cwd=Path(scratch)
+            kind,
+            [sys.executable, "-I", "-B", "-c", _PROGRAM, depth],
+            binds=Binds(),
+            limits=SandboxLimits(),
+            env=env,
+            stderr=said,
+            cwd=Path(scratch),
         )
         try:
             code = sandbox.exit_signal_or_code(within_s)
@@ -128,32 +131,34 @@ def _trial(code: int | None, text: str) -> TorchTrial:
     return TorchTrial(no_compile=reason) if code == _NO_COMPILE else TorchTrial(no_import=reason)
 
 
-def remembered(cache: Path, kind: SandboxKind, place: Place) -> bool:
-    """Return whether a trial of the same torch, Python, compiler and sandbox has succeeded before."""
-    return _record(cache, kind, place).is_file()
+def is_remembered(cache: Path, kind: SandboxKind, depth: Depth) -> bool:
+    """Return whether the trial was made before with the same torch, Python, compilers and sandbox, and did not fail."""
+    return _record(cache, kind, depth).is_file()
 
 
-def remember(cache: Path, kind: SandboxKind, place: Place, *, success: bool) -> None:
-    """Keep that a trial has succeeded, or forget that one did. A cache that cannot be written is not used."""
-    record = _record(cache, kind, place)
-    with suppress(ConfigurationError, OSError):
-        if success:
-            atomic_write(record, json.dumps(_circumstances(kind, place), indent=1))
-        else:
-            record.unlink(missing_ok=True)
+def remember(cache: Path, kind: SandboxKind, depth: Depth) -> None:
+    """Keep that the trial was made and did not fail. A cache that cannot be written is not used."""
+    with suppress(ConfigurationError):
+        atomic_write(_record(cache, kind, depth), json.dumps(_circumstances(kind, depth), indent=1))
 
 
-def _record(cache: Path, kind: SandboxKind, place: Place) -> Path:
-    key = json.dumps(_circumstances(kind, place), sort_keys=True)
+def forget(cache: Path, kind: SandboxKind, depth: Depth) -> None:
+    """Forget an earlier trial, since the present one has failed."""
+    with suppress(OSError):
+        _record(cache, kind, depth).unlink(missing_ok=True)
+
+
+def _record(cache: Path, kind: SandboxKind, depth: Depth) -> Path:
+    key = json.dumps(_circumstances(kind, depth), sort_keys=True)
     return cache / "torch-trials" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
-def _circumstances(kind: SandboxKind, place: Place) -> dict[str, object]:
+def _circumstances(kind: SandboxKind, depth: Depth) -> dict[str, object]:
     """Everything that a trial's outcome depends on and that changes without a new machine."""
     return {
         "program": hashlib.sha256(_PROGRAM.encode()).hexdigest()[:16],
         "sandbox": [kind, _file(shutil.which("bwrap"))],
-        "place": place,
+        "depth": depth,
         "torch": [torch_version(), _file(str(metadata.distribution("torch").locate_file("torch/version.py")))],
         "python": [sys.version, sys.executable, *map(str, python_prefixes())],
         "compilers": [_version(name) for name in (os.environ.get("CXX", "c++"), "g++", "gcc")],
@@ -179,9 +184,3 @@ def _version(compiler: str) -> Sequence[object]:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
         return (*_file(path), said.partition("\n")[0])
     return _file(path)
-
-
-def _cuda_variables() -> Mapping[str, str]:
-    kept = {name: os.environ[name] for name in ("CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
-            if name in os.environ}  # fmt: skip
-    return {**kept, "TRITON_CACHE_DIR": "/tmp/triton", "CUDA_CACHE_DISABLE": "1"}  # noqa: S108

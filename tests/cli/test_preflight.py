@@ -11,10 +11,18 @@ import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from harness.cli import preflight_machine
+from harness.cli.check import RunPlan
+from harness.cli.devices import Chosen
+from harness.cli.preflight_machine import check_torch
+from harness.cli.torch_trial import forget, is_remembered, remember
+from harness.errors import ConfigurationError
+from harness.model.config import Config
 from tests.cli.wrong_uses import HARNESS, ROWS, SLOW_ROWS, Place, Situation, WrongUse
 from tests.site import Site, git
 
@@ -54,7 +62,7 @@ def refused(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = True
         took_s = time.monotonic() - begin
         assert refs_and_files(site) == before, "no commit, branch or worktree was made"
     assert done.returncode == 2, done.stdout
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("trying torch")]
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("trying torch inside")]
     assert len(lines) == 2, done.stdout
     error, fix = lines
     assert error.startswith("harness: "), error
@@ -113,3 +121,45 @@ def test_doctor_does_not_call_ok_what_the_sandbox_lacks(row: WrongUse, site: Sit
 @pytest.mark.parametrize("row", [row for row in SLOW_ROWS if row.doctor], ids=named)
 def test_doctor_tries_torch_compile(row: WrongUse, site: Site, tmp_path: Path) -> None:
     doctor(row, site, tmp_path / "row", OWN_JUDGE)
+
+
+@pytest.mark.slow
+def test_a_trial_of_torch_is_made_once(tmp_path: Path) -> None:
+    plan = machine(tmp_path)
+    said: list[str] = []
+    for _ in range(2):
+        assert "torch.compile tried inside the sandbox" in str(check_torch(replace(plan, say=said.append)))
+    assert len(said) == 1
+    check_torch(replace(plan, say=said.append, thorough=True))
+    assert len(said) == 2, "doctor believes no earlier trial"
+
+
+def test_a_trial_is_remembered_for_what_it_was_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remember(tmp_path, "bubblewrap", "compile")
+    assert is_remembered(tmp_path, "bubblewrap", "compile")
+    assert not is_remembered(tmp_path, "none", "compile")
+    assert not is_remembered(tmp_path, "bubblewrap", "import")
+    monkeypatch.setenv("CXX", "/bin/true")
+    assert not is_remembered(tmp_path, "bubblewrap", "compile"), "another compiler"
+    monkeypatch.delenv("CXX")
+    forget(tmp_path, "bubblewrap", "compile")
+    assert not is_remembered(tmp_path, "bubblewrap", "compile")
+
+
+def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
+    plan = machine(tmp_path)
+    monkeypatch.setattr(preflight_machine, "_TRIAL_S", 0.01)
+    check_torch(plan)
+    assert is_remembered(tmp_path, "bubblewrap", "compile")
+    monkeypatch.setattr(preflight_machine, "COMPILES_WITHIN_S", 0.01)
+    with pytest.raises(ConfigurationError, match=r"torch\.compile does not work inside the sandbox: no answer within"):
+        check_torch(replace(plan, thorough=True))
+    assert not is_remembered(tmp_path, "bubblewrap", "compile")
+
+
+def machine(cache: Path) -> RunPlan:
+    """A run on the CPU, outside of any workspace."""
+    return RunPlan(None, Config(), Chosen(("cpu",), "cpu", ""), "tuner", cache)

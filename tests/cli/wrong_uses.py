@@ -274,7 +274,7 @@ ROWS = (
     WrongUse(
         "torch is not in the sandbox",
         ON_CPU,
-        "torch does not work inside the sandbox for the device cpu: ModuleNotFoundError: No module named 'torch'",
+        "torch cannot be imported inside the sandbox: ModuleNotFoundError: No module named 'torch'",
         "pip install torch",
         torch_outside_the_sandbox,
         "torch",
@@ -446,7 +446,7 @@ SLOW_ROWS = (
     WrongUse(
         "torch.compile is broken",
         ON_CPU,
-        "torch.compile does not work inside the sandbox for the device cpu: ",
+        "torch.compile does not work inside the sandbox: ",
         "apt-get install g++ python3-dev",
         compiler_that_fails,
         "torch",
