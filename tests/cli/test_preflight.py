@@ -104,15 +104,23 @@ def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -
     assert str(row.doctor) in done.stdout[end:], "the summary names it"
 
 
-NEEDS_TRIALS = {"torch", "bubblewrap"}
+JUDGE = {"torch", "bubblewrap"}
+"""What only the harness' own judge needs."""
+DISK = {"files", "disk"}
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.doctor and row.doctor not in NEEDS_TRIALS], ids=named)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.doctor and row.doctor not in JUDGE | DISK], ids=named)
 def test_doctor_finds_what_start_refuses(row: WrongUse, site: Site, tmp_path: Path) -> None:
     doctor(row, site, tmp_path / "row", {})
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.doctor in NEEDS_TRIALS], ids=named)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row for row in ROWS if row.doctor in DISK], ids=named)
+def test_doctor_finds_a_disk_that_cannot_be_written(row: WrongUse, site: Site, tmp_path: Path) -> None:
+    doctor(row, site, tmp_path / "row", {})
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.doctor in JUDGE], ids=named)
 def test_doctor_does_not_call_ok_what_the_sandbox_lacks(row: WrongUse, site: Site, tmp_path: Path) -> None:
     doctor(row, site, tmp_path / "row", OWN_JUDGE)
 

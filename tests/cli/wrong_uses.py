@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import threading
@@ -89,14 +88,16 @@ def claude(arrange: Arrange) -> Arrange:
     return both
 
 
+PROGRAMS = ("bwrap", "c++", "clang++", "cp", "env", "g++", "gcc", "git", "nvidia-smi", "sh")
+
+
 def path_without(directory: Path, *missing: str) -> str:
-    """A PATH with every program of this machine's, but these."""
+    """A PATH with the programs that the harness starts, but these."""
     directory.mkdir()
-    for place in os.environ["PATH"].split(":"):
-        for program in Path(place).iterdir() if Path(place).is_dir() else ():
-            link = directory / program.name
-            if program.name not in missing and not link.is_symlink():
-                link.symlink_to(program)
+    for name in PROGRAMS:
+        program = shutil.which(name)
+        if program is not None and name not in missing:
+            (directory / name).symlink_to(program)
     return str(directory)
 
 
@@ -362,7 +363,14 @@ ROWS = (
         "agent program",
     ),
     # The workspace.
-    WrongUse("read-only", ON_CPU, "cannot be written: Read-only file system", "make it writable", read_only, "files"),
+    WrongUse(
+        "read-only",
+        ON_CPU,
+        "work space: cannot be written: Read-only file system",
+        "make it writable",
+        read_only,
+        "files",
+    ),
     WrongUse(
         "full disk",
         ON_CPU,
@@ -371,7 +379,14 @@ ROWS = (
         full_disk,
         "disk",
     ),
-    WrongUse("full directory", ON_CPU, "cannot be written: No space left", "free some space", full_directory, "files"),
+    WrongUse(
+        "full directory",
+        ON_CPU,
+        r"\.harness: cannot be written: No space left",
+        "free some space",
+        full_directory,
+        "files",
+    ),
     WrongUse(
         "second start",
         ON_CPU,
