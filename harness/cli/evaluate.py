@@ -173,19 +173,21 @@ def _chosen(workspace: Workspace | None, device: str | None) -> tuple[Config, Ch
     """The configuration, and the device and target that are meant."""
     from harness.cli.devices import choose
     from harness.model.config import Config
+    from harness.model.devices import expand_devices, parse_device
     from harness.workspace.configuration import load_config
 
-    given = {"devices": (device,) if device else None}
+    given = {"devices": None if device is None else (device,)}
     config = load_config(workspace, given) if workspace else Config.model_validate({"devices": given["devices"] or ()})
-    return config, choose(config)
+    chosen = choose(config)
+    for name in expand_devices(chosen.devices):
+        parse_device(name)
+    return config, chosen
 
 
 def _first(chosen: Chosen) -> str:
-    from harness.model.devices import expand_devices, parse_device
+    from harness.model.devices import expand_devices
 
-    first = expand_devices(chosen.devices)[0]
-    parse_device(first)  # a judge that refuses the name takes a second to do so
-    return first
+    return expand_devices(chosen.devices)[0]
 
 
 def _columns(key: str, table: Baselines) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
         (("evaluate", "."), "does not lie in a problem"),
         (("evaluate", "made/scale"), "no solution.yaml in"),
         (("evaluate", "made/scale", "--solution", "their.json"), "their.json"),
+        (("evaluate", "made/scale", "--device", "foo"), "--device: no such device: foo"),
         (("baseline", "other/problem"), "no problem `other/problem`"),
         (("baseline", "made/scale", "--max-usd", "5"), "limit what --make starts; add --make"),
     ],
