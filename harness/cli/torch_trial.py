@@ -43,8 +43,11 @@ import sys
 def end(code, error):
     while error.__cause__ is not None:
         error = error.__cause__
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    sys.stderr.write("{_ANSWER}" + type(error).__name__ + ": " + text + chr(10))
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    parts = [type(error).__name__, *lines[:1]]
+    if "Output:" in lines:  # the compiler's
+        parts += lines[lines.index("Output:") + 1:][:1]
+    sys.stderr.write("{_ANSWER}" + ": ".join(parts) + chr(10))
     sys.stderr.flush()
     sys.exit(code)
 

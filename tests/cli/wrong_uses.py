@@ -461,7 +461,7 @@ SLOW_ROWS = (
     WrongUse(
         "torch.compile is broken",
         ON_CPU,
-        "torch.compile does not work inside the sandbox: ",
+        "torch.compile does not work inside the sandbox: .*C\\+\\+ compile error: error: no$",
         "apt-get install g++ python3-dev",
         compiler_that_fails,
         "torch",
