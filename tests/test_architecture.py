@@ -45,6 +45,7 @@ ONLY_IN = {
     "optuna": {"agents"},
     "claude_agent_sdk": {"agents"},
     "cupy": {"judge", "runner"},
+    "cuda": {"judge", "runner"},
 }
 
 

@@ -29,10 +29,22 @@ def choose(config: Config) -> Chosen:
     found = gpu_target()
     if found is None:
         return Chosen(("cpu",), config.target or "cpu", "the one that every machine has; --device names another")
-    if find_spec("cupy") is None:
-        why = f"there is a GPU ({found}), and no CuPy to launch kernels: pip install 'kernel-harness[gpu13]'"
+    if lacking := missing_gpu_packages():
+        why = f"there is a GPU ({found}), and no {' and '.join(lacking)}: pip install 'kernel-harness[gpu13]'"
         return Chosen(("cpu",), config.target or "cpu", why)
     return Chosen(("cuda",), config.target or found, f"a GPU is here ({found}); --device cpu does without")
+
+
+def missing_gpu_packages() -> list[str]:
+    """Packages that the device cuda needs and that are not installed."""
+    return [name for name in ("cupy", "pynvml", "cuda.bindings") if not _is_installed(name)]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
 
 
 def gpu_target() -> str | None:

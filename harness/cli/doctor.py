@@ -53,6 +53,7 @@ def _gpu() -> Iterator[Check]:
     """The GPU, what its judge needs, and what some languages need beyond that."""
     from importlib.util import find_spec
 
+    from harness.cli.devices import missing_gpu_packages
     from harness.cli.preflight_machine import ask
     from harness.judge.toolkit import seek_nvcc
 
@@ -61,7 +62,7 @@ def _gpu() -> Iterator[Check]:
         yield Check("GPU", "note", "none that nvidia-smi sees: device cpu is the default here")
         return
     yield Check("GPU", "ok", said.splitlines()[0])
-    lacking = [name for name in ("cupy", "pynvml") if find_spec(name) is None]
+    lacking = missing_gpu_packages()
     if lacking:
         install = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"
         yield Check("GPU packages", "missing", f"{' and '.join(lacking)}: the device cuda needs them", install)

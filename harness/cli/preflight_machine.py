@@ -6,11 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 from harness.cli.check import Check, RunPlan
-from harness.cli.devices import gpu_names
+from harness.cli.devices import gpu_names, missing_gpu_packages
 from harness.cli.torch_trial import (
     COMPILES_WITHIN_S,
     Depth,
@@ -60,7 +59,7 @@ def _check_gpus(highest: int) -> None:
     if highest >= count:
         listed = ", ".join(f"cuda:{number}" for number in range(count))
         raise ConfigurationError(f"no such device: cuda:{highest}", where="--device", remedy=f"GPUs here: {listed}")
-    lacking = [name for name in ("cupy", "pynvml") if find_spec(name) is None]
+    lacking = missing_gpu_packages()
     if lacking:
         raise ConfigurationError(
             f"the device cuda needs {' and '.join(lacking)}",

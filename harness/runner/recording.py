@@ -3,7 +3,8 @@
 Runs in the candidate's process: nothing in a record is trusted. The judge checks its form, replays it on fresh inputs
 with workspaces full of poison, and holds the outputs against the reference.
 
-A record is an 8-byte little-endian length, so many bytes of JSON (`harness.judge.recording.LaunchRecord`), and the cubins.
+A record is an 8-byte little-endian length, so many bytes of JSON (`harness.judge.recording.LaunchRecord`), and the
+cubins.
 
 Source: Triton 3.6, `triton/compiler/compiler.py` (`CompiledKernel.run`: arguments of a launch) and
 `triton/backends/nvidia/driver.py` (types of a kernel's parameters, the two scratch pointers after them).
