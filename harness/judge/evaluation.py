@@ -1,0 +1,325 @@
+"""One candidate's evaluation: build, record, correctness, timing, and the answer that they make together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from harness.errors import FormatError
+from harness.failpoints import failpoint
+from harness.formats.usable_solution import UnusableSolutionError, usable_solution
+from harness.judge.builder import BuildFailed
+from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.devices.interface import Device
+from harness.judge.inputs import InputSource
+from harness.judge.layout import layout_of
+from harness.judge.opponents import Opponents
+from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
+from harness.judge.reference import Reference
+from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds
+from harness.judge.runners import NoRoom, RunnerFailed
+from harness.judge.sides import Side, Staged, load, stage_solution
+from harness.judge.verdict import correct, failed, overall, timed, weakest_trust, with_bounds
+from harness.model.config import SandboxKind
+from harness.model.interval import summarise
+from harness.model.judging import (
+    Cost,
+    EnvironmentRecord,
+    JudgeAnswer,
+    JudgeProgress,
+    JudgeRequest,
+    Recording,
+    Variant,
+    WorkloadResult,
+)
+from harness.model.problem import Problem, Workload
+from harness.model.solution import Solution
+from harness.model.verdict import Trust, Verdict
+from harness.sol.roofline import Bounds
+
+Progress = Callable[[JudgeProgress], None]
+_TIMING_SHARE = {"evaluation": 0.04, "confirmation": 0.08}
+"""Of max_judge_s, for blocks beyond the first twelve, divided among the workloads: a confirmation's number counts."""
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error without line breaks."""
+    return " ".join(str(error).split())
+
+
+class Resources(Protocol):
+    """What an evaluation takes from its judge."""
+
+    device: Device
+    environment: EnvironmentRecord
+    cache_dir: Path
+    sandbox: SandboxKind
+
+    def opponents(self, clock: Device) -> Opponents:
+        """The baselines' runners on one of the device's clocks."""
+
+    def bounds(self, problem: Problem, workload: Workload) -> Bounds | None:
+        """Of a workload on the device; None where there are none."""
+
+
+class Evaluation:
+    """One candidate: state that lives as long as its request."""
+
+    def __init__(
+        self, judge: Resources, request: JudgeRequest, problem: Problem, reference: Reference, progress: Progress
+    ) -> None:
+        self._judge = judge
+        self._device = judge.device
+        self._opponents = judge.opponents(judge.device)
+        self._request = request
+        self._problem = problem
+        self._reference = reference
+        self._progress = progress
+        device = judge.device
+        self._inputs = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
+        self._candidate: Side | None = None
+        self._own: Side | None = None
+        self._deadline = 0.0
+        self._staged: Staged | None = None
+        self._recorded: Recorded | None = None
+        self._recording: Recording | None = None
+
+    def _say(self, stage: str, done: int = 0) -> None:
+        of = len(self._problem.workloads)
+        self._progress(JudgeProgress(id=self._request.id, stage=stage, done=done, of=of))
+
+    def run(self) -> JudgeAnswer:
+        """Judge the candidate."""
+        begin = time.monotonic()
+        self._device.start_standby()
+        self._say("build")
+        try:
+            solution = self._read()
+            self._staged = staged = stage_solution(
+                self._problem,
+                solution,
+                cache_dir=self._judge.cache_dir,
+                sandbox=self._judge.sandbox,
+            )
+        except (FormatError, BuildFailed) as error:  # a FormatError of the build is of a malformed launch plan
+            reason = one_line(error) if isinstance(error, FormatError) else error.reason
+            results = [failed(each, UnusableSolutionError.verdict, reason) for each in self._problem.workloads]
+            return self._answer(results, time.monotonic() - begin, 0.0, reason)
+        built = time.monotonic()
+        failpoint("judge.before_rounds")
+        try:
+            self._choose_clock(sealed=staged.sealed)
+            if solution.spec.language == "triton" and self._judge.device.clock(sealed=True) is not self._judge.device:
+                self._record()
+            results = self._timed_workloads()
+            failure = next((each.reason for each in results if each.verdict is not Verdict.PASSED), None)
+            if self._recorded is not None and failure is not None:
+                self._time_as_it_is(staged, f"replayed, its launches do something else: {failure}")
+                results = self._timed_workloads()
+        finally:
+            self._close_sides()
+        failpoint("judge.before_answer")
+        return self._answer(results, built - begin, time.monotonic() - built)
+
+    def _choose_clock(self, *, sealed: bool) -> None:
+        self._device = self._judge.device.clock(sealed=sealed)
+        self._opponents = self._judge.opponents(self._device)
+
+    def _timed_workloads(self) -> list[WorkloadResult]:
+        self._prepare_opponents()
+        self._deadline = time.monotonic() + self._request.max_judge_s
+        results = self._workloads()
+        if self._recorded is None:
+            return results
+        bounded = self._recorded.bounded_us
+        return [each.model_copy(update={"bounded_us": bounded.get(each.uuid)}) for each in results]
+
+    def _record(self) -> None:
+        """Record what a solution launches, to time its launches; what cannot be recorded is timed as it is."""
+        self._say("record")
+        self._deadline = time.monotonic() + self._request.max_judge_s
+        try:
+            side = self._ready_candidate()
+            self._recorded = record(side, map(self._recordable, self._problem.workloads), self._patience)
+        except NotRecorded as why:
+            self._recording = Recording(reason=str(why))
+            return
+        except (RunnerFailed, torch.OutOfMemoryError) as failure:
+            self._recording = Recording(reason=f"a call failed: {one_line(failure)}")
+            self._close_sides()
+            return
+        self._close_sides()
+        self._recording = Recording(cubins=self._recorded.digests)
+        self._staged = self._recorded.staged()
+        self._choose_clock(sealed=True)
+
+    def _recordable(self, workload: Workload) -> RecordableWorkload:
+        layout = layout_of(self._problem, workload)
+        sets = WorkloadSets(self._problem, self._inputs, workload)
+        check = WorkloadCheck(self._reference, sets, self._device.summed)
+        return RecordableWorkload(workload, layout, self._device.memory(layout), check)
+
+    def _patience(self, most_s: float) -> float:
+        """Seconds that a call may take.
+
+        Raises:
+            RunnerFailed: judging has taken too long already.
+        """
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
+        return min(most_s, left)
+
+    def _time_as_it_is(self, staged: Staged, reason: str) -> None:
+        """Give up the replay, for this reason."""
+        self._close_sides()
+        self._recorded, self._recording, self._staged = None, Recording(reason=reason), staged
+        self._choose_clock(sealed=False)
+
+    def _close_sides(self) -> None:
+        for side in (self._candidate, self._own):
+            if side is not None:
+                side.close()
+        self._candidate = self._own = None
+
+    def _read(self) -> Solution:
+        """The candidate's solution.
+
+        Raises:
+            UnusableSolutionError: it is malformed, or not one for this problem or device.
+        """
+        directory, runs = Path(str(self._request.solution_dir)), f"the device {self._device.target} runs"
+        return usable_solution(directory, self._problem.definition, self._device.languages, runs)
+
+    def _variant(self, workload: Workload) -> Variant:
+        """The baseline to race: the fastest by the clock that the candidate is timed with."""
+        variant = self._request.baseline.get(workload.uuid, "eager")
+        if self._device is self._judge.device:
+            return variant
+        return self._request.sealed_baseline.get(workload.uuid, variant)
+
+    def _prepare_opponents(self) -> None:
+        self._say("baseline")
+        wanted = {self._variant(workload) for workload in self._problem.workloads}
+        if wanted & {"eager", "compile"}:
+            self._opponents.reference(self._problem)
+        compiled = [workload for workload in self._problem.workloads if self._variant(workload) == "compile"]
+        if compiled:
+            self._opponents.compile_ahead(self._problem, compiled, lambda done: self._say("baseline", done))
+        if "baseline" in wanted:
+            self._own = self._opponents.own(self._problem)
+
+    def _workloads(self) -> list[WorkloadResult]:
+        """Every workload gets its verdict; after the first failure the others are checked and not timed."""
+        results: list[WorkloadResult] = []
+        for number, workload in enumerate(self._problem.workloads):
+            sound = all(result.verdict is Verdict.PASSED for result in results)
+            if any(result.verdict is Verdict.REWARD_HACK for result in results):
+                results.append(failed(workload, Verdict.REWARD_HACK, "not run: another workload was cheated on"))
+                continue
+            self._say("workload", number)
+            results.append(self._one(workload, timing=sound))
+        return results
+
+    def _one(self, workload: Workload, *, timing: bool) -> WorkloadResult:
+        layout = layout_of(self._problem, workload)
+        memory = self._device.memory(layout)
+        variant = self._variant(workload)
+        opponent = self._own if variant == "baseline" and self._own else self._opponents.reference(self._problem)
+        sets = WorkloadSets(self._problem, self._inputs, workload)
+        check = WorkloadCheck(self._reference, sets, self._device.summed)
+        rounds: Rounds | None = None
+        failure: RunnerFailed
+        try:
+            candidate = self._ready_candidate()
+            rounds = Rounds(
+                memory,
+                sets,
+                check,
+                opponent,
+                candidate,
+                self._deadline,
+            )
+            try:
+                opponent.prepare(workload, layout, memory.capacity, variant)
+                rounds.look_at_baseline()
+            except NoRoom:
+                raise
+            except RunnerFailed as broken:
+                raise BaselineFailed(f"the baseline ({variant}) failed: {broken.reason}") from None
+            candidate.prepare(workload, layout, memory.capacity)
+            rounds.correctness()
+            if not timing:
+                return correct(workload, rounds.tally)
+            self._device.settle()
+            failpoint("judge.before_timing")
+            for _ in range(REPETITIONS):  # a time below the hardware's bound is an accusation
+                times = rounds.time(self._half_width(), self._cap_s())
+                result = self._bounded(workload, timed(workload, times, rounds.tally, variant, self._device))
+                if result.verdict is not Verdict.SUSPECT:
+                    break
+            return result.model_copy(update={"note": check.note})
+        except torch.OutOfMemoryError as error:
+            failure = NoRoom(one_line(error))
+        except RunnerFailed as error:
+            failure = error
+        self._lose_candidate()
+        return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
+
+    def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
+        """With bound, floor and score; a reference that the bound's analysis cannot follow has none."""
+        found = self._judge.bounds(self._problem, workload)
+        return with_bounds(result, found.sol_us, found.floor_us) if found else result
+
+    def _half_width(self) -> float:
+        """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""
+        return self._request.half_width * math.sqrt(len(self._problem.workloads))
+
+    def _cap_s(self) -> float:
+        return _TIMING_SHARE[self._request.kind] * self._request.max_judge_s / len(self._problem.workloads)
+
+    def _ready_candidate(self) -> Side:
+        """The candidate's runner: the one that serves, or after it broke a fresh one.
+
+        Raises:
+            RunnerFailed: loading the candidate fails.
+        """
+        if self._candidate is None:
+            assert self._staged is not None  # noqa: S101 - run() built it
+            begin = time.monotonic()
+            runner = self._device.runner()
+            self._deadline += time.monotonic() - begin  # a runner's start-up is not the candidate's time
+            try:
+                self._candidate = load(self._device, runner, self._staged, trusted=False)
+            except RunnerFailed:
+                self._device.forget(runner)
+                raise
+        return self._candidate
+
+    def _lose_candidate(self) -> None:
+        if self._candidate is not None:
+            self._candidate.close()
+            self._candidate = None
+
+    def _answer(
+        self, results: Sequence[WorkloadResult], build_s: float, judge_s: float, reason: str | None = None
+    ) -> JudgeAnswer:
+        verdict, said = overall(results)
+        trust = weakest_trust(results, self._device)
+        return JudgeAnswer(
+            id=self._request.id,
+            verdict=verdict,
+            reason=reason or said,
+            trust=Trust.RECORDED if self._recorded is not None and trust.by_events else trust,
+            recording=self._recording,
+            workloads=tuple(results),
+            summary=summarise(results),
+            device=self._device.record(),
+            environment=self._judge.environment,
+            cost=Cost(build_s=round(build_s, 3), judge_s=round(judge_s, 3)),
+        )
