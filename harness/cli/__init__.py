@@ -21,7 +21,7 @@ _VERBS = {
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),
     "problems": ("harness.cli.problems", "List, show, check and import problems, and compute their bounds."),
     "status": ("harness.cli.status", "Show in one screen what runs, improved, is stuck, cost, and waits for you."),
-    "log": ("harness.cli.status", "Show ledger entries."),
+    "log": ("harness.cli.log", "Show ledger entries."),
     "transcript": ("harness.cli.transcript", "Print what a worker's agent said and did, with the costs."),
     "baseline": ("harness.cli.evaluate", "Measure a problem's baselines."),
     "review": ("harness.cli.merging", "Show what a person needs to judge a candidate."),

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from harness.model.config import Config
     from harness.model.entry import Entry
     from harness.report.merging import Pull
-    from harness.report.review import Review
+    from harness.report.review import Attempt, Review
     from harness.workspace.directories import Workspace
 
+_WHAT_LENGTH = 80
 _target = click.option(
     "--target", metavar="NAME", help="Whose solution; by default harness.yaml's, else the run's only."
 )
@@ -231,19 +232,19 @@ def _print(found: Review, *, diff: bool) -> None:
 
 def _print_before(found: Review) -> None:
     """The way to this candidate."""
+    from harness.cli.tables import Column, screen_width, table_lines
+
     if found.attempts:
         echo("\ntried before, the newest first")
-        rows = [
-            {
-                "seq": one.seq,
-                "worker": one.worker or "-",
-                "verdict": one.verdict or "-",
-                "speed-up": f"{one.speedup:.3f}x" if one.speedup else "-",
-                "what": one.what[:80],
-            }
-            for one in found.attempts
-        ]
-        emit(rows, as_json=False)
+        columns: tuple[Column[Attempt], ...] = (
+            Column("seq", lambda one: str(one.seq)),
+            Column("worker", lambda one: one.worker or "-", ((1, None),)),
+            Column("verdict", lambda one: one.verdict or "-", least=12),
+            Column("speed-up", lambda one: f"{one.speedup:.3f}x" if one.speedup else "-"),
+            Column("what", lambda one: one.what[:_WHAT_LENGTH], least=24),
+        )
+        for line in table_lines(found.attempts, columns, screen_width()):
+            click.echo(line)
     if found.lessons:
         echo("\nlessons, the newest first")
         for lesson in found.lessons:

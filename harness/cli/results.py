@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harness.cli.output import echo, emit
+import click
+
+from harness.cli.output import echo
 
 if TYPE_CHECKING:
     from harness.model.entry import Entry
@@ -31,24 +33,35 @@ def print_judgement(judged: JudgeAnswer | Entry) -> None:
 
 
 def _table(workloads: Sequence[WorkloadResult]) -> None:
-    def number(name: str, form: str) -> Any:  # noqa: ANN401 - a column of `emit`
-        return lambda row: "-" if row[name] is None else format(row[name], form)
+    from harness.cli.tables import Column, screen_width, table_lines
 
-    emit(
-        [workload.model_dump(mode="json") for workload in workloads],
-        as_json=False,
-        columns={
-            "workload": lambda row: row["uuid"][:8],
-            "verdict": lambda row: row["verdict"],
-            "latency us": number("latency_us", ".2f"),
-            "baseline us": number("baseline_us", ".2f"),
-            "by": lambda row: row["variant"] or "-",
-            "speed-up": number("speedup", ".3f"),
-            "95 %": lambda row: "{:.3f} to {:.3f}".format(*row["speedup_ci95"]) if row["speedup_ci95"] else "-",
-            "bound us": number("sol_us", ".2f"),
-            "score": number("score", ".3f"),
-            "max error": number("max_abs_error", ".2g"),
-            "blocks": lambda row: f"{row['blocks']}" + (f" (-{row['discarded']})" if row["discarded"] else ""),
-        },
-        empty="no workload was judged",
+    if not workloads:
+        echo("no workload was judged")
+        return
+    columns: tuple[Column[WorkloadResult], ...] = (
+        Column("workload", lambda one: one.uuid[:8]),
+        Column("verdict", lambda one: str(one.verdict), least=8),
+        Column("latency us", lambda one: _number(one.latency_us, ".2f")),
+        Column("baseline us", lambda one: _number(one.baseline_us, ".2f")),
+        Column("by", lambda one: one.variant or "-", ((2, None),)),
+        Column("speed-up", lambda one: _number(one.speedup, ".3f")),
+        Column("95 %", _interval, least=14),
+        Column("bound us", lambda one: _number(one.sol_us, ".2f"), ((4, None),)),
+        Column("score", lambda one: _number(one.score, ".3f"), ((3, None),)),
+        Column("max error", lambda one: _number(one.max_abs_error, ".2g"), ((5, None),)),
+        Column("blocks", _blocks, ((6, None),)),
     )
+    for line in table_lines(workloads, columns, screen_width()):
+        click.echo(line)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _interval(one: WorkloadResult) -> str:
+    return "{:.3f} to {:.3f}".format(*one.speedup_ci95) if one.speedup_ci95 else "-"
+
+
+def _blocks(one: WorkloadResult) -> str:
+    return f"{one.blocks}" + (f" (-{one.discarded})" if one.discarded else "")

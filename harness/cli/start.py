@@ -182,7 +182,7 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("worker", "state", "problem", "last"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
     for name, status in sorted(snapshot.workers.items()):
         cells = (status.state, status.problem, status.last_message) if status is not None else ("starting", "", "")
         table.add_row(name, *(Text(printable(cell or "-")) for cell in cells))
@@ -200,12 +200,12 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
     """The final standings, what could not be beaten, what is not judged yet, and what to do next."""
     from harness.cli.endings import next_line, pending_candidates, pending_line
-    from harness.cli.output import emit
     from harness.cli.preflight_workspace import run_problems
+    from harness.cli.standings import print_standings
     from harness.git.repo import Repo
     from harness.ledger.index import Index
     from harness.ledger.standings import standings
-    from harness.ledger.standings_table import HEADINGS, cells, for_scripts, outdated_note, totals
+    from harness.ledger.standings_table import for_scripts, outdated_note, totals
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)
@@ -225,7 +225,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         echo_json(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
         return
     echo(f"ended: {outcome.why}")
-    emit([dict(zip(HEADINGS, cells(one), strict=True)) for one in table], as_json=False)
+    print_standings(table)
     not_judged = [pending_line(pending)] if pending else []
     for line in [totals(table), *outdated_note(table), *_unbeaten(table), *not_judged, *sentences, next_line(table)]:
         echo(line)

@@ -15,19 +15,31 @@ HEADINGS = ("problem", "baseline", "best", "speed-up [95 %]", "score", "verdicts
 
 def cells(standing: Standing) -> tuple[str, ...]:
     """One standing as the table's cells, in the order of `HEADINGS`."""
-    shown = standing.champion or standing.best or next(iter(standing.outdated), None)
-    confirmed = "" if standing.champion or not standing.best else " unconfirmed"
-    if shown is not None and shown.judge_protocol != standing.protocol:
-        confirmed = f" (judge protocol {shown.judge_protocol})"
+    shown = shown_row(standing)
     return (
         standing.problem,
         microseconds(standing.baseline_us),
         microseconds(shown.latency_us if shown else None),
-        f"{speedup(shown)}{confirmed}" if shown else "-",
+        f"{speedup(shown)}{doubt(standing)}" if shown else "-",
         f"{shown.score:.2f}" if shown and shown.score is not None else "-",
         verdicts(standing),
         str(standing.entries),
     )
+
+
+def shown_row(standing: Standing) -> Row | None:
+    """The entry whose numbers stand for a problem: its champion, else the best that counts, else one that did count."""
+    return standing.champion or standing.best or next(iter(standing.outdated), None)
+
+
+def doubt(standing: Standing) -> str:
+    """What follows the speed-up of a problem that has no confirmed one of this judge's protocol."""
+    shown = shown_row(standing)
+    if shown is None or standing.champion is not None:
+        return ""
+    if shown.judge_protocol != standing.protocol:
+        return f" (judge protocol {shown.judge_protocol})"
+    return " unconfirmed"
 
 
 def markdown(standings: Iterable[Standing]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.status import write_status
 from tests.cli.test_audit import harness
+from tests.command_line import call_harness
 from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace, ticking
 
 
@@ -110,7 +112,7 @@ def test_an_empty_workspace_has_nothing_to_show(tmp_path: Path) -> None:
     assert "no problems here" in ran.stdout
 
 
-def test_the_log_ends_with_the_newest(workspace: Workspace) -> None:
+def test_the_log_ends_with_the_newest_and_each_entry_has_message_latency_and_speedup(workspace: Workspace) -> None:
     ran = harness(workspace.root, "log", PROBLEM)
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()[2:]
@@ -119,7 +121,34 @@ def test_the_log_ends_with_the_newest(workspace: Workspace) -> None:
     assert "w02" in lines[-1]
     assert "3 of 4096 elements are off" in lines[-1]
     assert "cccccccccc" in lines[1]
-    assert "cites 3" in lines[3]
+    assert "12.0 us" in lines[0]
+    assert lines[0].endswith("eager 12.0 us")
+    assert lines[2].endswith("confirms seq 2")
+    assert lines[3].endswith("champion now, by seq 3")
+    for line in lines[2:4]:
+        assert re.search(r"8\.\d\d us +1\.46\dx \[1\.4\d\d, 1\.4\d\d\]", line), "a champion has its confirmation's"
+
+
+def test_the_log_has_the_subject_of_each_commit(workspace: Workspace) -> None:
+    tip = git(workspace.root, "rev-parse", "HEAD")
+    subject = git(workspace.root, "log", "-1", "--format=%s", tip)
+    with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
+        ledger.append(draft(commit=tip, tree="9" * 40))
+    assert harness(workspace.root, "log", PROBLEM).stdout.splitlines()[-1].endswith(subject)
+    assert json.loads(harness(workspace.root, "log", PROBLEM, "--json").stdout)[-1]["message"] == subject
+
+
+@pytest.mark.parametrize("command", [("status",), ("log",), ("log", PROBLEM)])
+def test_tables_fit_80_columns_and_use_more_where_there_is_more(workspace: Workspace, command: tuple[str, ...]) -> None:
+    widths = {}
+    for columns in ("80", "160"):
+        ran = call_harness(*command, cwd=workspace.root, environment={**os.environ, "COLUMNS": columns})
+        assert ran.returncode == 0, ran.stderr
+        (rule,) = re.findall(r"^-[- ]+$", ran.stdout, re.MULTILINE)
+        rows = [line for line in ran.stdout.splitlines() if re.search(r" us +1\.4", line)]
+        assert rows, "the champion's speed-up is shown at any width"
+        widths[columns] = max(map(len, [rule, *rows]))
+    assert widths["80"] <= 80 < widths["160"] <= 160
 
 
 def test_the_log_of_everything_names_the_problem_and_stops_at_n(workspace: Workspace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from tests.report.conftest import PROBLEMS, Story
 from tests.site import git
@@ -41,6 +42,10 @@ def a_review_tells_everything(story: Story) -> None:
         "+// stub: speedup=1.5",
     ):
         assert part in ran.stdout, part
+    narrow = story.site.call("review", "t/one", "--no-diff", extra={"COLUMNS": "80"}).stdout
+    tables = narrow[narrow.index("workload") :].splitlines()
+    assert max(len(line) for line in tables if not line.startswith(("PASSED", "warning"))) <= 80
+    assert re.search(r"^t/one-0 .* 1\.4\d\d to 1\.5\d\d", narrow, re.MULTILINE), "the interval stays"
     waiting = json.loads(story.site.call("review", "--json").stdout)
     assert [row["problem"] for row in waiting] == ["t/two", "t/one", "t/three"]  # the fastest first
 

@@ -1,0 +1,133 @@
+"""`harness log`: the ledger's entries, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.completing import complete_problem
+from harness.cli.merging import opened
+from harness.cli.output import emit, json_option
+
+if TYPE_CHECKING:
+    from harness.cli.tables import Column
+    from harness.git.repo import Repo
+    from harness.ledger.entry_rows import Row
+    from harness.ledger.index import Index
+
+_COMMIT_LENGTH = 10
+_SHORT_KINDS = {"evaluation": "eval", "confirmation": "confirm"}
+
+
+@dataclass(frozen=True)
+class _Line:
+    row: Row
+    """With the numbers of the entry that a champion entry cites."""
+    message: str
+
+
+@click.command()
+@click.argument("problem", required=False, shell_complete=complete_problem)
+@click.option("--run", metavar="NAME", help="Entries of this run only.")
+@click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="How many, the newest.")
+@json_option
+def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> None:
+    """Show ledger entries, the newest last; of PROBLEM (suite/name) or of all.
+
+    The message is the commit's subject, or why the candidate did not pass.
+    """
+    from harness.cli.tables import screen_width, table_lines
+    from harness.errors import AnswerIsNo
+
+    with opened() as (_, _, repo, index):
+        rows = index.rows(problem, run=run, limit=number)
+        lines = [_line(index, repo, row) for row in rows]
+    if as_json:
+        emit([{**asdict(row), "message": line.message} for row, line in zip(rows, lines, strict=True)], as_json=True)
+    if not rows:
+        about = "".join([f" of {problem}" if problem else "", f" in run {run}" if run else ""])
+        raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` names the problems")
+    if not as_json:
+        for text in table_lines(lines, _columns(one_problem=problem is not None), screen_width()):
+            click.echo(text)
+
+
+def _line(index: Index, repo: Repo, row: Row) -> _Line:
+    cited = index.row(row.problem, row.cites) if row.kind == "champion" and row.cites else None
+    shown = row
+    if cited is not None:
+        numbers = ("speedup", "speedup_ci95_low", "speedup_ci95_high", "latency_us", "trust")
+        shown = replace(row, **{name: getattr(cited, name) for name in numbers})
+    if row.kind == "baseline":
+        shown = replace(row, latency_us=row.baseline_us)
+    return _Line(shown, " ".join(_message(index, repo, row).split()))
+
+
+def _message(index: Index, repo: Repo, row: Row) -> str:
+    """Return what the entry is about, in a line."""
+    if row.reason or row.note:
+        return row.reason or row.note or ""
+    if row.kind == "confirmation":
+        return f"confirms seq {row.cites}"
+    if row.kind == "champion":
+        return f"champion now, by seq {row.cites}"
+    if row.kind == "baseline":
+        return ", ".join(_variants(index, row)) or "no variant is correct"
+    if row.commit and repo.has_object(row.commit):
+        return repo.commit(row.commit).subject
+    return ""
+
+
+def _variants(index: Index, row: Row) -> Iterator[str]:
+    """The geometric mean of each correct variant of a baseline entry, in words."""
+    from harness.ledger.standings_table import microseconds
+    from harness.model.geometric_mean import geometric_mean
+
+    entry = index.entry(row.problem, row.seq)
+    tables = list(entry.baselines.values()) if entry is not None else []
+    for name in dict.fromkeys(name for table in tables for name in table):
+        times = [time for table in tables if (time := table.get(name))]
+        if len(times) == len(tables):
+            yield f"{name} {microseconds(geometric_mean(times))}"
+
+
+def _history(row: Row) -> str:
+    """The mark of a number that does not count."""
+    from harness.model.champions import counts
+
+    return "" if row.speedup is None or counts(row) or row.judge_protocol is None else f" (judge {row.judge_protocol})"
+
+
+def _columns(*, one_problem: bool) -> tuple[Column[_Line], ...]:
+    from harness.cli.standings import speedup_with_margin
+    from harness.cli.tables import Column
+    from harness.ledger.standings_table import microseconds, speedup
+
+    def at(line: _Line) -> str:
+        return line.row.at[:19].replace("T", " ")
+
+    def interval(line: _Line) -> str:
+        return f"{speedup(line.row)}{_history(line.row)}"
+
+    def margin(line: _Line) -> str:
+        return f"{speedup_with_margin(line.row)}{_history(line.row)}"
+
+    def short_kind(line: _Line) -> str:
+        return _SHORT_KINDS.get(line.row.kind, line.row.kind)
+
+    problem: tuple[Column[_Line], ...] = (Column("problem", lambda line: line.row.problem, least=16),)
+    return (
+        Column("at", at, ((6, lambda line: at(line)[5:16]), (4, None))),
+        *(() if one_problem else problem),
+        Column("seq", lambda line: str(line.row.seq)),
+        Column("kind", lambda line: line.row.kind, ((2, short_kind),)),
+        Column("verdict", lambda line: line.row.verdict or "-", least=8),
+        Column("latency", lambda line: microseconds(line.row.latency_us)),
+        Column("speed-up [95 %]", interval, ((5, margin),), "speed-up ±"),
+        Column("worker", lambda line: line.row.worker or "-", ((3, None),)),
+        Column("commit", lambda line: (line.row.commit or "-")[:_COMMIT_LENGTH], ((7, None),)),
+        Column("message", lambda line: line.message or "-", least=24 if one_problem else 16),
+    )

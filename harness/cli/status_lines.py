@@ -1,0 +1,80 @@
+"""What `harness status` says, in lines, once or as it changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.model.printable import printable
+
+if TYPE_CHECKING:
+    from harness.ledger.index import Index
+    from harness.ledger.standings import Standing
+    from harness.model.config import Config
+    from harness.model.process_status import ProcessStatus
+    from harness.report.today import Today
+    from harness.workspace.directories import Workspace
+
+_NAMED = 3
+
+
+def run_standings(
+    workspace: Workspace, config: Config, index: Index, run: str
+) -> list[tuple[str | None, tuple[Standing, ...]]]:
+    """Return the standings of each target that the run has entries for."""
+    from harness.formats.problems import list_problems
+    from harness.ledger.standings import known_problems, known_targets, standings
+
+    here = [str(problem) for problem in list_problems(workspace.problems, config.problems)]
+    problems = sorted({*here, *known_problems(index)})
+    targets: list[str | None] = [config.target] if config.target else [*known_targets(index, run)]
+    return [(target, standings(index, problems, target, run)) for target in targets or [None]]
+
+
+def today_lines(day: Today) -> list[str]:
+    """Return a line for each thing that a person asks in the morning."""
+    improved = [
+        f"{one.problem} {one.speedup:.3f}x" + (f" (was {one.before:.3f}x)" if one.before else "")
+        for one in day.improved
+    ]
+    stuck = [f"{problem} ({why})" for problem, why in day.stuck]
+    spent = "" if day.usd is None else f", ${day.usd:.2f} (${day.usd_since or 0:.2f} since yesterday)"
+    lines = [
+        f"improved since yesterday: {_some(improved) or 'nothing'}",
+        f"stuck: {_some(stuck) or 'nothing'}",
+        f"cost: {_hours(day.device_s)} of device time ({_hours(day.device_s_since)} since yesterday){spent}",
+    ]
+    if day.suspects:
+        lines.append(f"waits for you: {len(day.suspects)} SUSPECT: {day.suspects[0].what}: `{day.suspects[0].command}`")
+    if day.unmerged:
+        names = _some([one.what for one in day.unmerged])
+        lines.append(f"waits for you: champions without a pull request: {names}: `{day.unmerged[0].command}`")
+    return lines
+
+
+def _some(words: list[str]) -> str:
+    return ", ".join(words[:_NAMED]) + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+
+
+def running_lines(processes: dict[str, ProcessStatus]) -> list[str]:
+    """Return a line for each running process."""
+    if not processes:
+        return ["nothing runs here now; `harness start` does"]
+    return [f"{name} (pid {status.pid}): {_activity(status)}" for name, status in processes.items()]
+
+
+def _activity(status: ProcessStatus) -> str:
+    """Return what a process does, in a line: the daemon's current candidate, a worker's state and problem."""
+    from harness.model.process_status import DaemonStatus, WorkerStatus
+
+    words: list[str | None] = []
+    if isinstance(status, WorkerStatus):
+        words = [status.state, status.problem]
+    elif isinstance(status, DaemonStatus):
+        if judge := status.current:
+            words = [judge.kind, judge.problem, judge.stage, f"of {judge.worker}" if judge.worker else None]
+        words.append(f"({status.queued} queued)" if status.queued else None)
+    return printable(" ".join(word for word in words if word)) or "running"
