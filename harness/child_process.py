@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.errors import EXIT_INTERNAL_ERROR
 from harness.workspace.directories import Workspace
+from harness.workspace.log_files import limit_size
 from harness.workspace.parent_process import PARENT_VARIABLE
 
 _SOON_S = 20.0
@@ -66,6 +67,11 @@ class ChildProcess:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
+    def limit_output(self) -> None:
+        """Rotate the file with the output when it is too large."""
+        if limit_size(self._output):
+            self._output_from = 0
+
     def count_death(self) -> None:
         """Count that the process ended without having been told to."""
         soon = time.monotonic() - self._started_at < _SOON_S
@@ -94,5 +100,5 @@ class ChildProcess:
 
 
 def output_file(workspace: Workspace, name: str) -> Path:
-    """Return the file with the stdout and stderr of a child process."""
+    """Return the file with the stdout and stderr of a child process; `start`: of a detached `harness start`."""
     return workspace.logs / f"{name}.out"

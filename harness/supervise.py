@@ -30,6 +30,7 @@ from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessSta
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 from harness.workspace.judge_client import judge_log_file
+from harness.workspace.log_files import limit_size
 from harness.workspace.status import (
     clear_statuses,
     is_alive,
@@ -212,7 +213,9 @@ class _Supervisor:
             self._stop.wait(TICK_S)
 
     def _look(self) -> Snapshot:
+        limit_size(output_file(self._workspace, "start"))
         for child in self._children.values():
+            child.limit_output()
             self._revive(child)
         daemon = _written_by(self._children["daemon"], read_daemon_status(self._workspace))
         planner = _written_by(self._children["planner"], read_planner_status(self._workspace))

@@ -13,6 +13,7 @@ _VERBS = {
     "init": ("harness.cli.init", "Make a new workspace."),
     "doctor": ("harness.cli.doctor", "Say what works here, what is missing, and the command that fixes it."),
     "start": ("harness.cli.start", "Run planner, workers, daemon and judges until done or stopped."),
+    "attach": ("harness.cli.attach", "Follow a run that was started with --detach."),
     "stop": ("harness.cli.parts", "End a running `harness start` cleanly."),
     "daemon": ("harness.cli.parts", "Run the benchmark daemon alone."),
     "planner": ("harness.cli.parts", "Run the planner alone, or replay a recorded ledger."),

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from dataclasses import asdict, replace
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import click
 from harness.cli.output import echo, emit, json_option
 from harness.model.printable import printable
 from harness.workspace.directories import Workspace
+from harness.workspace.log_files import LOG_BYTES, LOGS_KEPT
 
 if TYPE_CHECKING:
     from harness.model.config import Config
@@ -41,7 +43,7 @@ class _PrintableFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-class _LogFile(logging.FileHandler):
+class _LogFile(RotatingFileHandler):
     """A full disk costs lines of the log; it must not print a traceback for each of them."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
@@ -50,9 +52,9 @@ class _LogFile(logging.FileHandler):
 
 
 def log_to_file(workspace: Workspace, part: str) -> None:
-    """Append what a part says, with time and traceback, to `.harness/logs/<part>.log`; warnings also to stderr."""
+    """Log with time and traceback to `.harness/logs/<part>.log`, of limited size; warnings also to stderr."""
     workspace.logs.mkdir(parents=True, exist_ok=True)
-    file = _LogFile(workspace.logs / f"{part}.log", encoding="utf-8")
+    file = _LogFile(workspace.logs / f"{part}.log", maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8")
     file.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(process)d: %(message)s"))
     screen = logging.StreamHandler()
     screen.setFormatter(_PrintableFormatter(f"harness {part}: %(message)s"))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     metavar="X",
     help="Spend at most so much; the run ends when no further request fits.",
 )
+@click.option("--detach", is_flag=True, help="Return when the run is up; it needs this terminal no longer.")
 @json_option
 def start(
     workers: int | None,
@@ -49,6 +50,7 @@ def start(
     max_minutes: float | None,
     max_usd: float | None,
     *,
+    detach: bool,
     as_json: bool,
 ) -> int:
     """Run planner, workers, daemon and judges. Limits count this invocation; started again, it goes on.
@@ -57,6 +59,7 @@ def start(
     evaluated, or a limit left no room for one request. The last lines say what is pending and what to do next.
     """
     from harness.agents.kinds import kind_of
+    from harness.cli.attach import start_detached
     from harness.cli.devices import choose
     from harness.cli.parts import log_to_file
     from harness.cli.preflight import check_run
@@ -65,8 +68,11 @@ def start(
     from harness.supervise import Limits, run_start
     from harness.workspace.configuration import load_config
     from harness.workspace.directories import Workspace
+    from harness.workspace.run_result import recorded_result
 
     workspace = Workspace.find()
+    if detach:
+        return start_detached(workspace, as_json=as_json)
     given = {
         "workers": workers,
         "agent.kind": agent,
@@ -85,12 +91,14 @@ def start(
     budget = config.agent.overall
     limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes, max_usd)
     ask_for_a_limit(config, limits)
-    with _display(limits, as_json=as_json) as show:
-        outcome = run_start(workspace, config, target=chosen.target, limits=limits, stop=stop, show=show)
-    _finish(workspace, config, chosen.target, outcome, as_json=as_json)
-    if outcome.failure is not None:
-        raise outcome.failure
-    return EXIT_INTERRUPTED if outcome.interrupted and how["signal"] == "SIGINT" else 0
+    with recorded_result(workspace) as record:
+        with _display(limits, as_json=as_json) as show:
+            outcome = run_start(workspace, config, target=chosen.target, limits=limits, stop=stop, show=show)
+        _finish(workspace, config, chosen.target, outcome, as_json=as_json)
+        if outcome.failure is not None:
+            raise outcome.failure
+        interrupted = outcome.interrupted and how["signal"] == "SIGINT"
+        return record(outcome.why, EXIT_INTERRUPTED if interrupted else 0)
 
 
 def _stop_on_signals() -> tuple[threading.Event, dict[str, str]]:

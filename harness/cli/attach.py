@@ -1,0 +1,160 @@
+"""`harness attach`, and `harness start --detach`: a run that does not need the terminal it was started from."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.output import echo, echo_json
+
+if TYPE_CHECKING:
+    from harness.model.process_status import StartStatus
+    from harness.workspace.directories import Workspace
+
+_POLL_S = 0.1
+_UP_WITHIN_S = 900.0
+"""Longer than a judge may take to become ready; a run that cannot work ends long before, with its reason."""
+
+
+@click.command()
+def attach() -> int:
+    """Follow the run here: print its output from now on, until it ends. Ctrl-C leaves the run alone.
+
+    The exit code is that of the run.
+    """
+    from harness.errors import AnswerIsNo, ConfigurationError
+    from harness.workspace.directories import Workspace
+    from harness.workspace.log_files import GrowingFile
+    from harness.workspace.run_result import read_run_result
+    from harness.workspace.status import is_alive, read_start_status
+
+    workspace = Workspace.find()
+    status = read_start_status(workspace)
+    result = read_run_result(workspace)
+    if status is None or not is_alive(status):
+        last = f"; the last one ended: {result.ended} (exit code {result.exit_code})" if result else ""
+        raise AnswerIsNo(f"no `harness start` runs in this workspace{last}", remedy="harness start --detach")
+    log = _output_of(status)
+    output = GrowingFile(log, from_end=True)
+    try:
+        echo(f"following {log} of process {status.pid}; Ctrl-C leaves the run alone", err=True)
+        while is_alive(status):
+            _print_lines(output.new_lines())
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        echo("the run goes on: `harness attach` follows it again, `harness stop` ends it", err=True)
+        raise
+    _print_lines(output.new_lines(at_end=True))
+    result = read_run_result(workspace)
+    if result is None or (result.pid, result.process_start_ticks) != (status.pid, status.process_start_ticks):
+        raise ConfigurationError(
+            f"the run (process {status.pid}) ended without a result: it was killed",
+            where=str(log),
+            remedy="type `harness start` to go on; nothing is lost",
+        )
+    echo(f"the run has ended: {result.ended} (exit code {result.exit_code})", err=True)
+    return result.exit_code
+
+
+def _output_of(status: StartStatus) -> Path:
+    """Return the file that a run's stdout goes to.
+
+    Raises:
+        AnswerIsNo: it goes to a terminal or a pipe.
+    """
+    from harness.errors import AnswerIsNo
+
+    try:
+        log = Path(f"/proc/{status.pid}/fd/1").resolve()
+    except OSError:
+        log = Path()
+    if not log.is_file():
+        raise AnswerIsNo(
+            f"`harness start` (process {status.pid}) was not started with --detach and prints to its own terminal",
+            remedy="`harness status --watch` shows what it does",
+        )
+    return log
+
+
+def start_detached(workspace: Workspace, *, as_json: bool) -> int:
+    """Start this very command without --detach in a session of its own, and wait until the run is up.
+
+    Returns:
+        0 when every process runs and a judge is ready; otherwise the exit code of the run, whose output is printed.
+
+    Raises:
+        ConfigurationError: another harness runs here, or the run is not up in time.
+    """
+    from harness.child_process import output_file
+    from harness.errors import ConfigurationError
+    from harness.workspace.files import file_lock
+    from harness.workspace.log_files import GrowingFile, rotate
+
+    with file_lock(workspace.start_lock, owner="harness start --detach"):
+        pass  # refused before the log of a run that is in progress is renamed
+    log = output_file(workspace, "start")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    rotate(log)
+    command = [sys.executable, "-m", "harness", *(word for word in sys.argv[1:] if word != "--detach")]
+    with _hangup_ignored(), log.open("ab") as file:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+    output, until = GrowingFile(log), time.monotonic() + _UP_WITHIN_S
+    try:
+        while process.poll() is None and not _is_up(workspace, process.pid):
+            _print_lines(output.new_lines(), err=True)
+            if time.monotonic() >= until:
+                raise ConfigurationError(
+                    f"the run (process {process.pid}) is not up after {_UP_WITHIN_S:.0f} s, and goes on trying",
+                    where=str(log),
+                    remedy="`harness status` says what it waits for, `harness stop` ends it",
+                )
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        echo(f"the run (process {process.pid}) goes on starting; `harness stop` ends it", err=True)
+        raise
+    _print_lines(output.new_lines(at_end=True), err=True)
+    if process.returncode is not None:
+        echo(f"the run has ended (exit code {process.returncode}); its output is in {log}", err=True)
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+    if as_json:
+        echo_json(json.dumps({"pid": process.pid, "log": str(log)}))
+    else:
+        echo(f"the run is up: process {process.pid}, log {log}")
+        echo("`harness attach` follows it, `harness status --watch` shows it, `harness stop` ends it")
+    return 0
+
+
+def _print_lines(lines: list[str], *, err: bool = False) -> None:
+    for line in lines:
+        echo(line, err=err)
+
+
+@contextmanager
+def _hangup_ignored() -> Iterator[None]:
+    """Let processes that are started in this block ignore SIGHUP, as under nohup: an ignored signal is inherited."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _is_up(workspace: Workspace, pid: int) -> bool:
+    """Return whether every process of a run has written its status record and a judge is ready."""
+    from harness.model.process_status import DaemonStatus, StartStatus
+    from harness.workspace.status import running_processes
+
+    running = running_processes(workspace)
+    start, daemon = running.get("start"), running.get("daemon")
+    if not isinstance(start, StartStatus) or start.pid != pid or not isinstance(daemon, DaemonStatus):
+        return False
+    return any(judge.became_ready for judge in daemon.judges) and all(name in running for name in start.children)

@@ -1,0 +1,68 @@
+"""How the last `harness start` ended: written by that process, read by `harness attach` in another one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.errors import EXIT_INTERNAL_ERROR, FormatError, HarnessError
+from harness.formats.bounded import load_json_file
+from harness.workspace.directories import Workspace
+from harness.workspace.files import atomic_write
+from harness.workspace.process_identity import start_ticks
+
+
+class RunResult(BaseModel):
+    """The end of one invocation of `harness start`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    pid: int
+    process_start_ticks: int
+    """With the pid it names one process."""
+    ended: str
+    """Why it ended, or the error that ended it."""
+    exit_code: int
+
+
+@contextmanager
+def recorded_result(workspace: Workspace) -> Iterator[Callable[[str, int], int]]:
+    """Record how this process ends; an exception that leaves the block is recorded with its exit code.
+
+    Yields:
+        A function that records why the run ended and its exit code, and returns the exit code.
+    """
+
+    def record(ended: str, exit_code: int) -> int:
+        ticks = start_ticks(os.getpid()) or 0
+        result = RunResult(pid=os.getpid(), process_start_ticks=ticks, ended=ended, exit_code=exit_code)
+        with suppress(HarnessError):  # a full disk must not change the exit code
+            atomic_write(_file(workspace), result.model_dump_json())
+        return exit_code
+
+    try:
+        yield record
+    except HarnessError as error:
+        record(error.what, error.exit_code)
+        raise
+    except Exception as error:
+        record(f"internal error: {type(error).__name__}", EXIT_INTERNAL_ERROR)
+        raise
+
+
+def read_run_result(workspace: Workspace) -> RunResult | None:
+    """Return how the last invocation ended; None where no record of this version exists."""
+    try:
+        return RunResult.model_validate(load_json_file(_file(workspace)))
+    except (OSError, FormatError, ValidationError):
+        return None
+
+
+def _file(workspace: Workspace) -> Path:
+    return workspace.derived / "last-run.json"

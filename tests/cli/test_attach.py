@@ -1,0 +1,93 @@
+"""`harness start --detach` and `harness attach`: a run that does not need its terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from harness.workspace.run_result import read_run_result
+from harness.workspace.status import running_processes
+from tests.site import Site, git
+from tests.waiting import wait_until
+
+START = ("start", "--detach", "--workers", "1", "--agent", "tuner", "--device", "cpu")
+
+
+def pids(site: Site) -> dict[str, int]:
+    return {name: status.pid for name, status in running_processes(site.workspace).items()}
+
+
+def evaluations(site: Site) -> int:
+    return len(site.entries(kind="evaluation"))
+
+
+def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site) -> None:
+    # The stub holds the first candidate back until the file exists: the run cannot end before.
+    held = site.scratch / "go"
+    source = site.root / "problems/t/one/solutions/cpu/kernel.cpp"
+    source.write_text(f"{source.read_text()}// stub: hold={held}\n")
+    git(site.root, "commit", "--quiet", "--all", "-m", "Hold candidates back")
+    started = site.run(*START, "--problem", "t/one", "--max-evaluations", "2")
+    assert started.returncode == 0, started.stdout
+    running = pids(site)
+    pid = running["start"]
+    assert f"the run is up: process {pid}, log {site.workspace.logs}/start.out" in started.stdout
+    assert {"start", "daemon", "planner", "worker-w01"} <= running.keys(), "it returned when all of it was up"
+    assert os.getsid(pid) == pid, "no terminal can end it"
+    again = site.call(*START)
+    assert again.returncode == 2
+    assert f"held by pid {pid}" in again.stdout
+
+    follower = site.start("attach")
+    assert follower.stdout is not None
+    assert f"of process {pid}" in follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    output, _ = follower.communicate(timeout=120)
+    assert follower.returncode == 130, output
+    assert "the run goes on" in output
+    for each in pids(site).values():
+        os.kill(each, signal.SIGHUP)
+
+    follower = site.start("attach")
+    assert follower.stdout is not None
+    follower.stdout.readline()
+    held.touch()
+    output, _ = follower.communicate(timeout=240)
+    assert follower.returncode == 0, output
+    assert "w01: " in output
+    assert "ended: 2 evaluations are made" in output
+    assert output.endswith("the run has ended: 2 evaluations are made (exit code 0)\n")
+    assert evaluations(site) == 2
+    site.no_strays()
+    ended = site.call("attach")
+    assert ended.returncode == 1
+    assert "the last one ended: 2 evaluations are made (exit code 0)" in ended.stdout
+
+
+def test_a_run_that_cannot_work_says_why_and_gives_its_exit_code(site: Site) -> None:
+    log = site.workspace.logs / "start.out"
+    log.parent.mkdir(parents=True)
+    log.write_text("of the run before\n")
+    done = site.run(*START, "--problem", "nowhere/*")
+    assert done.returncode == 2
+    assert "nowhere/*" in done.stdout, "the reason of the run"
+    assert "the run has ended (exit code 2)" in done.stdout
+    assert "of the run before" not in log.read_text()
+    assert log.with_name("start.out.1").read_text() == "of the run before\n"
+    assert site.call("attach").returncode == 1
+
+
+@pytest.mark.slow
+def test_a_run_on_a_terminal_of_its_own_is_not_followed_and_a_killed_one_has_no_result(site: Site) -> None:
+    process = site.start(*(word for word in START if word != "--detach"))
+    wait_until(lambda: "start" in pids(site), what="the start")
+    refused = site.call("attach")
+    assert refused.returncode == 1, refused.stdout
+    assert "was not started with --detach" in refused.stdout
+    assert "harness status --watch" in refused.stdout
+    process.kill()
+    process.wait(timeout=120)
+    site.no_strays()
+    assert read_run_result(site.workspace) is None
