@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import harness
@@ -24,17 +25,27 @@ from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.verdict import Verdict
+from harness.report.gains import DetailBudget, Json, gain_rows, short
 
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
 """A decision's inputs: by far its longest part, and not shown."""
 _MOST_DOTS = 400
-"""Of a problem's trajectory; more evaluations are thinned out evenly, steps never."""
+"""Of a problem's trajectory; more evaluations are thinned out evenly, gains never."""
 _MOST_MOVES = 3000
 _BUCKETS = 60
 UNBEATEN_SCORE = 0.5
 """The SOL score of a solution exactly as fast as the baseline: what stands where nothing better was confirmed."""
 
-Json = dict[str, Any]
+
+@dataclass(frozen=True)
+class _Span:
+    """What the page is about."""
+
+    branch: str
+    run: str
+    target: str
+    begin: datetime | None
+    """Of the first entry."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +54,7 @@ class _EvaluationDot:
     at: float
     """Hours since the report's beginning."""
     verdict: str
-    latency_us: float | None
-    worker: str | None
-    commit: str | None
+    speedup: float | None
     cost_s: float
     current: bool
     """Of the problem's present form, by the judge protocol that counts."""
@@ -68,16 +77,22 @@ def collect(
         repo: the workspace's repository.
         index: refreshed.
         branch: the coordination branch.
-        problems: keys to show, in order.
+        problems: keys to show, in order; those that the run was neither started with nor evaluated are left out.
         run: the experiment.
         target: what was tuned for.
         commit_url: `https://…/commit/{}`, or None where commits are on no web host.
         now: the time on the page.
     """
     table = standings(index, problems, target, run)
-    begin, end = _span(index, run, target)
+    asked = _asked(repo, branch, run, target) | {one.problem for one in table if one.evaluations}
+    others = len(problems)
+    table = tuple(one for one in table if one.problem in asked or not asked)
+    others -= len(table)
+    begin, end = _time_span(index, run, target)
+    span = _Span(branch, run, target, begin)
     made = _evaluations(index, run, target, begin, {one.problem: one.problem_digest for one in table})
-    shown = [_problem(index, one, made.get(one.problem, []), begin, target, run) for one in table]
+    budget = partial(DetailBudget.per_problem, sum(bool(one.gains) for one in table))
+    shown = [_problem(repo, index, one, made.get(one.problem, []), span, budget()) for one in table]
     accounts = [
         record for record in read_records(repo.workspace, repo, ACCOUNTS, branch=branch) if record.get("run") == run
     ]
@@ -93,6 +108,7 @@ def collect(
             "version": harness.__version__,
             "commit_url": commit_url,
             "entries": index.count(),
+            "other_problems": others,
         },
         "history": outdated_note(table),
         "headline": _headline(shown, table, accounts),
@@ -103,7 +119,20 @@ def collect(
     }
 
 
-def _span(index: Index, run: str, target: str) -> tuple[datetime | None, datetime | None]:
+def _asked(repo: Repo, branch: str, run: str, target: str) -> set[str]:
+    """Return the problems that the run was started with last: those that its planner decided about."""
+    for document in reversed(read_documents(repo.workspace, repo, DECISIONS, branch=branch)):
+        try:
+            record = parse(document.raw, DECISIONS)
+        except LedgerError:
+            continue
+        if record.get("run") == run and record.get("target", target) == target:
+            facts = (record.get("inputs") or {}).get("problems") or ()
+            return {str(one["problem"]) for one in facts if one.get("problem")}
+    return set()
+
+
+def _time_span(index: Index, run: str, target: str) -> tuple[datetime | None, datetime | None]:
     found = index.query("SELECT min(at), max(at) FROM entries WHERE run = ? AND target = ?", (run, target))[0]
     first, last = (datetime.fromisoformat(at) if at else None for at in found)
     return first, last
@@ -119,34 +148,36 @@ def _evaluations(
 ) -> dict[str, list[_EvaluationDot]]:
     """Problem -> its evaluations, oldest first."""
     sql = (
-        'SELECT problem, seq, at, verdict, latency_us, worker, "commit", cost_s, problem_digest, judge_protocol '
-        "FROM entries WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY problem, seq"
+        "SELECT problem, seq, at, verdict, speedup, cost_s, problem_digest, judge_protocol FROM entries "
+        "WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY problem, seq"
     )
     found: dict[str, list[_EvaluationDot]] = defaultdict(list)
-    for problem, seq, at, verdict, latency, worker, commit, cost, digest, protocol in index.query(sql, (run, target)):
+    for problem, seq, at, verdict, speedup, cost, digest, protocol in index.query(sql, (run, target)):
         current = digest == digests.get(problem) and protocol == JUDGE_PROTOCOL
-        row = _EvaluationDot(seq, _hours(begin, at), verdict, latency, worker, commit, cost or 0.0, current)
-        found[problem].append(row)
+        found[problem].append(_EvaluationDot(seq, _hours(begin, at), verdict, speedup, cost or 0.0, current))
     return found
 
 
 def _problem(
-    index: Index, standing: Standing, made: list[_EvaluationDot], begin: datetime | None, target: str, run: str
+    repo: Repo,
+    index: Index,
+    standing: Standing,
+    made: list[_EvaluationDot],
+    span: _Span,
+    budget: DetailBudget,
 ) -> Json:
     champion, best, former = standing.champion, standing.best, next(iter(standing.outdated), None)
     shown = champion or best or former
     entry = index.entry(standing.problem, shown.seq) if shown else None
-    confirmed = {row.cites for row in index.rows(standing.problem, run=run, target=target, kind="confirmation")}
-    by_seq = {row.seq: row for row in made}
-    steps = []
-    for gain in standing.gains:
-        row = by_seq.get(gain.seq)
-        if row is not None and row.latency_us is not None:
-            step = [row.at, _short(row.latency_us), row.seq, row.commit, row.worker, _short(gain.speedup)]
-            steps.append([*step, int(row.seq in confirmed)])
-    dots = [
-        (row.at, row.latency_us) for row in made if row.current and row.verdict == Verdict.PASSED and row.latency_us
-    ]
+    begin, target = span.begin, span.target
+    measured_again = index.rows(standing.problem, run=span.run, target=target, kind="confirmation")
+    confirmations = {row.cites: row for row in measured_again if row.cites}
+    gained = {gain.seq: row for gain in standing.gains if (row := index.row(standing.problem, gain.seq))}
+    gains = gain_rows(repo, index, standing, gained, confirmations, span.branch, budget)
+    for gain in gains:
+        gain["at"] = _hours(begin, gained[gain["seq"]].at)
+    passed = [row for row in made if row.current and row.verdict == Verdict.PASSED]
+    dots = [(row.at, row.speedup) for row in passed if row.speedup]
     suite, _, name = standing.problem.partition("/")
     return {
         "key": standing.problem,
@@ -154,13 +185,13 @@ def _problem(
         "name": name,
         "state": _state(standing, made),
         "judge_protocol": shown.judge_protocol if shown else None,
-        "baseline_us": _short(standing.baseline_us),
-        "bound_us": _short(_bound(entry)),
-        "latency_us": _short(shown.latency_us) if shown else None,
-        "speedup": _short(shown.speedup) if shown else None,
-        "low": _short(shown.speedup_ci95_low) if shown else None,
-        "high": _short(shown.speedup_ci95_high) if shown else None,
-        "score": _short(shown.score) if shown else None,
+        "baseline_us": short(standing.baseline_us),
+        "bound_us": short(_bound(entry)),
+        "latency_us": short(shown.latency_us) if shown else None,
+        "speedup": short(shown.speedup) if shown else None,
+        "low": short(shown.speedup_ci95_low) if shown else None,
+        "high": short(shown.speedup_ci95_high) if shown else None,
+        "score": short(shown.score) if shown else None,
         "trust": shown.trust if shown else None,
         "seq": shown.seq if shown else None,
         "commit": shown.commit if shown else None,
@@ -173,8 +204,8 @@ def _problem(
         "duplicates": standing.duplicates,
         "since_gain": standing.since_gain,
         "cost_s": round(standing.cost_s, 1),
-        "steps": steps,
-        "dots": [[at, _short(latency)] for at, latency in _thinned(dots)],
+        "gains": gains,
+        "dots": [[at, short(speedup)] for at, speedup in _thinned(dots)],
     }
 
 
@@ -216,7 +247,7 @@ def _against(index: Index, standing: Standing, target: str, champion: Entry | No
             if workload.speedup and name in times and workload.variant in times:
                 ratios.append(times[name] / times[workload.variant] * workload.speedup)
         if ratios and len(ratios) == len(champion.workloads):
-            found[name] = _short(geometric_mean(ratios))
+            found[name] = short(geometric_mean(ratios))
     return found
 
 
@@ -231,12 +262,12 @@ def _headline(shown: list[Json], table: Sequence[Standing], accounts: list[Json]
     return {
         "problems": len(shown),
         "confirmed": len(confirmed),
-        "geomean": _short(geometric_mean(speedups)) if speedups else None,
-        "geomean_confirmed": _short(geometric_mean([one["speedup"] for one in confirmed])) if confirmed else None,
+        "geomean": short(geometric_mean(speedups)) if speedups else None,
+        "geomean_confirmed": short(geometric_mean([one["speedup"] for one in confirmed])) if confirmed else None,
         "above_2": sum(one["speedup"] > 2 for one in confirmed),
-        "median_score": _short(statistics.median(scores)) if scores else None,
-        "against_agent": [_short(geometric_mean(agents)), len(agents)] if agents else None,
-        "against_eager": [_short(geometric_mean(eager)), len(eager)] if eager else None,
+        "median_score": short(statistics.median(scores)) if scores else None,
+        "against_agent": [short(geometric_mean(agents)), len(agents)] if agents else None,
+        "against_eager": [short(geometric_mean(eager)), len(eager)] if eager else None,
         "evaluations": sum(one.evaluations for one in table),
         "duplicates": sum(one.duplicates for one in table),
         "device_hours": round(sum(one.cost_s for one in table) / 3600, 3),
@@ -269,7 +300,8 @@ def _spend(made: dict[str, list[_EvaluationDot]], accounts: list[Json], begin: d
     """Hours -> device hours and dollars spent by then, at most so many points."""
     events = [(row.at, row.cost_s / 3600, 0.0) for rows in made.values() for row in rows]
     events += [
-        (_hours(begin, str(one.get("ended") or one.get("at"))), 0.0, float(one.get("usd") or 0)) for one in accounts
+        (max(0.0, _hours(begin, str(one.get("ended") or one.get("at")))), 0.0, float(one.get("usd") or 0))
+        for one in accounts  # a session may end before the first entry
     ]
     events.sort()
     points, device, usd = [], 0.0, 0.0
@@ -297,8 +329,3 @@ def _verdicts(made: dict[str, list[_EvaluationDot]]) -> Json:
 def _thinned(dots: list[tuple[float, float]]) -> list[tuple[float, float]]:
     stride = math.ceil(len(dots) / _MOST_DOTS) if dots else 1
     return dots[::stride]
-
-
-def _short(value: float | None) -> float | None:
-    """Five significant digits: more would only make the file larger."""
-    return None if value is None else float(f"{value:.5g}")

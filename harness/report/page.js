@@ -22,6 +22,7 @@
   // --- numbers as people read them ---
 
   const times = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits) + "×");
+  const interval = (one) => times(one.speedup, 3) + (one.low ? ` [${plain(one.low, 3)}, ${plain(one.high, 3)}]` : "");
   const plain = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
   function latency(us) {
     if (us === null || us === undefined) return "–";
@@ -145,44 +146,52 @@
   // --- one problem's trajectory ---
 
   function trajectory(box, one) {
-    const values = [...one.dots.map((dot) => dot[1]), ...one.steps.map((step) => step[1]), one.baseline_us, one.bound_us].filter((value) => value > 0);
-    if (!one.steps.length && !one.dots.length) return box.replaceChildren(h("p", { class: "empty" }, "Nothing has passed yet, so there is no trajectory."));
-    chart(box, 330, `Best latency of ${one.key} over time`, (svg, width, height) => {
-      const left = 62, right = width - 14, top = 16, bottom = height - 42;
-      const low = Math.min(...values) * 0.92, high = Math.max(...values) * 1.08;
+    if (!one.gains.length && !one.dots.length) return box.replaceChildren(h("p", { class: "empty" }, "Nothing has passed yet, so there is no trajectory."));
+    const bound = one.bound_us && one.baseline_us ? one.baseline_us / one.bound_us : null;
+    const values = [1, ...one.dots.map((dot) => dot[1]), ...one.gains.flatMap((gain) => [gain.speedup, gain.low, gain.high])].filter((value) => value > 0);
+    const reached = Math.max(...values);
+    // A bound far above would press everything else into one line: it is then named in words alone.
+    const drawn = bound && bound < reached * 3 ? bound : null;
+    chart(box, 330, `Speed-up of ${one.key} over the fastest baseline, over time`, (svg, width, height) => {
+      const left = 52, right = width - 14, top = 18, bottom = height - 42;
+      const low = Math.min(...values) * 0.96, high = Math.max(reached, drawn || 0) * 1.06;
       // The stretch in which this problem was worked on, not the whole run: most problems have a few busy hours.
-      const when = [...one.dots.map((dot) => dot[0]), ...one.steps.map((step) => step[0])];
+      const when = [...one.dots.map((dot) => dot[0]), ...one.gains.map((gain) => gain.at)];
       const from = Math.min(...when), margin = Math.max((Math.max(...when) - from) * 0.06, 0.02), until = Math.max(...when) + margin;
       const begin = Math.max(0, from - margin);
       const x = (at) => left + ((at - begin) / (until - begin)) * (right - left);
-      const y = (us) => top + ((Math.log(high) - Math.log(us)) / (Math.log(high) - Math.log(low))) * (bottom - top);
-      const marks = high / low > 1.8 ? logSteps(low, high) : niceSteps(low, high, 5);
-      for (const us of marks) {
-        svg.append(line(left, y(us), right, y(us), "grid"));
-        svg.append(text(left - 7, y(us) + 4, latency(us), { "text-anchor": "end" }));
+      const y = (times) => top + ((Math.log(high) - Math.log(times)) / (Math.log(high) - Math.log(low))) * (bottom - top);
+      for (const value of high / low > 1.8 ? logSteps(low, high) : niceSteps(low, high, 5)) {
+        svg.append(line(left, y(value), right, y(value), "grid"));
+        svg.append(text(left - 7, y(value) + 4, value + "×", { "text-anchor": "end" }));
       }
       svg.append(line(left, bottom, right, bottom, "axis"));
       timeSteps(svg, x, right, bottom, until, width, begin);
-      svg.append(text(left, bottom + 32, "latency of one call" + (high / low > 1.8 ? ", logarithmic" : ""), {}));
-      for (const [us, name, words] of [[one.baseline_us, "", "fastest baseline"], [one.bound_us, " bound", "hardware's bound (SOL)"]]) {
-        if (!us) continue;
-        svg.append(line(left, y(us), right, y(us), "ref" + name));
-        svg.append(text(right, y(us) - 5, `${words} ${latency(us)}`, { class: "reftext" + name, "text-anchor": "end" }));
+      svg.append(text(left, 10, "speed-up" + (high / low > 1.8 ? ", logarithmic" : ""), {}));
+      const references = [[1, "", `fastest baseline ${latency(one.baseline_us)}`], [drawn, " bound", `hardware's bound (SOL) ${latency(one.bound_us)}`]];
+      for (const [times, name, words] of references) {
+        if (!times) continue;
+        svg.append(line(left, y(times), right, y(times), "ref" + name));
+        svg.append(text(right, y(times) - 5, words, { class: "reftext" + name, "text-anchor": "end" }));
       }
-      for (const [at, us] of one.dots) svg.append(s("circle", { cx: x(at), cy: y(us), r: 2.2, class: "dot" }));
+      for (const [at, times] of one.dots) svg.append(s("circle", { cx: x(at), cy: y(times), r: 2.2, class: "dot" }));
       let path = "";
-      one.steps.forEach((step, number) => {
-        path += number ? `H${x(step[0])}V${y(step[1])}` : `M${x(step[0])},${y(step[1])}`;
+      one.gains.forEach((gain, number) => {
+        path += number ? `H${x(gain.at)}V${y(gain.speedup)}` : `M${x(gain.at)},${y(gain.speedup)}`;
       });
       if (path) svg.append(s("path", { d: path + `H${right}`, class: "step" }));
-      for (const step of one.steps) {
-        const [at, us, seq, commit, worker, speedup, sure] = step;
-        const words = `seq ${seq}: ${latency(us)}, ${times(speedup, 3)} by ${worker || "?"} at ${moment(at)}${sure ? ", confirmed" : ""}`;
-        const link = s("a", { href: commitLink(commit), class: sure ? "sure" : null, "data-commit": commit, "aria-label": words, onclick: follow });
-        link.append(s("circle", { cx: x(at), cy: y(us), r: 5 }), s("title", {}, words));
+      for (const gain of one.gains) {
+        const words = `seq ${gain.seq}: ${interval(gain)} by ${gain.worker || "?"} at ${moment(gain.at)}${gain.confirmation ? `, confirmed ${interval(gain.confirmation)}` : ""}`;
+        const link = s("a", { href: commitLink(gain.commit), class: gain.confirmation ? "sure" : null, "data-commit": gain.commit, "aria-label": words, onclick: follow });
+        if (gain.low) {
+          const at = x(gain.at);
+          link.append(s("path", { d: `M${at - 4},${y(gain.high)}h8M${at},${y(gain.high)}V${y(gain.low)}M${at - 4},${y(gain.low)}h8`, class: "interval" }));
+        }
+        link.append(s("circle", { cx: x(gain.at), cy: y(gain.speedup), r: 5 }), s("title", {}, words));
         svg.append(link);
       }
     });
+    if (bound && !drawn) box.after(h("p", { class: "sub" }, `The hardware's bound (SOL) is ${latency(one.bound_us)}, ${times(bound)}: above this chart.`));
   }
 
   function follow(event) {
@@ -206,17 +215,40 @@
     return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", { class: name === "Verdicts" ? "wide" : null }, [h("dt", {}, name), h("dd", {}, value)])));
   }
 
+  function gainDetails(gain, before) {
+    const confirmed = gain.confirmation ? `, confirmed ${interval(gain.confirmation)}` : ", not confirmed";
+    const body = [h("p", { class: "sub" }, [
+      `${latency(gain.latency_us)} against ${latency(gain.baseline_us)} of the baseline in the same race, at ${moment(gain.at)}, evaluation ${gain.evaluation} of the problem`,
+      gain.subject ? `: ${gain.subject} ` : " ",
+      gain.commit ? h("a", { href: commitLink(gain.commit), "data-commit": gain.commit, class: "mono", onclick: follow }, gain.commit.slice(0, 10)) : null,
+    ])];
+    if (gain.workloads) body.push(workloadTable(gain.workloads));
+    if (gain.diff) {
+      const against = before ? `seq ${before.seq}` : "the solution that the work began with";
+      const lines = gain.diff.split("\n").map((words) => h("span", { class: /^[+]/.test(words) ? "more" : /^-/.test(words) ? "less" : /^@@|^diff/.test(words) ? "mark" : null }, words + "\n"));
+      body.push(h("p", { class: "sub" }, `Difference from ${against}` + (gain.more_lines ? `; ${count(gain.more_lines, "more line")}: ${gain.compared || "see its commit"}` : "")));
+      body.push(h("pre", { class: "diff", tabindex: "0" }, lines));
+    } else body.push(h("p", { class: "sub" }, gain.compared ? ["The difference: ", h("code", {}, gain.compared)] : "The difference is left out here; the commit has it."));
+    return h("details", { class: "gain", open: gain.champion }, [h("summary", {}, [h("b", {}, interval(gain)), ` by ${gain.worker || "?"}, seq ${gain.seq}${confirmed}${gain.champion ? "; the champion" : ""}`]), ...body]);
+  }
+
+  function workloadTable(rows) {
+    const heads = ["Workload", "Latency", "Baseline", "Speed-up", "95 %"];
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Workloads of this gain" }, h("table", {}, [
+      h("thead", {}, h("tr", {}, heads.map((name, number) => h("th", { scope: "col", class: "plain" + (number ? "" : " text") }, name)))),
+      h("tbody", {}, rows.map(([uuid, us, baseline, speedup, low, high]) => h("tr", {}, [h("td", { class: "text mono" }, uuid), ...[latency(us), latency(baseline), times(speedup, 3), low ? `${plain(low, 3)} – ${plain(high, 3)}` : "–"].map((words) => h("td", {}, words))]))),
+    ]));
+  }
+
   function open(one, remember = true) {
     const box = h("div");
-    const steps = one.steps.map((step) => h("li", {}, [
-      `${moment(step[0])}: ${latency(step[1])}, ${times(step[5], 3)} by ${step[4] || "?"} (seq ${step[2]}${step[6] ? ", confirmed" : ""}) `,
-      step[3] ? h("a", { href: commitLink(step[3]), "data-commit": step[3], class: "mono", onclick: follow }, step[3].slice(0, 10)) : null,
-    ]));
+    const gains = [...one.gains].reverse();
     $("detail-body").replaceChildren(
       h("header", {}, [h("h2", { id: "detail-title" }, one.key), h("button", { type: "button", onclick: () => $("detail").close(), "aria-label": "Close" }, "Close")]),
       facts(one), box,
-      h("p", { class: "sub", id: "shown-commit", role: "status" }, one.steps.length ? "Each ring is a gain, filled where a second measurement confirmed it; it leads to its commit. Grey: every evaluation that passed." : ""),
-      steps.length ? h("details", { open: steps.length <= 6 }, [h("summary", {}, `${count(steps.length, "gain")} as a list`), h("ol", { class: "steps" }, steps)]) : "",
+      h("p", { class: "sub", id: "shown-commit", role: "status" }, gains.length ? "Each ring is a gain with its 95 % interval, filled where a second measurement confirmed it; it leads to its commit. Grey: every evaluation that passed." : ""),
+      gains.length ? h("h3", {}, `${count(gains.length, "gain")}, the newest first`) : "",
+      ...gains.map((gain, number) => gainDetails(gain, gains[number + 1])),
     );
     if (!$("detail").open) $("detail").showModal();
     trajectory(box, one);
@@ -305,27 +337,29 @@
       h("tbody", {}, list.map(([at, worker, problem, why]) => h("tr", {}, [h("td", { class: "text" }, moment(at)), h("td", { class: "text" }, worker), h("td", { class: "text" }, problem), h("td", { class: "text reason" }, why)]))));
   }
 
-  function curve(box, column, label, unit, color) {
+  function curve(box, column, label, unit, scale, color) {
     chart(box, 130, label, (svg, width, height) => {
       const left = 52, right = width - 8, top = 18, bottom = height - 38, hours = Math.max(meta.hours, 1e-3);
-      const high = Math.max(...spend.map((point) => point[column]), 1e-9) * 1.08;
-      const x = (at) => left + (Math.min(at, hours) / hours) * (right - left), y = (value) => bottom - (value / high) * (bottom - top);
+      const high = Math.max(...spend.map((point) => point[column] * scale), 1e-9) * 1.08;
+      // A session may end before the first entry or after the last one.
+      const x = (at) => left + (Math.max(0, Math.min(at, hours)) / hours) * (right - left), y = (value) => bottom - (value / high) * (bottom - top);
       for (const value of niceSteps(0, high, 3)) {
         svg.append(line(left, y(value), right, y(value), value ? "grid" : "axis"));
-        svg.append(text(left - 6, y(value) + 4, String(value), { "text-anchor": "end" }));
+        svg.append(text(left - 6, y(value) + 4, value.toLocaleString("en", { maximumSignificantDigits: 3 }), { "text-anchor": "end" }));
       }
-      svg.append(s("path", { d: "M" + spend.map((point) => `${x(point[0])},${y(point[column])}`).join("L"), class: "line", style: `stroke:var(${color})` }));
+      svg.append(s("path", { d: "M" + spend.map((point) => `${x(point[0])},${y(point[column] * scale)}`).join("L"), class: "line", style: `stroke:var(${color})` }));
       svg.append(text(left, 9, unit, {}));
       timeSteps(svg, x, right, bottom, hours, width);
     });
   }
   function drawSpend() {
     if (!spend.length) return empty("spend", "Nothing has been judged yet.");
-    const device = h("div"), usd = h("div");
+    const device = h("div"), usd = h("div"), most = Math.max(...spend.map((point) => point[1]));
     $("spend").replaceChildren(device, usd);
-    curve(device, 1, "Device hours spent by then", "device hours", "--accent");
+    const [unit, scale] = most >= 1 ? ["hours", 1] : most >= 1 / 60 ? ["minutes", 60] : ["seconds", 3600];
+    curve(device, 1, "Device time spent by then", `device ${unit}`, scale, "--accent");
     if (headline.usd === null) usd.append(h("p", { class: "sub" }, "No agent of this run has an account: it used no model."));
-    else curve(usd, 2, "Dollars spent by then", "US dollars", "--bound");
+    else curve(usd, 2, "Dollars spent by then", "US dollars", 1, "--bound");
   }
 
   const COLORS = { PASSED: "var(--accent)", SUSPECT: "var(--warn)", REWARD_HACK: "var(--bad)" };
@@ -397,7 +431,7 @@
       [headline.usd === null ? "$0" : "$" + headline.usd.toLocaleString("en", { maximumFractionDigits: headline.usd < 100 ? 2 : 0 }), "spent on models", headline.usd === null ? "no agent used one" : headline.confirmed ? `$${(headline.usd / headline.confirmed).toFixed(2)} a confirmed champion` : ""],
     ];
     $("tiles").replaceChildren(...tiles.map(([value, name, more, first]) => h("div", { class: "tile" + (first ? " first" : "") }, [h("b", {}, value), h("span", {}, name), h("small", {}, more)])));
-    $("fine").textContent = `Speed-ups are of champions, by the number of their confirmation${headline.geomean_confirmed ? `; over the ${headline.confirmed} confirmed alone the geometric mean is ${times(headline.geomean_confirmed)}` : ""}. A problem without one counts as 1× and, in the median, with the baseline's score of 0.5. ${data.history.join(" ")}`.trim();
+    $("fine").textContent = `Speed-ups are of champions, by the number of their confirmation${headline.geomean_confirmed ? `; over the ${headline.confirmed} confirmed alone the geometric mean is ${times(headline.geomean_confirmed)}` : ""}. A problem without one counts as 1× and, in the median, with the baseline's score of 0.5.${meta.other_problems ? ` ${count(meta.other_problems, "other problem")} of the workspace ${meta.other_problems === 1 ? "was" : "were"} not part of this run.` : ""} ${data.history.join(" ")}`.trim();
     $("footer").textContent = `Made by kernel-harness ${meta.version} from ${count(meta.entries, "ledger entry").replace("entrys", "entries")}. Every number can be followed to its entry: harness log PROBLEM; harness audit checks them all.`;
   }
 

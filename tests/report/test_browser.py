@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
+from harness.git.repo import Repo
+from harness.ledger.ledger import Ledger
 from tests.cli.test_audit import harness
 from tests.report.big_run import make_run
+from tests.site import site_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PROBLEMS, ENTRIES = 235, 20_000
@@ -36,6 +39,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     assert ran.returncode == 0, ran.stderr
     spent = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
     return Made(workspace.root / "report.html", spent)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run of seconds: one problem, two gains with differences, and a session before its first entry."""
+    with site_in(tmp_path_factory.mktemp("small")) as site:
+        with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as planner:
+            account = {"id": "1", "run": "main", "worker": "w01", "usd": 0.0123, "ended": "2026-01-01T00:00:00.000Z"}
+            planner.append_record("ledger/accounts.yaml", account)
+        for speedup in ("1.2", "1.7"):
+            site.submit("w01", "t/one", f"stub: speedup={speedup} {'a long line ' * 30}")
+            assert site.call("daemon", "--once").returncode == 0
+        assert site.call("report", "-o", "report.html").returncode == 0
+        kept = tmp_path_factory.mktemp("page") / "report.html"
+        kept.write_bytes((site.root / "report.html").read_bytes())
+    return kept
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +172,41 @@ def test_a_trajectory_has_baseline_and_bound_and_its_steps_lead_to_their_commits
     step.click()
     page.wait_for_url(address)
     assert asked == [address]
+
+
+def test_each_gain_has_its_interval_workloads_and_confirmation(seen: Seen) -> None:
+    detail = seen.page.locator("#detail")
+    seen.page.locator("tbody button.open").first.click()
+    gains = detail.locator("details.gain")
+    assert gains.count() == detail.locator("svg a").count() == detail.locator("svg path.interval").count() > 1
+    champion = detail.locator("details.gain[open]")
+    expect(champion).to_have_count(1)
+    expect(champion.locator("summary")).to_contain_text("; the champion")
+    expect(champion.locator("tbody tr")).to_have_count(2)
+    expect(champion.locator("thead th").last).to_have_text("95 %")
+    expect(detail.locator("svg")).to_contain_text("speed-up")
+
+
+OUTSIDE = """() => [...document.querySelectorAll("svg")].flatMap((svg) => {
+  const box = svg.getBoundingClientRect();
+  const hangs = (one) => one.width + one.height > 0 && (one.left < box.left - 1 || one.right > box.right + 1);
+  return [...svg.querySelectorAll("*")].filter((node) => hangs(node.getBoundingClientRect()))
+    .map((node) => svg.getAttribute("aria-label") + ": " + node.outerHTML.slice(0, 120));
+})"""
+
+
+@pytest.mark.parametrize("width", [320, 390, 600, 768, 820, 1024, 1280, 1920, 2560])
+def test_nothing_leaves_the_page_at_any_width(browser: Browser, made: Made, small: Path, width: int) -> None:
+    for file in (made.file, small):
+        with browser.new_context(viewport={"width": width, "height": 900}) as context:
+            page = context.new_page()
+            page.goto(file.as_uri())
+            page.locator("tbody button.open").first.click()
+            expect(page.locator("#detail svg")).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            body = page.locator("#detail").evaluate("(box) => [box.scrollWidth, box.clientWidth]")
+            assert body[0] <= body[1], "a table or a difference scrolls by itself"
+            assert page.evaluate(OUTSIDE) == []
 
 
 def test_the_keyboard_opens_and_closes_a_problem_and_its_address_leads_back(seen: Seen, made: Made) -> None:
