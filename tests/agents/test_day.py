@@ -1,0 +1,175 @@
+"""A day with agents: start and leave, look in, change the plan, stop, go on, review, merge, report.
+
+The workers are Claude by the real SDK and CLI; only the model's words come from a script, and the judge is the stub.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.model.assignment import Assignment
+from tests.agents import agents_site as its
+from tests.scripted_model import Asked, Say, ScriptedModel, Step, scripted
+from tests.site import Site, git
+from tests.terminal import on_terminal
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+START = ("start", "--detach", "--agent", "claude", "--workers", "1", "--device", "cpu", "--max-usd", "50")
+
+
+def script(asked: Asked) -> list[Step]:
+    """On t/one: a wrong kernel, a good one, then at work until it is moved. On t/two: two good ones."""
+    if "problem t/two," in asked.text:
+        return [
+            *its.kernel("t/two", "stub: speedup=1.2"),
+            its.submit("vectorise the loop"),
+            *its.kernel("t/two", "stub: speedup=1.6"),
+            its.submit("and unroll it"),
+            Say("Done."),
+        ]
+    return [
+        *its.kernel("t/one", "stub: verdict=INCORRECT_NUMERICAL"),
+        its.submit("a first version"),
+        *its.kernel("t/one", "stub: speedup=1.3"),
+        its.submit("with the right sum"),
+        *[its.bash(f"sleep 0.2; echo {number}") for number in range(3000)],
+    ]
+
+
+def start(site: Site, model: ScriptedModel) -> int:
+    """Start a detached run; its pid."""
+    started = site.run(*START, extra=its.environment(model))
+    assert started.returncode == 0, started.stdout
+    found = re.search(r"the run is up: process (\d+)", started.stdout)
+    assert found, started.stdout
+    return int(found[1])
+
+
+def attach(site: Site) -> subprocess.Popen[str]:
+    """Follow the run, from now on."""
+    follower = site.start("attach")
+    assert follower.stdout is not None
+    assert "Ctrl-C leaves the run alone" in follower.stdout.readline()
+    return follower
+
+
+def edit_the_table(site: Site, row: str) -> None:
+    """What a person does with an editor and git, again where the harness was quicker."""
+    file = site.root / "COORDINATION.md"
+
+    def committed() -> bool:
+        text = file.read_text()
+        edited = re.sub(r"^\| w01 \|.*$", row, text, count=1, flags=re.MULTILINE)
+        assert edited != text
+        file.write_text(edited)
+        try:
+            git(site.root, "commit", "--quiet", "-m", "Move w01", "COORDINATION.md")
+        except subprocess.CalledProcessError:
+            git(site.root, "checkout", "--", "COORDINATION.md")
+            return False
+        return True
+
+    wait_until(committed, what="a person's commit", poll_s=0.5)
+
+
+def report_data(site: Site) -> dict[str, Any]:
+    ran = site.call("report", "-o", "report.html")
+    assert ran.returncode == 0, ran.stdout
+    page = (site.root / "report.html").read_text()
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_a_day_with_agents(site: Site, tmp_path: Path) -> None:
+    remote = tmp_path / "remote.git"
+    git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", str(remote))
+    git(site.root, "remote", "add", "origin", str(remote))
+    its.assign(site, Assignment(worker="w01", problem="t/one", state="pinned", wanted="make it faster"))
+    with scripted(script) as model:
+        pid = start(site, model)
+        the_morning_looks_in_and_leaves(site, pid)
+        at_noon_a_person_has_another_plan(site)
+        it_stops_and_says_so(site)
+        it_goes_on_and_the_machine_dies(site, model, pid)
+    assert its.verdicts(site, "t/one") == ["INCORRECT_NUMERICAL", "PASSED"], "nothing was evaluated twice"
+    the_evening_reads_and_merges(site, remote)
+    the_report_has_it_all(site)
+
+
+def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
+    follower = attach(site)
+    watch = ("status", "--watch")
+    with on_terminal(site.root, *watch, columns=80, lines=24, environment=site.environment()) as terminal:
+        terminal.read_until("run main, target cpu")
+        wait_until(lambda: "PASSED" in its.verdicts(site), what="a kernel of t/one", deadline_s=240)
+        terminal.read_until("1 of 2 problems have a confirmed speed-up")
+        assert terminal.interrupt() == 130
+    follower.send_signal(signal.SIGINT)
+    output, _ = follower.communicate(timeout=120)
+    assert follower.returncode == 130
+    assert "w01: submit a first version" in output
+    os.kill(pid, signal.SIGHUP)  # the terminal closes
+
+
+def at_noon_a_person_has_another_plan(site: Site) -> None:
+    edit_the_table(site, "| w01 | t/two | pinned | make it faster |")
+    its.says(site, "works on t/two", lambda status: status.problem == "t/two")
+    wait_until(lambda: its.verdicts(site, "t/two") == ["PASSED", "PASSED"], what="two kernels of t/two", deadline_s=240)
+    wait_until(lambda: len(site.entries("t/two", kind="confirmation")) == 2, what="their confirmations", deadline_s=240)
+    assert "| w01 | t/two | pinned | make it faster |" in git(site.root, "show", "main:COORDINATION.md")
+
+
+def it_stops_and_says_so(site: Site) -> None:
+    follower = attach(site)
+    stopped = site.call("stop")
+    assert stopped.returncode == 0, stopped.stdout
+    output, _ = follower.communicate(timeout=120)
+    assert follower.returncode == 0, output
+    assert output.endswith("the run has ended: stopped (exit code 0)\n")
+    site.no_strays()
+
+
+def it_goes_on_and_the_machine_dies(site: Site, model: ScriptedModel, before: int) -> None:
+    pid = start(site, model)
+    assert pid != before
+    follower = attach(site)
+    os.kill(pid, signal.SIGKILL)
+    output, _ = follower.communicate(timeout=120)
+    assert follower.returncode == 2, output
+    assert f"(process {pid}) ended without a result: it was killed" in output
+    site.no_strays()
+
+
+def the_evening_reads_and_merges(site: Site, remote: Path) -> None:
+    log = site.call("log", "t/two").stdout
+    assert re.search(r"PASSED +\d+\.\d us +1\.(59|60)\dx \[.*and unroll it$", log, re.MULTILINE), log
+    review = site.call("review", "t/two")
+    assert review.returncode == 0, review.stdout
+    assert "+// stub: speedup=1.6" in review.stdout
+    assert "vectorise the loop" in review.stdout.partition("tried before")[2]
+    pull = site.call("pr", "t/two", "--json")
+    assert pull.returncode == 0, pull.stdout
+    branch = str(json.loads(pull.stdout)["branch"])
+    assert "stub: speedup=1.6" in git(remote, "show", f"{branch}:problems/t/two/solutions/cpu/kernel.cpp")
+    assert site.call("audit").returncode == 0
+
+
+def the_report_has_it_all(site: Site) -> None:
+    data = report_data(site)
+    assert (data["headline"]["problems"], data["headline"]["confirmed"]) == (2, 2)
+    assert data["headline"]["usd"] > 0
+    two = next(one for one in data["problems"] if one["key"] == "t/two")
+    assert [gain["subject"] for gain in two["gains"]] == ["vectorise the loop", "and unroll it"]
+    assert "+// stub: speedup=1.6" in two["gains"][1]["diff"].splitlines()
