@@ -48,4 +48,6 @@ def report(output: Path, *, run: str | None, target: str | None, commit_url: str
         atomic_write(output.absolute(), render(data))
     except OSError as error:
         raise ConfigurationError(f"cannot be written: {error.strerror}", where=str(output)) from error
-    echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, {len(data['problems'])} problems; open it in a browser")
+    count = len(data["problems"])
+    shown = f"{count} problem{'' if count == 1 else 's'}"
+    echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, {shown}; open it in a browser")

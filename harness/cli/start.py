@@ -188,9 +188,10 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("worker", "state", "problem", "last"):
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    table = Table(box=None, padding=(0, 2, 0, 0), expand=True)
+    for heading in ("worker", "state", "problem"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("last", no_wrap=True, overflow="ellipsis", ratio=1)
     for name, status in sorted(snapshot.workers.items()):
         cells = (status.state, status.problem, status.last_message) if status is not None else ("starting", "", "")
         table.add_row(name, *(Text(printable(cell or "-")) for cell in cells))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,8 @@ def frame(
 
     Problems without news are left out first where the screen is too small.
     """
-    below = [*running, *(line for view in views for line in view.today)]
+    texts = [*running, *(line for view in views for line in view.today)]
+    below = [part for text in texts for part in textwrap.wrap(printable(text), width, subsequent_indent="  ")]
     room = max(3, (height - len(below)) // max(1, len(views)) - 5)
     lines = []
     for view in views:
@@ -112,4 +114,4 @@ def frame(
         if len(shown) < len(view.table):
             lines.append(f"… and {len(view.table) - len(shown)} more: `harness status --all`")
         lines.append(totals(view.table))
-    return [shortened(printable(line), width) for line in [*lines, *below]][:height]
+    return [shortened(line, width) for line in [*lines, *below]][:height]

@@ -25,14 +25,16 @@ from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.verdict import Verdict
-from harness.report.gains import DetailBudget, Json, gain_rows, short
+from harness.report.steps import DetailBudget, Json, short, step_rows, step_seqs
 
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
 """A decision's inputs: by far its longest part, and not shown."""
 _MOST_DOTS = 400
-"""Of a problem's trajectory; more evaluations are thinned out evenly, gains never."""
+"""Of a problem's trajectory; more evaluations are thinned out evenly, steps never."""
 _MOST_MOVES = 3000
 _BUCKETS = 60
+_SHORTEST_HOURS = 1e-3
+"""No time axis is shorter."""
 UNBEATEN_SCORE = 0.5
 """The SOL score of a solution exactly as fast as the baseline: what stands where nothing better was confirmed."""
 
@@ -171,11 +173,13 @@ def _problem(
     entry = index.entry(standing.problem, shown.seq) if shown else None
     begin, target = span.begin, span.target
     measured_again = index.rows(standing.problem, run=span.run, target=target, kind="confirmation")
-    confirmations = {row.cites: row for row in measured_again if row.cites}
-    gained = {gain.seq: row for gain in standing.gains if (row := index.row(standing.problem, gain.seq))}
-    gains = gain_rows(repo, index, standing, gained, confirmations, span.branch, budget)
-    for gain in gains:
-        gain["at"] = _hours(begin, gained[gain["seq"]].at)
+    present = [row for row in measured_again if row.problem_digest == standing.problem_digest]
+    confirmations = {row.cites: row for row in present if row.cites}
+    seqs = step_seqs(index, standing, confirmations, span.run)
+    rows = [row for row in (index.row(standing.problem, seq) for seq in seqs) if row is not None]
+    steps = step_rows(repo, index, standing, rows, confirmations, span.branch, budget)
+    for step, row in zip(steps, rows, strict=True):
+        step["at"] = _hours(begin, row.at)
     passed = [row for row in made if row.current and row.verdict == Verdict.PASSED]
     dots = [(row.at, row.speedup) for row in passed if row.speedup]
     suite, _, name = standing.problem.partition("/")
@@ -204,7 +208,7 @@ def _problem(
         "duplicates": standing.duplicates,
         "since_gain": standing.since_gain,
         "cost_s": round(standing.cost_s, 1),
-        "gains": gains,
+        "steps": steps,
         "dots": [[at, short(speedup)] for at, speedup in _thinned(dots)],
     }
 
@@ -309,7 +313,7 @@ def _spend(made: dict[str, list[_EvaluationDot]], accounts: list[Json], begin: d
     for number, (at, hours, dollars) in enumerate(events):
         device, usd = device + hours, usd + dollars
         if number % stride == 0 or number == len(events) - 1:
-            points.append([at, round(device, 4), round(usd, 4)])
+            points.append([at, short(device) or 0.0, short(usd) or 0.0])
     return points
 
 
@@ -318,7 +322,7 @@ def _verdicts(made: dict[str, list[_EvaluationDot]]) -> Json:
     rows = [row for each in made.values() for row in each]
     if not rows:
         return {"bucket_hours": 0, "buckets": [], "totals": {}}
-    width = max(max(row.at for row in rows) / _BUCKETS, 1e-6)
+    width = max([_SHORTEST_HOURS, *(row.at for row in rows)]) / _BUCKETS
     buckets: list[Counter[str]] = [Counter() for _ in range(_BUCKETS)]
     for row in rows:
         buckets[min(int(row.at / width), _BUCKETS - 1)][row.verdict] += 1

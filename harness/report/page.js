@@ -30,7 +30,7 @@
     return (value >= 100 ? Math.round(value).toString() : value.toPrecision(3)) + " " + unit;
   }
   const duration = (hours) =>
-    hours >= 48 ? (hours / 24).toFixed(1) + " days" : hours >= 1 ? hours.toFixed(1) + " h" : (hours * 60).toFixed(0) + " min";
+    hours >= 48 ? (hours / 24).toFixed(1) + " days" : hours >= 1 ? hours.toFixed(1) + " h" : hours >= 1 / 60 ? (hours * 60).toFixed(0) + " min" : (hours * 3600).toFixed(hours * 3600 < 10 ? 1 : 0) + " s";
   const count = (number, noun) => number.toLocaleString("en") + " " + noun + (number === 1 ? "" : "s");
   const moment = (hours) =>
     meta.begin ? new Date(Date.parse(meta.begin) + hours * 36e5).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "";
@@ -77,11 +77,10 @@
   }
   function timeSteps(svg, x, right, bottom, hours, width, begin = 0) {
     const long = hours - begin, days = long > 72;
-    const scale = days ? 24 : long > 3 || hours > 12 ? 1 : 1 / 60;
-    const unit = days ? "days" : scale === 1 ? "hours" : "minutes";
+    const [scale, unit] = days ? [24, "days"] : long > 3 || hours > 12 ? [1, "hours"] : long > 3 / 60 ? [1 / 60, "minutes"] : [1 / 3600, "seconds"];
     for (const at of niceSteps(begin / scale, hours / scale, width / 90)) {
       svg.append(line(x(at * scale), bottom, x(at * scale), bottom + 4, "axis"));
-      svg.append(text(x(at * scale), bottom + 17, String(at), { "text-anchor": "middle" }));
+      svg.append(text(x(at * scale), bottom + 17, String(at), { "text-anchor": x(at * scale) > right - 14 ? "end" : "middle" }));
     }
     svg.append(text(right, bottom + 32, unit + " since the first entry", { "text-anchor": "end" }));
   }
@@ -99,16 +98,17 @@
       }
       const total = problems.length, step = (right - left) / total;
       rows.forEach((one, number) => {
-        const x = left + number * step, wide = Math.max(step - (step > 3 ? 1 : 0), 0.7);
+        const x = left + number * step, wide = Math.max(Math.min(step - (step > 3 ? 1 : 0), 48), 0.7);
         const bar = s("rect", { x, y: y(one.speedup), width: wide, height: Math.max(bottom - y(one.speedup), 0.5), class: "bar" });
         bar.append(s("title", {}, `${one.key}: ${times(one.speedup, 3)} (95 % ${plain(one.low, 3)} to ${plain(one.high, 3)})`));
         svg.append(bar);
         if (step > 5) svg.append(s("line", { x1: x + wide / 2, x2: x + wide / 2, y1: y(one.low), y2: y(one.high), stroke: "currentColor" }));
       });
       svg.append(text(left, bottom + 18, `1`, {}));
-      svg.append(text(right, bottom + 18, `${total} problems`, { "text-anchor": "end" }));
+      svg.append(text(right, bottom + 18, count(total, "problem"), { "text-anchor": "end" }));
     });
-    note("speedups", `Logarithmic scale. ${count(problems.length - rows.length, "problem")} without a confirmed speed-up ${problems.length - rows.length === 1 ? "has" : "have"} no bar.`);
+    const others = problems.length - rows.length;
+    note("speedups", "Logarithmic scale." + (others ? ` ${count(others, "problem")} without a confirmed speed-up ${others === 1 ? "has" : "have"} no bar.` : ""));
   }
 
   function drawScores() {
@@ -133,7 +133,8 @@
         svg.append(text(left + value * (right - left), bottom + 17, value.toFixed(2), { "text-anchor": value === 1 ? "end" : "middle" }));
       svg.append(line(left + (right - left) / 2, top, left + (right - left) / 2, bottom, "ref"));
     });
-    note("scores", `Problems by the score of their confirmed champion. Dashed: the baseline. ${count(problems.length - rows.length, "problem")} without one ${problems.length - rows.length === 1 ? "is" : "are"} left out.`);
+    const others = problems.length - rows.length;
+    note("scores", "Problems by the score of their confirmed champion. Dashed: the baseline." + (others ? ` ${count(others, "problem")} without one ${others === 1 ? "is" : "are"} left out.` : ""));
   }
 
   function note(id, words) {
@@ -146,17 +147,17 @@
   // --- one problem's trajectory ---
 
   function trajectory(box, one) {
-    if (!one.gains.length && !one.dots.length) return box.replaceChildren(h("p", { class: "empty" }, "Nothing has passed yet, so there is no trajectory."));
+    if (!one.steps.length && !one.dots.length) return box.replaceChildren(h("p", { class: "empty" }, "Nothing has passed yet, so there is no trajectory."));
     const bound = one.bound_us && one.baseline_us ? one.baseline_us / one.bound_us : null;
-    const values = [1, ...one.dots.map((dot) => dot[1]), ...one.gains.flatMap((gain) => [gain.speedup, gain.low, gain.high])].filter((value) => value > 0);
+    const values = [1, ...one.dots.map((dot) => dot[1]), ...one.steps.flatMap((step) => [step.speedup, step.low, step.high])].filter((value) => value > 0);
     const reached = Math.max(...values);
     // A bound far above would press everything else into one line: it is then named in words alone.
     const drawn = bound && bound < reached * 3 ? bound : null;
     chart(box, 330, `Speed-up of ${one.key} over the fastest baseline, over time`, (svg, width, height) => {
-      const left = 52, right = width - 14, top = 18, bottom = height - 42;
+      const left = 52, right = width - 14, top = 34, bottom = height - 42;
       const low = Math.min(...values) * 0.96, high = Math.max(reached, drawn || 0) * 1.06;
       // The stretch in which this problem was worked on, not the whole run: most problems have a few busy hours.
-      const when = [...one.dots.map((dot) => dot[0]), ...one.gains.map((gain) => gain.at)];
+      const when = [...one.dots.map((dot) => dot[0]), ...one.steps.map((step) => step.at)];
       const from = Math.min(...when), margin = Math.max((Math.max(...when) - from) * 0.06, 0.02), until = Math.max(...when) + margin;
       const begin = Math.max(0, from - margin);
       const x = (at) => left + ((at - begin) / (until - begin)) * (right - left);
@@ -176,18 +177,17 @@
       }
       for (const [at, times] of one.dots) svg.append(s("circle", { cx: x(at), cy: y(times), r: 2.2, class: "dot" }));
       let path = "";
-      one.gains.forEach((gain, number) => {
-        path += number ? `H${x(gain.at)}V${y(gain.speedup)}` : `M${x(gain.at)},${y(gain.speedup)}`;
-      });
+      for (const step of one.steps.filter((each) => each.gain)) // a champion that is no gain has a ring beside the line
+        path += path ? `H${x(step.at)}V${y(step.speedup)}` : `M${x(step.at)},${y(step.speedup)}`;
       if (path) svg.append(s("path", { d: path + `H${right}`, class: "step" }));
-      for (const gain of one.gains) {
-        const words = `seq ${gain.seq}: ${interval(gain)} by ${gain.worker || "?"} at ${moment(gain.at)}${gain.confirmation ? `, confirmed ${interval(gain.confirmation)}` : ""}`;
-        const link = s("a", { href: commitLink(gain.commit), class: gain.confirmation ? "sure" : null, "data-commit": gain.commit, "aria-label": words, onclick: follow });
-        if (gain.low) {
-          const at = x(gain.at);
-          link.append(s("path", { d: `M${at - 4},${y(gain.high)}h8M${at},${y(gain.high)}V${y(gain.low)}M${at - 4},${y(gain.low)}h8`, class: "interval" }));
+      for (const step of one.steps) {
+        const words = `seq ${step.seq}: ${interval(step)} by ${step.worker || "?"} at ${moment(step.at)}${step.confirmation ? `, confirmed ${interval(step.confirmation)}` : ""}`;
+        const link = s("a", { href: commitLink(step.commit), class: step.confirmation ? "sure" : null, "data-commit": step.commit, "aria-label": words, onclick: follow });
+        if (step.low) {
+          const at = x(step.at);
+          link.append(s("path", { d: `M${at - 4},${y(step.high)}h8M${at},${y(step.high)}V${y(step.low)}M${at - 4},${y(step.low)}h8`, class: "interval" }));
         }
-        link.append(s("circle", { cx: x(gain.at), cy: y(gain.speedup), r: 5 }), s("title", {}, words));
+        link.append(s("circle", { cx: x(step.at), cy: y(step.speedup), r: 5 }), s("title", {}, words));
         svg.append(link);
       }
     });
@@ -215,26 +215,26 @@
     return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", { class: name === "Verdicts" ? "wide" : null }, [h("dt", {}, name), h("dd", {}, value)])));
   }
 
-  function gainDetails(gain, before) {
-    const confirmed = gain.confirmation ? `, confirmed ${interval(gain.confirmation)}` : ", not confirmed";
+  function stepDetails(step, before) {
+    const confirmed = step.confirmation ? `, confirmed ${interval(step.confirmation)}` : ", not confirmed";
     const body = [h("p", { class: "sub" }, [
-      `${latency(gain.latency_us)} against ${latency(gain.baseline_us)} of the baseline in the same race, at ${moment(gain.at)}, evaluation ${gain.evaluation} of the problem`,
-      gain.subject ? `: ${gain.subject} ` : " ",
-      gain.commit ? h("a", { href: commitLink(gain.commit), "data-commit": gain.commit, class: "mono", onclick: follow }, gain.commit.slice(0, 10)) : null,
+      `${latency(step.latency_us)} against ${latency(step.baseline_us)} of the baseline in the same race, at ${moment(step.at)}`,
+      step.subject ? `: ${step.subject} ` : " ",
+      step.commit ? h("a", { href: commitLink(step.commit), "data-commit": step.commit, class: "mono", onclick: follow }, step.commit.slice(0, 10)) : null,
     ])];
-    if (gain.workloads) body.push(workloadTable(gain.workloads));
-    if (gain.diff) {
+    if (step.workloads) body.push(workloadTable(step.workloads));
+    if (step.diff) {
       const against = before ? `seq ${before.seq}` : "the solution that the work began with";
-      const lines = gain.diff.split("\n").map((words) => h("span", { class: /^[+]/.test(words) ? "more" : /^-/.test(words) ? "less" : /^@@|^diff/.test(words) ? "mark" : null }, words + "\n"));
-      body.push(h("p", { class: "sub" }, `Difference from ${against}` + (gain.more_lines ? `; ${count(gain.more_lines, "more line")}: ${gain.compared || "see its commit"}` : "")));
+      const lines = step.diff.split("\n").map((words) => h("span", { class: /^[+]/.test(words) ? "more" : /^-/.test(words) ? "less" : /^@@|^diff/.test(words) ? "mark" : null }, words + "\n"));
+      body.push(h("p", { class: "sub" }, `Difference from ${against}` + (step.more_lines ? `; ${count(step.more_lines, "more line")}: ${step.compared || "see its commit"}` : "")));
       body.push(h("pre", { class: "diff", tabindex: "0" }, lines));
-    } else body.push(h("p", { class: "sub" }, gain.compared ? ["The difference: ", h("code", {}, gain.compared)] : "The difference is left out here; the commit has it."));
-    return h("details", { class: "gain", open: gain.champion }, [h("summary", {}, [h("b", {}, interval(gain)), ` by ${gain.worker || "?"}, seq ${gain.seq}${confirmed}${gain.champion ? "; the champion" : ""}`]), ...body]);
+    } else body.push(h("p", { class: "sub" }, step.compared ? ["The difference: ", h("code", {}, step.compared)] : "The difference is left out here; the commit has it."));
+    return h("details", { class: "step", open: step.champion }, [h("summary", {}, [h("b", {}, interval(step)), ` by ${step.worker || "?"}, seq ${step.seq}${confirmed}${step.champion ? "; the champion" : step.gain ? "" : "; a champion then"}`]), ...body]);
   }
 
   function workloadTable(rows) {
     const heads = ["Workload", "Latency", "Baseline", "Speed-up", "95 %"];
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Workloads of this gain" }, h("table", {}, [
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Workloads of this step" }, h("table", {}, [
       h("thead", {}, h("tr", {}, heads.map((name, number) => h("th", { scope: "col", class: "plain" + (number ? "" : " text") }, name)))),
       h("tbody", {}, rows.map(([uuid, us, baseline, speedup, low, high]) => h("tr", {}, [h("td", { class: "text mono" }, uuid), ...[latency(us), latency(baseline), times(speedup, 3), low ? `${plain(low, 3)} – ${plain(high, 3)}` : "–"].map((words) => h("td", {}, words))]))),
     ]));
@@ -242,13 +242,13 @@
 
   function open(one, remember = true) {
     const box = h("div");
-    const gains = [...one.gains].reverse();
+    const steps = [...one.steps].reverse();
     $("detail-body").replaceChildren(
       h("header", {}, [h("h2", { id: "detail-title" }, one.key), h("button", { type: "button", onclick: () => $("detail").close(), "aria-label": "Close" }, "Close")]),
       facts(one), box,
-      h("p", { class: "sub", id: "shown-commit", role: "status" }, gains.length ? "Each ring is a gain with its 95 % interval, filled where a second measurement confirmed it; it leads to its commit. Grey: every evaluation that passed." : ""),
-      gains.length ? h("h3", {}, `${count(gains.length, "gain")}, the newest first`) : "",
-      ...gains.map((gain, number) => gainDetails(gain, gains[number + 1])),
+      h("p", { class: "sub", id: "shown-commit", role: "status" }, steps.length ? "Each ring is a gain or a champion with its 95 % interval, filled where a second measurement confirmed it; it leads to its commit. Grey: every evaluation that passed." : ""),
+      steps.length ? h("h3", {}, "Gains and champions, the newest first") : "",
+      ...steps.map((step, number) => stepDetails(step, steps[number + 1])),
     );
     if (!$("detail").open) $("detail").showModal();
     trajectory(box, one);
@@ -340,14 +340,14 @@
   function curve(box, column, label, unit, scale, color) {
     chart(box, 130, label, (svg, width, height) => {
       const left = 52, right = width - 8, top = 18, bottom = height - 38, hours = Math.max(meta.hours, 1e-3);
-      const high = Math.max(...spend.map((point) => point[column] * scale), 1e-9) * 1.08;
+      const high = (Math.max(...spend.map((point) => point[column] * scale)) || 1) * 1.08;
       // A session may end before the first entry or after the last one.
       const x = (at) => left + (Math.max(0, Math.min(at, hours)) / hours) * (right - left), y = (value) => bottom - (value / high) * (bottom - top);
       for (const value of niceSteps(0, high, 3)) {
         svg.append(line(left, y(value), right, y(value), value ? "grid" : "axis"));
         svg.append(text(left - 6, y(value) + 4, value.toLocaleString("en", { maximumSignificantDigits: 3 }), { "text-anchor": "end" }));
       }
-      svg.append(s("path", { d: "M" + spend.map((point) => `${x(point[0])},${y(point[column] * scale)}`).join("L"), class: "line", style: `stroke:var(${color})` }));
+      svg.append(s("path", { d: "M" + spend.map((point) => `${x(point[0])},${y(point[column] * scale)}`).join("L") + `H${right}`, class: "line", style: `stroke:var(${color})` }));
       svg.append(text(left, 9, unit, {}));
       timeSteps(svg, x, right, bottom, hours, width);
     });
@@ -418,7 +418,7 @@
     $("title").textContent = headline.confirmed
       ? `${times(headline.geomean)} as fast as the best baseline, over ${count(headline.problems, "problem")}`
       : `No confirmed speed-up yet, over ${count(headline.problems, "problem")}`;
-    $("lede").textContent = `${headline.confirmed} of ${headline.problems} problems have a kernel that a second, fresh measurement confirmed to be faster, after ${count(headline.evaluations, "evaluation")} in ${duration(meta.hours)}.`;
+    $("lede").textContent = `${headline.confirmed} of ${count(headline.problems, "problem")} ${headline.problems === 1 ? "has" : "have"} a kernel that a second, fresh measurement confirmed to be faster, after ${count(headline.evaluations, "evaluation")} in ${duration(meta.hours)}.`;
     const agent = headline.against_agent, eager = headline.against_eager;
     const tiles = [
       [times(headline.geomean), "geometric-mean speed-up", "over the fastest of eager, compiled and given baseline; unbeaten count as 1×", "first"],

@@ -171,5 +171,5 @@ def the_report_has_it_all(site: Site) -> None:
     assert (data["headline"]["problems"], data["headline"]["confirmed"]) == (2, 2)
     assert data["headline"]["usd"] > 0
     two = next(one for one in data["problems"] if one["key"] == "t/two")
-    assert [gain["subject"] for gain in two["gains"]] == ["vectorise the loop", "and unroll it"]
-    assert "+// stub: speedup=1.6" in two["gains"][1]["diff"].splitlines()
+    assert [step["subject"] for step in two["steps"]] == ["vectorise the loop", "and unroll it"]
+    assert "+// stub: speedup=1.6" in two["steps"][1]["diff"].splitlines()

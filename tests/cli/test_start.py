@@ -12,12 +12,15 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from harness.cli.spend_limit import ask_for_a_limit
+from harness.cli.start import _panel
 from harness.errors import ConfigurationError
 from harness.model.entry import Entry
+from harness.model.process_status import WorkerStatus
 from harness.model.verdict import EntryKind
-from harness.supervise import Limits
+from harness.supervise import Limits, Snapshot
 from harness.workspace.configuration import load_config
 from harness.workspace.status import running_processes
 from tests.site import Site, git
@@ -212,6 +215,23 @@ def test_a_problem_glob_that_matches_nothing_is_an_error(site: Site) -> None:
     assert done.returncode == 2, done.stdout
     assert "nowhere/*" in done.stdout
     assert "t/one" in done.stdout, "what there is"
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_live_panel_has_a_line_for_each_worker_at_any_width(columns: int) -> None:
+    message = "submit WIDTH=16, UNROLL=8, STREAM=0, PREFETCH=1, and why it should be faster on a machine like this one"
+    workers: dict[str, WorkerStatus | None] = {
+        name: WorkerStatus(
+            worker=name, agent="tuner", state="waiting", problem="starter/rmsnorm_h4096", last_message=message
+        )
+        for name in ("w01", "w02")
+    }
+    console = Console(width=columns, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(_panel(Snapshot(None, None, workers, 12.0, ()), Limits()))
+    lines = [line.split() for line in shown.get().splitlines() if line.startswith("w0")]
+    assert [line[:4] for line in lines] == [[n, "waiting", "starter/rmsnorm_h4096", "submit"] for n in ("w01", "w02")]
+    assert all(line[-1].endswith("…") == (columns == 80) for line in lines), "only the message is cut"
 
 
 def test_outside_a_workspace_it_says_so(site: Site, tmp_path: Path) -> None:

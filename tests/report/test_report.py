@@ -15,12 +15,12 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.entry import EntryDraft
-from harness.report import gains
+from harness.report import steps
 from harness.report.collect import collect
 from harness.report.page import render
 from harness.workspace.directories import Workspace
 from tests.cli.test_audit import harness
-from tests.ledger.ledgers import draft, git
+from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace
 from tests.report.big_run import make_run
 from tests.site import site_in
 
@@ -87,46 +87,58 @@ def test_a_trajectory_goes_up_and_names_its_commits(workspace: Workspace, page: 
     known = {(one.problem, one.seq): one for one in entries(workspace)}
     data = data_of(page)
     assert data["meta"]["commit_url"] == "https://github.com/o/kernels/commit/{}"
-    gained = [one for one in data["problems"] if one["gains"]]
-    assert gained
-    for problem in gained:
-        speedups = [gain["speedup"] for gain in problem["gains"]]
+    stepped = [one for one in data["problems"] if one["steps"]]
+    assert stepped
+    for problem in stepped:
+        speedups = [step["speedup"] for step in problem["steps"] if step["gain"]]
         assert speedups == sorted(speedups), "each gain is a higher speed-up, whatever its latency"
-        for gain in problem["gains"]:
-            entry = known[problem["key"], gain["seq"]]
-            assert (entry.candidate.commit, entry.candidate.worker) == (gain["commit"], gain["worker"])
-            assert entry.summary.speedup == pytest.approx(gain["speedup"], rel=1e-4)
-            assert entry.summary.speedup_ci95 == pytest.approx((gain["low"], gain["high"]), rel=1e-4)
-            assert gain["latency_us"] == pytest.approx(gain["baseline_us"] / gain["speedup"], rel=1e-3)
-            assert [row[0] for row in gain["workloads"]] == [one.uuid[:8] for one in entry.workloads]
-            assert [row[3] for row in gain["workloads"]] == pytest.approx(
-                [one.speedup for one in entry.workloads], rel=1e-4
-            )
-            if gain["confirmation"]:
-                confirmation = known[problem["key"], gain["confirmation"]["seq"]]
-                assert confirmation.cites == gain["seq"]
-                assert confirmation.summary.speedup == pytest.approx(gain["confirmation"]["speedup"], rel=1e-4)
-        assert [gain["seq"] for gain in problem["gains"] if gain["champion"]] == [
-            known[problem["key"], problem["seq"]].cites
-        ] * (problem["state"] == "confirmed")
+        for step in problem["steps"]:
+            entry = known[problem["key"], step["seq"]]
+            assert (entry.candidate.commit, entry.candidate.worker) == (step["commit"], step["worker"])
+            assert entry.summary.speedup == pytest.approx(step["speedup"], rel=1e-4)
+            assert entry.summary.speedup_ci95 == pytest.approx((step["low"], step["high"]), rel=1e-4)
+            assert step["latency_us"] == pytest.approx(step["baseline_us"] / step["speedup"], rel=1e-3)
+            assert [row[0] for row in step["workloads"]] == [one.uuid[:8] for one in entry.workloads]
+            workloads = [one.speedup for one in entry.workloads]
+            assert [row[3] for row in step["workloads"]] == pytest.approx(workloads, rel=1e-4)
+            if step["confirmation"]:
+                confirmation = known[problem["key"], step["confirmation"]["seq"]]
+                assert confirmation.cites == step["seq"]
+                assert confirmation.summary.speedup == pytest.approx(step["confirmation"]["speedup"], rel=1e-4)
+        champions = [step["seq"] for step in problem["steps"] if step["champion"]]
+        assert champions == ([known[problem["key"], problem["seq"]].cites] if problem["state"] == "confirmed" else [])
         assert problem["bound_us"] < problem["baseline_us"]
 
 
-def test_a_page_of_many_gains_leaves_out_the_details_of_the_oldest(
+def test_a_champion_is_a_step_although_its_evaluation_was_no_gain(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path / "w", {f"problems/{PROBLEM}/definition.json": "{}"})
+    with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
+        ledger.append(draft("baseline"))
+        for first, again, seq in ((1.50, 1.40, 2), (1.49, 1.48, 5)):
+            ledger.append(draft(tree=f"{seq}" * 40, speedup=first, cites=1))
+            ledger.append(draft("confirmation", tree=f"{seq}" * 40, speedup=again, cites=seq))
+            ledger.append(draft("champion", tree=f"{seq}" * 40, cites=seq + 1))
+    assert harness(workspace.root, "report", "-o", "r.html").returncode == 0
+    (problem,) = data_of((workspace.root / "r.html").read_text())["problems"]
+    shown = [(step["seq"], step["gain"], step["champion"]) for step in problem["steps"]]
+    assert shown == [(2, True, False), (5, False, True)]
+
+
+def test_a_page_of_many_steps_leaves_out_the_details_of_the_oldest(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gains, "_DETAIL_CHARACTERS", 9 * 150)
+    monkeypatch.setattr(steps, "_DETAIL_CHARACTERS", 9 * 150)
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
         problems = sorted({one.problem for one in index.entries()})
         data = collect(repo, index, branch="main", problems=problems, run="main", target="h200", commit_url=None)
-    shown = [[gain["workloads"] is not None for gain in one["gains"]] for one in data["problems"]]
+    shown = [[step["workloads"] is not None for step in one["steps"]] for one in data["problems"]]
     assert any(len(each) > 1 for each in shown)
     for each in shown:
         assert each == [False] * (len(each) - 1) + [True] * min(1, len(each))
 
 
-def test_each_gain_has_the_difference_of_its_sources(tmp_path: Path) -> None:
+def test_each_step_has_the_difference_of_its_sources(tmp_path: Path) -> None:
     with site_in(tmp_path) as site:
         site.submit("w01", "t/one", "stub: speedup=1.2")
         assert site.call("daemon", "--once").returncode == 0
@@ -139,14 +151,14 @@ def test_each_gain_has_the_difference_of_its_sources(tmp_path: Path) -> None:
     assert problem["key"] == "t/one"
     assert data["headline"]["problems"] == 1
     assert data["meta"]["other_problems"] == 1, "t/two was not asked for"
-    first, second = problem["gains"]
+    first, second = problem["steps"]
     assert first["subject"] == "Try stub: speedup=1.2"
     assert "+// stub: speedup=1.2" in first["diff"].splitlines()
     assert "+++ b/solution.yaml" in first["diff"], "there was no solution before"
     changed = [line for line in second["diff"].splitlines() if re.match(r"[+-][^+-]", line)]
     assert changed == ["-// stub: speedup=1.2", "+// stub: speedup=1.7"]
     assert second["compared"].startswith("git diff ")
-    assert [gain["champion"] for gain in (first, second)] == [False, True]
+    assert [step["champion"] for step in (first, second)] == [False, True]
 
 
 def test_the_problems_of_a_run_are_those_that_it_was_started_with(tmp_path: Path) -> None:
@@ -206,7 +218,7 @@ def test_an_older_form_of_a_problem_is_not_in_its_trajectory(tmp_path: Path) -> 
     ran = harness(workspace.root, "report", "-o", "r.html")
     assert ran.returncode == 0, ran.stderr
     (problem,) = data_of((workspace.root / "r.html").read_text())["problems"]
-    assert (problem["gains"], problem["dots"], problem["state"]) == ([], [], "none")
+    assert (problem["steps"], problem["dots"], problem["state"]) == ([], [], "none")
     assert problem["evaluations"] > 0
 
 

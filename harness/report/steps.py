@@ -1,4 +1,8 @@
-"""The gains of one problem as the report shows them: numbers, workloads, and what changed in the sources."""
+"""The steps of one problem as the report shows them: numbers, workloads, and what changed in the sources.
+
+A step is a gain, or an evaluation whose confirmation made it the champion: the confirmation counts, so that a champion
+need not be a gain by its evaluation.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
-from harness.ledger.standings import Gain, Standing
+from harness.ledger.standings import Standing
 from harness.model.judging import WorkloadResult
 from harness.model.paths import solution_path
 from harness.report.merge_branches import diff
@@ -17,14 +21,14 @@ from harness.report.merge_branches import diff
 _DIFF_LINES = 160
 """Of one gain; the rest is counted, and the page names the command that shows it."""
 _DETAIL_CHARACTERS = 1_200_000
-"""Workloads and differences of all gains of a page together, so that a page of a large run stays below 3 MB."""
+"""Workloads and differences of all steps of a page together, so that a page of a large run stays below 3 MB."""
 
 Json = dict[str, Any]
 
 
 @dataclass
 class DetailBudget:
-    """How many characters of details the gains of one problem may still take."""
+    """How many characters of details the steps of one problem may still take."""
 
     left: int
 
@@ -41,16 +45,30 @@ class DetailBudget:
         return True
 
 
-def gain_rows(
+def step_seqs(index: Index, standing: Standing, confirmations: Mapping[int, Row], run: str) -> list[int]:
+    """Return the seq of each evaluation that is a gain or was a champion, oldest first.
+
+    Args:
+        index: refreshed.
+        standing: the problem's, for one target and run.
+        confirmations: seq of an evaluation -> its latest confirmation.
+        run: the run.
+    """
+    crowned = {row.cites for row in index.rows(standing.problem, run=run, kind="champion")}
+    champions = {seq for seq, row in confirmations.items() if row.seq in crowned}
+    return sorted({gain.seq for gain in standing.gains} | champions)
+
+
+def step_rows(
     repo: Repo,
     index: Index,
     standing: Standing,
-    rows: Mapping[int, Row],
+    rows: Sequence[Row],
     confirmations: Mapping[int, Row],
     branch: str,
     budget: DetailBudget,
 ) -> list[Json]:
-    """Return the gains of a problem, oldest first.
+    """Return the steps of a problem, oldest first.
 
     The newest have workloads and differences; older ones as far as the budget goes.
 
@@ -58,21 +76,19 @@ def gain_rows(
         repo: the workspace's repository.
         index: refreshed.
         standing: the problem's.
-        rows: seq -> entry, of the gains.
+        rows: the evaluations, oldest first.
         confirmations: seq of an evaluation -> its latest confirmation.
-        branch: the coordination branch, which the first gain is compared with.
+        branch: the coordination branch; the first step is compared with what it held when the work began.
         budget: of this problem.
     """
-    known = [(gain, rows[gain.seq]) for gain in standing.gains if gain.seq in rows]
-    gains = [_gain(standing, gain, row, confirmations.get(gain.seq)) for gain, row in known]
-    for number in range(len(known) - 1, -1, -1):
-        row = known[number][1]
-        before = known[number - 1][1] if number else None
-        gains[number] |= _details(repo, index, row, before, branch, budget)
-    return gains
+    steps = [_step(standing, row, confirmations.get(row.seq)) for row in rows]
+    for number in range(len(rows) - 1, -1, -1):
+        before = rows[number - 1] if number else None
+        steps[number] |= _details(repo, index, rows[number], before, branch, budget)
+    return steps
 
 
-def _gain(standing: Standing, gain: Gain, row: Row, confirmation: Row | None) -> Json:
+def _step(standing: Standing, row: Row, confirmation: Row | None) -> Json:
     champion = standing.champion
     return {
         "seq": row.seq,
@@ -81,8 +97,8 @@ def _gain(standing: Standing, gain: Gain, row: Row, confirmation: Row | None) ->
         **_numbers(row),
         "latency_us": short(row.latency_us),
         "baseline_us": short(row.baseline_us),
-        "evaluation": gain.evaluation,
         "confirmation": None if confirmation is None else {"seq": confirmation.seq, **_numbers(confirmation)},
+        "gain": any(gain.seq == row.seq for gain in standing.gains),
         "champion": champion is not None and champion.cites == row.seq,
     }
 
