@@ -22,20 +22,30 @@ _DIFF_LINES = 160
 """Of one gain; the rest is counted, and the page names the command that shows it."""
 _DETAIL_CHARACTERS = 1_200_000
 """Workloads and differences of all steps of a page together, so that a page of a large run stays below 3 MB."""
+_DETAILED_STEPS = 600
+"""With workloads and difference, of all problems of a page together: reading a step's entry takes 2 ms and more."""
+_LEAST_STEPS = 3
+"""With workloads and difference, of each problem."""
 
 Json = dict[str, Any]
 
 
+_NO_DETAILS: Json = {"subject": None, "workloads": None, "diff": None, "more_lines": 0, "compared": None}
+
+
 @dataclass
 class DetailBudget:
-    """How many characters of details the steps of one problem may still take."""
+    """How many details the steps of one problem may have."""
 
     left: int
+    """In characters."""
+    steps: int
+    """So many of the newest steps."""
 
     @classmethod
     def per_problem(cls, problems: int) -> DetailBudget:
         """Return one problem's share of the page."""
-        return cls(_DETAIL_CHARACTERS // max(1, problems))
+        return cls(_DETAIL_CHARACTERS // max(1, problems), max(_LEAST_STEPS, _DETAILED_STEPS // max(1, problems)))
 
     def allows(self, characters: int) -> bool:
         """Return whether so many more characters fit, and count them if they do."""
@@ -70,7 +80,7 @@ def step_rows(
 ) -> list[Json]:
     """Return the steps of a problem, oldest first.
 
-    The newest have workloads and differences; older ones as far as the budget goes.
+    The newest have workloads and differences, as far as the budget goes.
 
     Args:
         repo: the workspace's repository.
@@ -82,7 +92,7 @@ def step_rows(
         budget: of this problem.
     """
     steps = [_step(standing, row, confirmations.get(row.seq)) for row in rows]
-    for number in range(len(rows) - 1, -1, -1):
+    for number in range(len(rows) - 1, max(-1, len(rows) - 1 - budget.steps), -1):
         before = rows[number - 1] if number else None
         steps[number] |= _details(repo, index, rows[number], before, branch, budget)
     return steps
@@ -100,6 +110,7 @@ def _step(standing: Standing, row: Row, confirmation: Row | None) -> Json:
         "confirmation": None if confirmation is None else {"seq": confirmation.seq, **_numbers(confirmation)},
         "gain": any(gain.seq == row.seq for gain in standing.gains),
         "champion": champion is not None and champion.cites == row.seq,
+        **_NO_DETAILS,
     }
 
 
@@ -109,7 +120,7 @@ def _numbers(row: Row) -> Json:
 
 
 def _details(repo: Repo, index: Index, row: Row, before: Row | None, branch: str, budget: DetailBudget) -> Json:
-    details: Json = {"subject": None, "workloads": None, "diff": None, "more_lines": 0, "compared": None}
+    details = dict(_NO_DETAILS)
     entry = index.entry(row.problem, row.seq) if budget.left > 0 else None
     if entry is not None:
         workloads = [_workload(one) for one in entry.workloads]

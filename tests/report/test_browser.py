@@ -33,6 +33,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     workspace = make_run(tmp_path_factory.mktemp("large") / "w", problems=PROBLEMS, entries=ENTRIES)
+    harness(workspace.root, "log", "-n", "1")  # makes the index, which is another test's subject
     before = processor_time_s()
     ran = harness(workspace.root, "report", "-o", "report.html", "--commit-url", COMMITS + "{}")
     assert ran.returncode == 0, ran.stderr
@@ -103,7 +104,7 @@ def numbers(cells: list[str]) -> list[float]:
 
 def test_it_is_small_and_soon_made(made: Made) -> None:
     assert made.file.stat().st_size <= 3_000_000
-    assert made.cpu_s <= 15, "processor time, the index made anew included: another process' load is not ours"
+    assert made.cpu_s <= 12, "processor time, three times what it takes: another process' load is not ours"
 
 
 def test_it_asks_for_nothing_and_has_nothing_to_complain_of(seen: Seen, made: Made) -> None:
