@@ -34,13 +34,13 @@ class Terminal:
         """Everything that was written so far."""
         return _CONTROL.sub("", self._written.decode(errors="replace"))
 
-    def read_until(self, words: str) -> str:
+    def read_until(self, words: str, deadline_s: float = DEADLINE_S) -> str:
         """Read until something with these words was written since the last call; that text.
 
         Raises:
             TimeoutError: it was not, within the deadline or before the command ended.
         """
-        begin, until = len(self.text), time.monotonic() + DEADLINE_S
+        begin, until = len(self.text), time.monotonic() + deadline_s
         while words not in self.text[begin:]:
             if time.monotonic() > until or not self._read(1.0):
                 raise TimeoutError(f"`{words}` was not shown:\n{self.text[-4000:]}")

@@ -304,8 +304,7 @@ def _spend(made: dict[str, list[_EvaluationDot]], accounts: list[Json], begin: d
     """Hours -> device hours and dollars spent by then, at most so many points."""
     events = [(row.at, row.cost_s / 3600, 0.0) for rows in made.values() for row in rows]
     events += [
-        (max(0.0, _hours(begin, str(one.get("ended") or one.get("at")))), 0.0, float(one.get("usd") or 0))
-        for one in accounts  # a session may end before the first entry
+        (_hours(begin, str(one.get("ended") or one.get("at"))), 0.0, float(one.get("usd") or 0)) for one in accounts
     ]
     events.sort()
     points, device, usd = [], 0.0, 0.0

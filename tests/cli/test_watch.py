@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.watch import frame, ledger_views
+from harness.cli.watch import _OLDEST_S, frame, ledger_views
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
@@ -63,7 +63,7 @@ def test_it_is_drawn_again_when_the_ledger_grows_and_ctrl_c_ends_it(workspace: W
         terminal.read_until("1 of 41 problems have a confirmed speed-up; 4 evaluations")
         with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
             ledger.append(draft(tree="5" * 40, speedup=1.4, cites=1))
-        terminal.read_until("; 5 evaluations")
+        terminal.read_until("; 5 evaluations", deadline_s=0.8 * _OLDEST_S)
         assert terminal.interrupt() == 130
 
 

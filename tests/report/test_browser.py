@@ -48,11 +48,12 @@ def processor_time_s() -> float:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a run of seconds: one problem, two gains with differences, and a session before its first entry."""
+    """One problem, two gains within seconds, a session before the first entry and one after the last."""
     with site_in(tmp_path_factory.mktemp("small")) as site:
         with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as planner:
-            account = {"id": "1", "run": "main", "worker": "w01", "usd": 0.0123, "ended": "2026-01-01T00:00:00.000Z"}
-            planner.append_record("ledger/accounts.yaml", account)
+            for ended in ("2026-01-01T00:00:00.000Z", "2126-01-01T00:00:00.000Z"):
+                account = {"id": ended, "run": "main", "worker": "w01", "usd": 0.0123, "ended": ended}
+                planner.append_record("ledger/accounts.yaml", account)
         for speedup in ("1.2", "1.7"):
             site.submit("w01", "t/one", f"stub: speedup={speedup} {'a long line ' * 30}")
             assert site.call("daemon", "--once").returncode == 0
