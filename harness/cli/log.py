@@ -10,7 +10,7 @@ import click
 
 from harness.cli.completing import complete_problem
 from harness.cli.merging import opened
-from harness.cli.output import emit, json_option
+from harness.cli.output import echo, emit, json_option
 
 if TYPE_CHECKING:
     from harness.cli.tables import Column
@@ -23,7 +23,7 @@ _SHORT_KINDS = {"evaluation": "eval", "confirmation": "confirm"}
 
 
 @dataclass(frozen=True)
-class _Line:
+class _LogLine:
     row: Row
     """With the numbers of the entry that a champion entry cites."""
     message: str
@@ -52,10 +52,10 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
         raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` names the problems")
     if not as_json:
         for text in table_lines(lines, _columns(one_problem=problem is not None), screen_width()):
-            click.echo(text)
+            echo(text)
 
 
-def _line(index: Index, repo: Repo, row: Row) -> _Line:
+def _line(index: Index, repo: Repo, row: Row) -> _LogLine:
     cited = index.row(row.problem, row.cites) if row.kind == "champion" and row.cites else None
     shown = row
     if cited is not None:
@@ -63,7 +63,7 @@ def _line(index: Index, repo: Repo, row: Row) -> _Line:
         shown = replace(row, **{name: getattr(cited, name) for name in numbers})
     if row.kind == "baseline":
         shown = replace(row, latency_us=row.baseline_us)
-    return _Line(shown, " ".join(_message(index, repo, row).split()))
+    return _LogLine(shown, " ".join(_message(index, repo, row).split()))
 
 
 def _message(index: Index, repo: Repo, row: Row) -> str:
@@ -101,24 +101,24 @@ def _history(row: Row) -> str:
     return "" if row.speedup is None or counts(row) or row.judge_protocol is None else f" (judge {row.judge_protocol})"
 
 
-def _columns(*, one_problem: bool) -> tuple[Column[_Line], ...]:
+def _columns(*, one_problem: bool) -> tuple[Column[_LogLine], ...]:
     from harness.cli.standings import speedup_with_margin
     from harness.cli.tables import Column
     from harness.ledger.standings_table import microseconds, speedup
 
-    def at(line: _Line) -> str:
+    def at(line: _LogLine) -> str:
         return line.row.at[:19].replace("T", " ")
 
-    def interval(line: _Line) -> str:
+    def interval(line: _LogLine) -> str:
         return f"{speedup(line.row)}{_history(line.row)}"
 
-    def margin(line: _Line) -> str:
+    def margin(line: _LogLine) -> str:
         return f"{speedup_with_margin(line.row)}{_history(line.row)}"
 
-    def short_kind(line: _Line) -> str:
+    def short_kind(line: _LogLine) -> str:
         return _SHORT_KINDS.get(line.row.kind, line.row.kind)
 
-    problem: tuple[Column[_Line], ...] = (Column("problem", lambda line: line.row.problem, least=16),)
+    problem: tuple[Column[_LogLine], ...] = (Column("problem", lambda line: line.row.problem, least=16),)
     return (
         Column("at", at, ((6, lambda line: at(line)[5:16]), (4, None))),
         *(() if one_problem else problem),

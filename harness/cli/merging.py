@@ -244,7 +244,7 @@ def _print_before(found: Review) -> None:
             Column("what", lambda one: one.what[:_WHAT_LENGTH], least=24),
         )
         for line in table_lines(found.attempts, columns, screen_width()):
-            click.echo(line)
+            echo(line)
     if found.lessons:
         echo("\nlessons, the newest first")
         for lesson in found.lessons:

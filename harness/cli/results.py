@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from harness.cli.output import echo
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ def _table(workloads: Sequence[WorkloadResult]) -> None:
         Column("blocks", _blocks, ((6, None),)),
     )
     for line in table_lines(workloads, columns, screen_width()):
-        click.echo(line)
+        echo(line)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import click
-
+from harness.cli.output import echo
 from harness.cli.sparkline import sparkline
 from harness.cli.tables import Column, screen_width, table_lines
 from harness.ledger.entry_rows import Row
@@ -19,7 +18,7 @@ _TREND, _SHORT_TREND = 24, 10
 def print_standings(table: Sequence[Standing]) -> None:
     """Print the standings, as wide as the screen allows."""
     for line in table_lines(table, standing_columns(), screen_width()):
-        click.echo(line)
+        echo(line)
 
 
 def standing_columns(trends: Mapping[str, Sequence[float]] | None = None) -> tuple[Column[Standing], ...]:
