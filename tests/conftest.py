@@ -31,6 +31,13 @@ def _kept_directories(tmp_path_factory: pytest.TempPathFactory) -> None:
     keep_below(tmp_path_factory.mktemp("kept"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_terminal() -> None:
+    """Tables are as wide as their text, however wide the terminal of the suite is (pytest-xdist passes it on)."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+
+
 @pytest.fixture(scope="session")
 def judge_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of judges that all test processes share: the judge's own library is compiled once."""
