@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,13 @@ def _no_terminal() -> None:
     """Tables are as wide as their text, however wide the terminal of the suite is (pytest-xdist passes it on)."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _default_signals() -> None:
+    """Let processes of tests receive Ctrl-C and a hang-up: a shell ignores both in what it starts in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from harness.judge.devices.processors import assign, physical_cores
+import pytest
+
+from harness.judge.devices.processors import TimingCores, assign, physical_cores
 
 
 def system(root: Path, siblings: dict[int, str]) -> Path:
@@ -38,3 +41,26 @@ def test_with_many_cores_their_neighbours_stay_idle(tmp_path: Path) -> None:
 def test_few_cores_are_not_divided(tmp_path: Path) -> None:
     assert assign(range(3), tmp_path) is None
     assert assign(range(4), tmp_path) is not None
+
+
+class Runner:
+    """Stands in for a runner's connection."""
+
+    has_served = False
+
+
+def test_every_batch_but_a_workloads_first_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own: list[frozenset[int]] = []
+    pinned: list[frozenset[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, processors: own.append(processors))
+    allowed = frozenset(range(5))
+    cores, runner = TimingCores(allowed, system(tmp_path, {number: str(number) for number in allowed})), Runner()
+    with cores.kept_for(runner, pinned.append):
+        pass
+    assert (own, pinned) == ([], [])
+    with cores.kept_for(runner, pinned.append):
+        (judge,), (timed,) = own, pinned
+        assert len(judge) == len(timed) == 1
+        assert judge.isdisjoint(timed)
+    assert own[1:] == [allowed]
+    assert pinned[1:] == [cores.of_runners] == [allowed - judge - timed]

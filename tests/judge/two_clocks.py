@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from harness.judge import judge
+from harness.judge import evaluation
 from harness.judge.__main__ import main
 from harness.judge.devices.cpu import CpuDevice
 from harness.judge.devices.interface import Batch, Device, Memory
@@ -59,5 +59,5 @@ def stage(problem: Problem, solution: Solution, **places: Any) -> Staged:
 
 if __name__ == "__main__":
     setattr(CpuDevice, "clock", clock)  # noqa: B010
-    setattr(judge, "stage_solution", stage)  # noqa: B010
+    setattr(evaluation, "stage_solution", stage)  # noqa: B010
     main()

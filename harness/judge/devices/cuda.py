@@ -7,7 +7,6 @@ none but the problem's own). ADR 30 has the protocol and docs/clock.md what was 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import secrets
@@ -15,7 +14,8 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from harness.judge.devices.cuda_start import calibration_layout, runner_environm
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
-from harness.judge.devices.processors import assign
+from harness.judge.devices.processors import TimingCores
 from harness.judge.layout import Layout
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.memory import Region
@@ -72,8 +72,6 @@ _HELD_SHARE = 4
 _PROCESS_NS = 4_000.0
 """Standard deviation of a call between processes that run the same code, besides `PROCESS_SHARE`."""
 _LOAD_S = 120.0
-_COMPILING_S = 60.0
-"""A batch that may take longer may compile, on all processors; it is not one that is timed."""
 _FEW = 4
 _INDUCTOR = "/inductor"
 
@@ -112,14 +110,13 @@ class CudaDevice:
         self._trusted = Trusted(self._cubin)
         self.summed: Summed = Comparing(self._trusted)
         self.copy_all: CopyAll | None = Pieces(self._trusted)
-        self._allowed = frozenset(os.sched_getaffinity(0))
-        self._processors = assign(self._allowed)
+        self._cores = TimingCores(frozenset(os.sched_getaffinity(0)))
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor-cuda"
         self._inductor.mkdir(parents=True, exist_ok=True)
         self._plan = RunnerPlan(
             sandbox=sandbox,
-            limits=SandboxLimits(cpus=self._runner_processors, address_space_bytes=None, memory_bytes=32 * GIB),
+            limits=SandboxLimits(cpus=self._cores.of_runners, address_space_bytes=None, memory_bytes=32 * GIB),
             scratch=self._scratch,
             env=runner_environment(nvml.uuid),
             devices=tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))),
@@ -138,25 +135,6 @@ class CudaDevice:
         self.calibration = _BOUNDED
         self.sealed = SealedClock(self, self._trusted.pair_overhead_us() * 1e3)
         self.recalibrate()
-
-    @property
-    def _runner_processors(self) -> frozenset[int]:
-        """Where runners start up and compile."""
-        return self._processors.others if self._processors is not None else self._allowed
-
-    @contextlib.contextmanager
-    def _on_own_cores(self, runner: Runner, within_s: float) -> Iterator[None]:
-        """Keep this thread and the runner's main thread on a core each, except where the runner may compile."""
-        if self._processors is None or within_s > _COMPILING_S:
-            yield
-            return
-        os.sched_setaffinity(0, self._processors.judge)
-        runner.herd.pin_main_thread(self._processors.timed)
-        try:
-            yield
-        finally:
-            os.sched_setaffinity(0, self._allowed)
-            runner.herd.pin_main_thread(self._runner_processors)
 
     def clock(self, *, sealed: bool) -> Device:
         """This, or the clock by the device's events."""
@@ -197,9 +175,9 @@ class CudaDevice:
         env = {**self._plan.env, "TORCHINDUCTOR_CACHE_DIR": inside, "TRITON_CACHE_DIR": f"{inside}/triton"}
         return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
 
-    def all_processors(self) -> contextlib.AbstractContextManager[None]:
+    def all_processors(self) -> AbstractContextManager[None]:
         """The judge's own work is on the device."""
-        return contextlib.nullcontext()
+        return nullcontext()
 
     def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
         """One after the other: the device is what is busy."""
@@ -240,7 +218,7 @@ class CudaDevice:
         del slots
         line = self._lines[id(runner)]
         line.drop_memory()
-        line.conduct = Conduct(self._probe_ns)
+        line.conduct, line.has_served = Conduct(self._probe_ns), False
         try:
             line.placements = self._pool.take(layout)
         except (CudaError, torch.OutOfMemoryError) as error:
@@ -300,7 +278,7 @@ class CudaDevice:
         line = self._lines[id(runner)]
         assert line.placements is not None  # noqa: S101 - the side was prepared
         identity, places = secrets.randbits(62), line.placements.draw(count)
-        with self._on_own_cores(runner, within_s):
+        with self._cores.kept_for(line, runner.herd.pin_main_thread):
             runner.herd.go()
             try:
                 runner.channel.must_be_silent()

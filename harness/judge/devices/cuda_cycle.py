@@ -45,6 +45,8 @@ class Line:
     """No host code of a candidate runs in it."""
     conduct: Conduct
     placements: Placements | None = None
+    has_served: bool = False
+    """It has made a batch of calls on its workload: whatever compiles has been compiled."""
     _number: int = 0
     _doorbell: Doorbell = field(init=False)
 

@@ -14,7 +14,7 @@ from harness.judge.pieces import CopyAll
 from harness.judge.runners import Runner
 from harness.model.verdict import Trust
 
-MOST_AROUND_NS = 2_350.0
+MOST_AROUND_NS = 2_400.0
 """Most that an event pair adds to a single call, by CUPTI (docs/clock.md): to subtract more would flatter."""
 PROCESS_SHARE = 0.002
 _PROCESS_NS = 36.0

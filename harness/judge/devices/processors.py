@@ -5,9 +5,12 @@ Both wait actively while a call is timed. On two threads of one physical core ea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 _FEWEST_CORES, _MANY_CORES = 4, 12
 """With many cores the neighbours of the chosen ones stay idle: a virtual machine may hide that they share a core."""
@@ -24,6 +27,49 @@ class Processors:
     """A physical core: the main thread of the runner whose calls are timed."""
     others: frozenset[int]
     """Everything else: start-up of runners, compilers, other threads."""
+
+
+class Served(Protocol):
+    """A runner, as far as it has made calls on its workload."""
+
+    has_served: bool
+
+
+class TimingCores:
+    """Keeps the judge and the runner whose calls are timed on a core each.
+
+    Args:
+        allowed: processors that this process may use.
+        system: directory that describes the processors.
+    """
+
+    def __init__(self, allowed: frozenset[int], system: Path = _SYSTEM) -> None:
+        self._allowed = allowed
+        self._processors = assign(allowed, system)
+
+    @property
+    def of_runners(self) -> frozenset[int]:
+        """Where runners start up and compile."""
+        return self._processors.others if self._processors is not None else self._allowed
+
+    @contextlib.contextmanager
+    def kept_for(self, runner: Served, pin_main_thread: Callable[[frozenset[int]], None]) -> Iterator[None]:
+        """Pin both for a batch, except the first of a workload: the runner may compile then, on all processors.
+
+        Nothing else may matter: a baseline that was not pinned beside a candidate that was had false ratios of 0.7 to
+        1.8 (docs/clock.md).
+        """
+        if self._processors is None or not runner.has_served:
+            yield
+            runner.has_served = True
+            return
+        os.sched_setaffinity(0, self._processors.judge)
+        pin_main_thread(self._processors.timed)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, self._allowed)
+            pin_main_thread(self.of_runners)
 
 
 def assign(allowed: Iterable[int], system: Path = _SYSTEM) -> Processors | None:
