@@ -29,7 +29,7 @@ class Processors:
     """Everything else: start-up of runners, compilers, other threads."""
 
 
-class Served(Protocol):
+class TimedRunner(Protocol):
     """A runner, as far as it has made calls on its workload."""
 
     has_served: bool
@@ -53,7 +53,7 @@ class TimingCores:
         return self._processors.others if self._processors is not None else self._allowed
 
     @contextlib.contextmanager
-    def kept_for(self, runner: Served, pin_main_thread: Callable[[frozenset[int]], None]) -> Iterator[None]:
+    def kept_for(self, runner: TimedRunner, pin_main_thread: Callable[[frozenset[int]], None]) -> Iterator[None]:
         """Pin both for a batch, except the first of a workload: the runner may compile then, on all processors.
 
         Nothing else may matter: a baseline that was not pinned beside a candidate that was had false ratios of 0.7 to
