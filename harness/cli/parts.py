@@ -74,8 +74,8 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 @click.option("--once", is_flag=True, help="End when nothing is left to judge.")
 def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int | None, *, once: bool) -> None:
     """Run the benchmark daemon alone: judge what the run's branches hold, and enter it into the ledger."""
-    from harness.daemon.daemon import run_daemon
     from harness.daemon.invocation import current_invocation
+    from harness.daemon.run import run_daemon
     from harness.workspace.configuration import load_config
     from harness.workspace.parent_process import die_with_parent
 

@@ -11,13 +11,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 
 from harness.daemon.attempts import MOST, Attempts, Loss
 from harness.daemon.dispatch import Ask, Decided, JobPlanner, Outdated, Work, baseline_identity, job_identity
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
 from harness.daemon.due_work import DueWork
-from harness.daemon.invocation import evaluations_before
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
 from harness.daemon.snapshots import Snapshots
@@ -28,13 +26,11 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.config import Config
-from harness.model.devices import expand_devices
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeReady
-from harness.model.verdict import EntryKind, Verdict
+from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import RefWatch
-from harness.workspace.files import file_lock
 from harness.workspace.judge_client import (
     JudgeClient,
     JudgeLost,
@@ -59,65 +55,6 @@ _LATER_STARTS = 16
 _REFS_MOVED = "refs"
 
 _Inbox = queue.SimpleQueue[JudgeNotice | str]
-
-
-def run_daemon(
-    workspace: Workspace,
-    config: Config,
-    *,
-    devices: Sequence[str] = (),
-    max_evaluations: int | None = None,
-    once: bool = False,
-    invocation: str | None = None,
-    stop: threading.Event,
-) -> None:
-    """Judge what the run's branches hold, until told to stop.
-
-    Args:
-        workspace: whose repository; one daemon serves it at a time.
-        config: names the run and the coordination branch.
-        devices: one judge each; by default the configuration's.
-        max_evaluations: entries of kind evaluation that this invocation may write; due confirmations come on top.
-        once: end when nothing is left to do.
-        invocation: evaluations are counted over it; a daemon that is started again for the same one goes on counting.
-        stop: end soon: nothing is finished half, judges are ended, the ledger is committed.
-
-    Raises:
-        ConfigurationError: another daemon serves this repository (its process is named), or no judge starts.
-        LedgerError: answers could not be entered until the end.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(file_lock(workspace.state / "daemon.lock", owner="harness daemon"))
-        failpoint("daemon.after_lock")
-        repo = stack.enter_context(Repo(workspace))
-        branch = config.coordination_branch
-        ledger = Ledger(workspace, repo, writer="daemon", branch=branch)
-        stack.callback(ledger.close)
-        index = stack.enter_context(Index(workspace, branch=branch))
-        done = 0
-        try:
-            if invocation is not None:
-                index.refresh(repo)
-                count = index.count(run=config.run, kind=EntryKind.EVALUATION)
-                done = count - evaluations_before(workspace, invocation, count)
-        except HarnessError as error:
-            if max_evaluations is not None:
-                raise  # the limit would be exceeded
-            logger.warning("earlier evaluations of this invocation are not counted: %s", error)
-        daemon = Daemon(
-            workspace,
-            config,
-            repo,
-            ledger,
-            index,
-            devices=expand_devices(devices or config.devices),
-            max_evaluations=max_evaluations,
-            evaluations_done=done,
-        )
-        try:
-            daemon.run(stop, once=once)
-        finally:
-            daemon.close()
 
 
 class Daemon:

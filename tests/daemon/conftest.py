@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.daemon.daemon import run_daemon
+from harness.daemon.run import run_daemon
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.daemon.daemon import run_daemon
+from harness.daemon.run import run_daemon
 from harness.ledger.ledger import Ledger, utc_now
 from harness.ledger.spool import segments
 from harness.model.config import Config
