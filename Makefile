@@ -39,7 +39,7 @@ coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
 coverage: export COVERAGE_SOURCE := $(CURDIR)/harness
 coverage: $(VENV)/installed sandbox
 	rm -rf build/coverage && mkdir -p build/coverage
-	$(BIN)/python -m coverage run -m $(TESTS)
+	$(TESTS_IN) $(BIN)/python -m coverage run -m $(TESTS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
