@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from harness.agents.command import PLACEHOLDERS, check_template
+from harness.agents.command import PLACEHOLDERS, bound_paths, check_template
 from harness.agents.confinement import TASK, View, command_line
 from harness.errors import ConfigurationError
 from harness.model.config import AgentKind, Config
@@ -30,8 +30,13 @@ _PREFIXES = {"exec", "env"}
 _SEPARATORS = set("();<>|&")
 
 
-def check_program(config: Config, kind: AgentKind) -> str | None:
+def check_program(config: Config, kind: AgentKind, root: Path | None) -> str | None:
     """Check that a session's program is visible inside the agents' sandbox.
+
+    Args:
+        config: names the command of kind `command`, and what it is shown.
+        kind: of the sessions.
+        root: the workspace; None outside one.
 
     Returns:
         The program; None for a kind that starts none, or where the program is part of what a session is given.
@@ -45,7 +50,7 @@ def check_program(config: Config, kind: AgentKind) -> str | None:
     if not words or words[0].startswith(f"{TASK}/"):
         return None
     files = [word for word in words[1:] if word.startswith("/") and Path(word).exists()]
-    hidden = _hidden([words[0], *files])
+    hidden = _hidden([words[0], *files], bound_paths(config.agent, root) if kind == "command" else ())
     if hidden is not None:
         raise _invisible(hidden)
     return words[0]
@@ -74,8 +79,8 @@ def _words(template: str) -> list[str]:
     return words
 
 
-def _hidden(words: Sequence[str]) -> str | None:
-    """The first of a program and files that an agent's sandbox does not show; None when it shows all."""
+def _hidden(words: Sequence[str], binds: tuple[Path, ...]) -> str | None:
+    """The first of a program and files that a sandbox with these binds does not show; None when it shows all."""
     with tempfile.TemporaryDirectory(prefix="kernel-harness-agent-") as scratch:
         root = Path(scratch)
         view = View(
@@ -86,6 +91,7 @@ def _hidden(words: Sequence[str]) -> str | None:
             reading=root / "reading",
             docs=root / "docs",
             home=root / "home",
+            binds=binds,
         )
         view.docs.mkdir()
         command = command_line(view, ["/bin/sh", "-c", _LOOK, "sh", *words], {})
@@ -109,5 +115,5 @@ def _invisible(word: str) -> ConfigurationError:
     return ConfigurationError(
         f"the agents' sandbox does not show `{word}`",
         where="agent.command",
-        remedy=f"install it in a directory that the sandbox shows: {shown}",
+        remedy=f"name it in `agent.binds`, or install it in a directory that the sandbox shows: {shown}",
     )

@@ -54,7 +54,7 @@ def check_sandbox(_: RunPlan) -> str:
 def check_visible(plan: RunPlan) -> str | None:
     """The agents' sandbox shows the program of a session."""
     kind = "claude" if plan.uses_claude and plan.kind == "tuner" else plan.kind
-    program = check_program(plan.config, kind)
+    program = check_program(plan.config, kind, plan.workspace.root if plan.workspace else None)
     return None if program is None else f"{program}, visible inside the sandbox"
 
 

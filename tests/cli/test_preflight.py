@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.agents.visibility import check_program
 from harness.cli import preflight_machine
 from harness.cli.check import RunPlan
 from harness.cli.devices import Chosen
 from harness.cli.preflight_machine import check_torch
 from harness.cli.torch_trial import forget, is_remembered, remember
 from harness.errors import ConfigurationError
-from harness.model.config import Config
+from harness.model.config import AgentConfig, Config
 from tests.cli.wrong_uses import HARNESS, ROWS, SLOW_ROWS, Place, Situation, WrongUse
 from tests.site import Site, git
 
@@ -171,3 +172,14 @@ def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgot
 def machine(cache: Path) -> RunPlan:
     """A run on the CPU, outside of any workspace."""
     return RunPlan(None, Config(), Chosen(("cpu",), "cpu", ""), "tuner", cache)
+
+
+def test_a_script_that_agent_binds_names_is_visible(tmp_path: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text("")
+    command = AgentConfig(kind="command", command=f"python3 {script}")
+    with pytest.raises(ConfigurationError, match=r"does not show .*agent\.py") as refused:
+        check_program(Config(agent=command), "command", None)
+    assert "agent.binds" in str(refused.value.remedy)
+    shown = command.model_copy(update={"binds": (str(script),)})
+    assert check_program(Config(agent=shown), "command", None) == "python3"
