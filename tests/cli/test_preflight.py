@@ -24,7 +24,8 @@ from harness.cli.preflight_machine import check_torch
 from harness.cli.torch_trial import forget, is_remembered, remember
 from harness.errors import ConfigurationError
 from harness.model.config import AgentConfig, Config
-from tests.cli.wrong_uses import HARNESS, ROWS, SLOW_ROWS, Place, Situation, WrongUse
+from tests.cli.situations import HARNESS, Place, Situation
+from tests.cli.wrong_uses import ROWS, SLOW_ROWS, WrongUse
 from tests.site import Site, git
 
 OWN_JUDGE = {"HARNESS_JUDGE_COMMAND": "", "CXX": ""}
