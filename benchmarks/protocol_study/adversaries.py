@@ -1,77 +1,17 @@
-"""The code of the runner: an honest one, and those that want a lower recorded latency or a slower baseline."""
+"""The code of the runner by name: an honest one, and those that want a lower recorded latency or a slower baseline."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
-from .device import BLOCK, i32, i64, u64
-from .doorbell import PAGE_BYTES, RUNNER_NS, Doorbell
-from .memory import Sets
+from .baseline_attacks import BaseCallback, BaseCopy, BaseCpu, BaseDelayed, BaseKernel, BaseWait
+from .device import i32, i64, u64
+from .doorbell import PAGE_BYTES, RUNNER_NS
+from .honest import Honest
 
 _NEVER_NS = 20_000_000_000
 """Limit of kernels that wait: a runner that is gone must not leave one behind."""
 _POISON = 0xFFFFFFFF
-
-
-class Honest:
-    """Launch, wait for the device, answer."""
-
-    answers_itself = False
-    """Device code writes the answer into the doorbell page."""
-    reports_time = False
-    """The runner writes RUNNER_NS itself (readings of events)."""
-    idle: Callable[[], None] | None = None
-    """Called while no request is there."""
-
-    def __init__(self, gpu: Any, sets: Sets, bell: Doorbell, elements: int, rounds: int) -> None:  # noqa: ANN401
-        self.gpu, self.sets, self.bell, self.elements, self.rounds = gpu, sets, bell, elements, rounds
-        self.stream, self.side_stream = gpu.stream(), gpu.stream()
-        self.grid = (-(-elements // BLOCK),)
-        stride = sets.stride
-        self.arguments = [
-            (u64(sets.inputs + p * stride), u64(sets.outputs + p * stride), i32(elements), i32(rounds))
-            for p in range(sets.count)
-        ]
-        self.nothing = [(first, second, i32(0), i32(0)) for first, second, _, _ in self.arguments]
-
-    def start(self) -> None:
-        """Prepare the attack; the sets are mapped and each was computed once."""
-
-    def work(self, placement: int) -> None:
-        """Compute one set and wait."""
-        self.gpu.launch("work", self.grid, self.arguments[placement], self.stream)
-        self.gpu.synchronize(self.stream)
-
-    def call(self, placement: int) -> None:
-        """Serve a timed call."""
-        self.work(placement)
-
-    def after(self, placement: int) -> None:
-        """Act after the answer."""
-
-    def ping(self) -> None:
-        """Serve the untimed ping: an empty kernel."""
-        self.gpu.launch("empty", (1,), (), self.side_stream)
-        self.gpu.synchronize(self.side_stream)
-
-    def empty(self) -> None:
-        """Serve a call of no elements, with which overhead is calibrated."""
-        self.gpu.launch("work", (1,), self.nothing[0], self.side_stream)
-        self.gpu.synchronize(self.side_stream)
-
-    def batch(self, count: int) -> None:
-        """Serve version 1's batch: one call after the other."""
-        for placement in range(count):
-            self.gpu.launch("work", self.grid, self.arguments[placement], self.stream)
-        self.gpu.synchronize(self.stream)
-
-    def stop(self) -> None:
-        """End the attack."""
 
 
 class Sealed(Honest):
@@ -347,93 +287,6 @@ class L2Persist(Honest):
 
     def start(self) -> None:
         self.gpu.persist(self.stream, self.sets.inputs, min(self.sets.stride * self.sets.count, 32 << 20))
-
-
-class BaselineAttack(Honest):
-    """Leaves work behind that runs in the baseline's turn."""
-
-    delay_s = 0.0006
-    """From the answer to about when the baseline's clock starts."""
-
-    def start(self) -> None:
-        self.left = self.gpu.stream()
-        self.big = self.gpu.allocate(2 << 30)
-        self.host, _ = self.gpu.pinned(32 << 20)
-        self.flag, self.flag_words = self.gpu.pinned(64)
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Start helpers."""
-
-    def spin(self) -> None:
-        """Leave a kernel of 6 ms on every multiprocessor."""
-        self.gpu.launch("spin_ns", (1056,), (i64(6_000_000),), self.left)
-
-
-class BaseKernel(BaselineAttack):
-    """A long kernel."""
-
-    def after(self, placement: int) -> None:
-        del placement
-        self.spin()
-
-
-class BaseCopy(BaselineAttack):
-    """Copies from the host by copy engine, which no probe on the multiprocessors sees."""
-
-    def after(self, placement: int) -> None:
-        del placement
-        for _ in range(8):
-            self.gpu.copy(self.big, self.host, 32 << 20, self.left)
-
-
-class BaseDelayed(BaselineAttack):
-    """A copy from the host delays a kernel past the probe for idleness."""
-
-    def after(self, placement: int) -> None:
-        del placement
-        self.gpu.copy(self.big, self.host, 32 << 20, self.left)
-        self.spin()
-
-
-class BaseCallback(BaselineAttack):
-    """A host function delays the kernel."""
-
-    def after(self, placement: int) -> None:
-        del placement
-        self.gpu.call_host(self.left, lambda _: time.sleep(self.delay_s))
-        self.spin()
-
-
-class BaseWait(BaselineAttack):
-    """The stream waits for a word that a helper process writes into the doorbell page later."""
-
-    def prepare(self) -> None:
-        self.page = self.gpu.register(self.bell.address, PAGE_BYTES)
-        words = self.bell.words
-        if os.fork() == 0:
-            seen, parent = words[64], os.getppid()
-            while os.getppid() == parent:
-                if words[64] != seen:
-                    seen = words[64]
-                    time.sleep(self.delay_s)
-                    words[65] = seen
-            os._exit(0)
-
-    def after(self, placement: int) -> None:
-        del placement
-        ticket = int(self.bell.words[64]) + 1
-        self.gpu.wait_equal(self.left, self.page + 65 * 8, ticket & 0xFFFFFFFF)
-        self.spin()
-        self.bell.words[64] = ticket
-
-
-class BaseCpu(BaselineAttack):
-    """Helper processes keep every core that they may use busy."""
-
-    def prepare(self) -> None:
-        code = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n  for _ in range(10**5): pass"
-        self.helpers = [subprocess.Popen([sys.executable, "-S", "-c", code]) for _ in range(32)]
 
 
 ADVERSARIES: dict[str, type[Honest]] = {

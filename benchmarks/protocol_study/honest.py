@@ -1,0 +1,68 @@
+"""The code of an honest runner, which the adversaries change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .device import BLOCK, i32, u64
+from .doorbell import Doorbell
+from .memory import Sets
+
+_POISON = 0xFFFFFFFF
+
+
+class Honest:
+    """Launch, wait for the device, answer."""
+
+    answers_itself = False
+    """Device code writes the answer into the doorbell page."""
+    reports_time = False
+    """The runner writes RUNNER_NS itself (readings of events)."""
+    idle: Callable[[], None] | None = None
+    """Called while no request is there."""
+
+    def __init__(self, gpu: Any, sets: Sets, bell: Doorbell, elements: int, rounds: int) -> None:  # noqa: ANN401
+        self.gpu, self.sets, self.bell, self.elements, self.rounds = gpu, sets, bell, elements, rounds
+        self.stream, self.side_stream = gpu.stream(), gpu.stream()
+        self.grid = (-(-elements // BLOCK),)
+        stride = sets.stride
+        self.arguments = [
+            (u64(sets.inputs + p * stride), u64(sets.outputs + p * stride), i32(elements), i32(rounds))
+            for p in range(sets.count)
+        ]
+        self.nothing = [(first, second, i32(0), i32(0)) for first, second, _, _ in self.arguments]
+
+    def start(self) -> None:
+        """Prepare the attack; the sets are mapped and each was computed once."""
+
+    def work(self, placement: int) -> None:
+        """Compute one set and wait."""
+        self.gpu.launch("work", self.grid, self.arguments[placement], self.stream)
+        self.gpu.synchronize(self.stream)
+
+    def call(self, placement: int) -> None:
+        """Serve a timed call."""
+        self.work(placement)
+
+    def after(self, placement: int) -> None:
+        """Act after the answer."""
+
+    def ping(self) -> None:
+        """Serve the untimed ping: an empty kernel."""
+        self.gpu.launch("empty", (1,), (), self.side_stream)
+        self.gpu.synchronize(self.side_stream)
+
+    def empty(self) -> None:
+        """Serve a call of no elements, with which overhead is calibrated."""
+        self.gpu.launch("work", (1,), self.nothing[0], self.side_stream)
+        self.gpu.synchronize(self.side_stream)
+
+    def batch(self, count: int) -> None:
+        """Serve version 1's batch: one call after the other."""
+        for placement in range(count):
+            self.gpu.launch("work", self.grid, self.arguments[placement], self.stream)
+        self.gpu.synchronize(self.stream)
+
+    def stop(self) -> None:
+        """End the attack."""
