@@ -56,7 +56,7 @@ def ask_endpoint(upstream: Upstream, *, within_s: float) -> Literal["accepted", 
         except ConfigurationError as error:
             outcomes.put(error)
 
-    # Name resolution has no timeout of its own, so the request gets a thread that nobody has to wait for.
+    # Name resolution has no timeout of its own, so the request runs in a thread that is left behind at the deadline.
     threading.Thread(target=ask, name="endpoint", daemon=True).start()
     try:
         outcome = outcomes.get(timeout=within_s)
@@ -83,9 +83,9 @@ def _status(upstream: Upstream, connected: threading.Event, within_s: float) -> 
     except urllib.error.HTTPError as error:
         with error:
             if error.code in _REFUSED:
-                said = " ".join(error.read(4096).decode(errors="replace").split())[:_QUOTED]
+                message = " ".join(error.read(4096).decode(errors="replace").split())[:_QUOTED]
                 raise ConfigurationError(
-                    f"the model's side refuses the key ({error.code}): {said}",
+                    f"the model's side refuses the key ({error.code}): {message}",
                     where=upstream.url,
                     remedy="export ANTHROPIC_API_KEY=...    # one that is valid at that address",
                 ) from error

@@ -211,10 +211,10 @@ class _Passing:
     over: Callable[[], str | None]
     budget: RequestBudget | None
     answered: Spent | None = None
-    """What the answer used, once it is in the account."""
+    """Tokens and cost of the answer, set after they are entered in the account."""
     _counting: asyncio.Future[None] | None = None
     _held_s: float = 0.0
-    """How long the request has waited for a rate limit or an outage."""
+    """Seconds for which the request has waited for a rate limit or an outage."""
     _waited_for_room_s: float = 0.0
 
     async def answer(self) -> web.StreamResponse:

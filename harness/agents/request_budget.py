@@ -47,7 +47,7 @@ class NoRoomYet:
 
 @dataclass(frozen=True)
 class Refused:
-    """What is left is less than the request may cost, and what is left only decreases."""
+    """The request may cost more than the rest of a limit, and that rest never grows."""
 
     why: str
     of_session: bool

@@ -20,7 +20,7 @@ _LARGEST_REQUEST = 64 << 20
 
 @dataclass(frozen=True)
 class RequestBound:
-    """What a request may cost at most."""
+    """Upper bound on the cost of a request."""
 
     usd: float
     input_tokens: int

@@ -200,7 +200,7 @@ class Sessions:
             return self._refused_end(budget, end), desk.submissions
 
     def _refused_end(self, budget: RequestBudget, end: End) -> End:
-        """How a session ended: for want of money when a request was refused, whatever its agent made of that."""
+        """Outcome of a session. A request refused for lack of money decides it, whatever the agent reports."""
         if budget.refused is None or end.reason in {"refused", "interrupted"}:
             return end
         if not budget.refused.of_session:

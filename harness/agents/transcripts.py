@@ -43,7 +43,7 @@ class Item:
     """Empty for what a program prints: only its tools' times are known."""
     failed: bool = False
     usd: float | None = None
-    """What the model's answer cost; on its first item."""
+    """Cost of the model's answer, on its first item only."""
 
 
 class ToolRecord(BaseModel):
@@ -89,8 +89,10 @@ def transcript_files(workspace: Workspace, account: Account) -> list[Path]:
     """Return the files with the transcript of an account's session; none for a tuner, or when they were deleted."""
     directory = agent_directory(workspace, account.worker)
     if account.agent == "claude":
-        found = sorted((directory / "home" / ".claude" / "projects").glob("*/*.jsonl"))
-        return [file for file in found if file.stem == account.session and file.is_file() and not file.is_symlink()]
+        transcripts = sorted((directory / "home" / ".claude" / "projects").glob("*/*.jsonl"))
+        return [
+            file for file in transcripts if file.stem == account.session and file.is_file() and not file.is_symlink()
+        ]
     files = (command_log(directory, account.session), tool_records(directory, account.session))
     return [file for file in files if file.is_file()]
 

@@ -27,7 +27,7 @@ class AnswerUsage:
     begun: bool = False
     """Whether the model has begun to answer: what it read is to be paid for even when the stream breaks off."""
     _complete: bool = False
-    """Whether a stream has come to the event that reports its output's tokens."""
+    """True after the stream event that reports the output's tokens."""
     _characters: int = 0
     """Of the output that has passed."""
     _numbers: dict[str, int] = field(default_factory=dict)

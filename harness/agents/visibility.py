@@ -1,4 +1,4 @@
-"""Whether the agents' sandbox shows the program that a session would start."""
+"""Check that the agents' sandbox shows the program that a session would start."""
 
 from __future__ import annotations
 

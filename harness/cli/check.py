@@ -14,7 +14,7 @@ from harness.workspace.directories import Workspace
 
 @dataclass(frozen=True)
 class Check:
-    """What came of checking one requirement."""
+    """Result of checking one requirement."""
 
     what: str
     state: Literal["ok", "missing", "note"]
@@ -25,7 +25,7 @@ class Check:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run would use."""
+    """Workspace, configuration and devices that a run would use."""
 
     workspace: Workspace | None
     """None where `harness doctor` runs outside of any."""
@@ -41,7 +41,7 @@ class RunPlan:
 
     @property
     def uses_claude(self) -> bool:
-        """Whether a worker or the planner asks a model of Anthropic's."""
+        """True if a worker or the planner uses a model of Anthropic's."""
         return self.kind == "claude" or self.config.planner.kind == "claude"
 
 

@@ -78,7 +78,7 @@ def _gpu() -> Iterator[Check]:
 
 
 def _run(workspace: Workspace | None) -> Iterator[Check]:
-    """What `harness start` needs, and which device and agent it takes when nobody says."""
+    """Requirements of `harness start`, and the device and agent that it takes by default."""
     from harness.cli.devices import choose
     from harness.cli.preflight import examine
     from harness.model.config import Config

@@ -1,4 +1,4 @@
-"""What a run needs of this machine and its workspace: one list, which `harness start` and `harness doctor` check.
+"""Requirements of a run on this machine and its workspace: one list, which `harness start` and `harness doctor` check.
 
 `harness start` ends at the first requirement that is not met, before it writes to git. `harness doctor` shows all.
 """
@@ -19,7 +19,7 @@ from harness.workspace.directories import Workspace, user_cache
 
 
 def _own_judge(_: RunPlan) -> bool:
-    """Whether the harness' own judge is used. What another one needs is not known."""
+    """Return true if the harness' own judge is used. The needs of another one are not known."""
     return not os.environ.get("HARNESS_JUDGE_COMMAND")
 
 

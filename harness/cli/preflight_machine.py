@@ -171,7 +171,7 @@ def _try_torch(plan: RunPlan, depth: Depth) -> None:
 
 
 def ask(*command: str) -> str | None:
-    """What a program prints, or None when it is not there or fails."""
+    """Return the output of a program, or None if it is missing or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What `harness status` says, in lines, once or as it changes."""
+"""The lines of `harness status`, printed once or as they change."""
 
 from __future__ import annotations
 

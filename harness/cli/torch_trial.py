@@ -28,7 +28,7 @@ from harness.workspace.files import atomic_write
 from harness.workspace.sandbox_mounts import python_prefixes
 
 Depth = Literal["import", "compile"]
-"""How far a trial goes."""
+"""Depth of a trial: the import alone, or `torch.compile` too."""
 COMPILES_WITHIN_S = 180.0
 """On a slow, cold disk the import alone takes a minute."""
 _NO_IMPORT, _NO_COMPILE = 11, 12
@@ -71,7 +71,7 @@ except BaseException as error:
 
 @dataclass(frozen=True)
 class TorchTrial:
-    """What came of a trial. A reason is None where that part worked."""
+    """Result of a trial. A reason is None if that part worked."""
 
     no_import: str | None = None
     """Why torch cannot be imported inside the sandbox."""

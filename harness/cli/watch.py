@@ -33,7 +33,7 @@ _OLDEST_S = 60.0
 
 @dataclass(frozen=True)
 class LedgerView:
-    """What the ledger says of one run and target."""
+    """Content of the ledger for one run and target."""
 
     target: str | None
     table: tuple[Standing, ...]

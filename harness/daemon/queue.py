@@ -1,4 +1,4 @@
-"""What waits to be judged: fair between workers, confirmations and former champions first, nothing twice. Pure.
+"""The queue of candidates: fair between workers, confirmations and former champions first, nothing twice. Pure.
 
 The queue can be lost at any time: it is derived again from git and the ledger (`harness.daemon.due_work`).
 """
@@ -49,8 +49,7 @@ class EvaluationQueue:
     """Waiting jobs in one lane per worker, taken in turn; and the jobs in flight.
 
     Args:
-        confirmations_first: a due confirmation goes before every evaluation, whoever's turn it is, and so does what is
-            measured again.
+        confirmations_first: due confirmations and former champions go before the evaluations of every worker.
     """
 
     def __init__(self, *, confirmations_first: bool = True) -> None:

@@ -53,7 +53,7 @@ def one_line(error: Exception) -> str:
 
 
 class Resources(Protocol):
-    """What an evaluation takes from its judge."""
+    """The judge's devices, directories and caches that an evaluation uses."""
 
     device: Device
     environment: EnvironmentRecord

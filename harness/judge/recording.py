@@ -92,7 +92,7 @@ class _FillStep(_RecordPart):
 
 
 class LaunchRecord(_RecordPart):
-    """What `harness.runner.recording` writes, before the cubins."""
+    """JSON header of a record that `harness.runner.recording` writes; the cubins follow it."""
 
     reason: str | None = None
     """Why the call cannot be replayed; then there is nothing else."""
@@ -127,7 +127,7 @@ class Recorded:
         return tuple(hashlib.sha256(cubin).hexdigest() for cubin in self.cubins)
 
     def staged(self) -> Staged:
-        """What a trusted launcher loads."""
+        """Return the files and plans that a trusted launcher loads."""
         symbols: list[dict[str, str]] = [{} for _ in self.cubins]
         for plan in self.plans.values():
             for launch in plan.launches:

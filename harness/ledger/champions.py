@@ -41,7 +41,7 @@ def champion(index: Index, problem: str, digest: str, target: str, run: str | No
 
 
 def measured(index: Index, problem: str, tree: str, target: str) -> MeasuredCandidate | None:
-    """What the ledger says of one tree, by the newest judge protocol: its best confirmation, or latest evaluation."""
+    """Measurement of one tree by the newest judge protocol: its best confirmation, else its latest evaluation."""
     rows = [row for row in index.rows(problem, target=target) if row.tree == tree]
     newest = max((row.judge_protocol or 0 for row in rows), default=0)
     rows = [row for row in rows if row.judge_protocol == newest]
@@ -105,7 +105,7 @@ def why_none(index: Index, problem: str, digest: str, target: str, run: str | No
 
 
 def measured_by(index: Index, row: Row) -> MeasuredCandidate | None:
-    """What an evaluation or confirmation says of its candidate."""
+    """Result of an evaluation or confirmation for its candidate."""
     entry = index.entry(row.problem, row.seq)
     if entry is None:
         return None

@@ -25,7 +25,7 @@ _NAME = "reservations.json"
 
 
 class Reservation(BaseModel):
-    """What one request in flight may cost, and the process that waits for its answer."""
+    """Upper bound on the cost of one request in flight, and the process that waits for its answer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

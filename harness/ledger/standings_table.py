@@ -33,7 +33,7 @@ def shown_row(standing: Standing) -> Row | None:
 
 
 def doubt(standing: Standing) -> str:
-    """What follows the speed-up of a problem that has no confirmed one of this judge's protocol."""
+    """Return the mark after a speed-up that is not confirmed, or not of this judge's protocol; otherwise nothing."""
     shown = shown_row(standing)
     if shown is None or standing.champion is not None:
         return ""

@@ -86,7 +86,7 @@ class Summary(_Frozen):
 
 
 class Recording(_Frozen):
-    """Whether the launches of a Triton solution could be recorded and replayed."""
+    """Result of recording the launches of a Triton solution."""
 
     cubins: tuple[str, ...] = ()
     """sha256 of each kernel that was replayed."""

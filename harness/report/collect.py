@@ -41,7 +41,7 @@ UNBEATEN_SCORE = 0.5
 
 @dataclass(frozen=True)
 class _Span:
-    """What the page is about."""
+    """Subject of the page."""
 
     branch: str
     run: str
@@ -214,7 +214,7 @@ def _problem(
 
 
 def _state(standing: Standing, made: list[_EvaluationDot]) -> str:
-    """What is known of a problem; `outdated`: only by an older judge protocol, whose numbers do not count."""
+    """State of a problem; `outdated`: measured only by an older judge protocol, whose numbers do not count."""
     if standing.champion:
         return "confirmed"
     if standing.best:

@@ -35,7 +35,7 @@ _NO_DETAILS: Json = {"subject": None, "workloads": None, "diff": None, "more_lin
 
 @dataclass
 class DetailBudget:
-    """How many details the steps of one problem may have."""
+    """Largest number of details for the steps of one problem."""
 
     left: int
     """In characters."""

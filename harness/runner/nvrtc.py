@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compilation made: a cubin and the kernels' symbols, unless the source has errors; and the log."""
+    """Result of a compilation: a cubin and the kernels' symbols, unless the source has errors; and the log."""
 
     cubin: bytes | None
     symbols: dict[str, str]

@@ -163,7 +163,7 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._cubins.append(cubin)
         return self._cubins.index(cubin)
 
-    def _argument(self, kind: Any, value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - whatever was passed
+    def _argument(self, kind: Any, value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a Python argument
         """One argument of a kernel; None for what was compiled into it."""
         if kind == "constexpr":
             return None
@@ -179,7 +179,7 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return {"kind": "value", "format": _FORMATS[kind], "value": number}
         raise Unrecordable(f"an argument of type {kind} cannot be replayed")
 
-    def returned(self, value: Any, workload: CudaWorkload) -> None:  # noqa: ANN401 - whatever the function returned
+    def returned(self, value: Any, workload: CudaWorkload) -> None:  # noqa: ANN401 - a Python value
         """Have the launches write returned tensors where the outputs belong."""
         names = [field.name for field in workload.outputs]
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""How the last `harness start` ended: written by that process, read by `harness attach` in another one."""
+"""Result of the last `harness start`: written by that process, read by `harness attach` in another one."""
 
 from __future__ import annotations
 

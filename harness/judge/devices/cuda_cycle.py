@@ -46,7 +46,7 @@ class Line:
     conduct: Conduct
     placements: Placements | None = None
     has_served: bool = False
-    """It has made a batch of calls on its workload: whatever compiles has been compiled."""
+    """True after its first batch of calls on its workload, in which it may compile."""
     _number: int = 0
     _doorbell: Doorbell = field(init=False)
 
