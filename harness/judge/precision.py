@@ -7,7 +7,8 @@ sentence that says why.
 
 What counts is the root mean square error over an output, relative to the output's own root mean square. A candidate's
 may be up to 3 times the largest of
-- the reference's own error at the contract's precision,
+- the reference's own error at the contract's precision, and its error with PyTorch's default flags: convolutions of
+  float32 use TF32 then, as every user of PyTorch has them, while what is expected is computed without,
 - one rounding to the output's dtype plus 32 units in the last place of float32: summing 16,384 float32 values one by
   one, which is honest, was seen to cost up to 27;
 - the change in the truth when every float input moves by 8 float32 units in the last place: where a problem amplifies
@@ -125,6 +126,11 @@ def find_truth(reference: Reference, inputs: Sequence[Value], expected: Mapping[
     if isinstance(found, str):
         return found
     outputs, allowed = {}, {}
+    by_default = _run_with_default_flags(reference, inputs)
+
+    def default_error(name: str, true: torch.Tensor) -> float:
+        return relative_error(true, by_default[name]) if name in by_default else 0.0
+
     for name, value in expected.items():
         if not value.dtype.is_floating_point or value.dtype.itemsize < 2 or value.numel() == 0:
             continue
@@ -134,7 +140,7 @@ def find_truth(reference: Reference, inputs: Sequence[Value], expected: Mapping[
         if true.shape != value.shape or not bool(true.isfinite().all()):
             return f"no float64 truth: `{name}` is not finite or changes its shape in float64"
         outputs[name] = true
-        allowed[name] = max(relative_error(true, value), honest_error(value.dtype))
+        allowed[name] = max(relative_error(true, value), honest_error(value.dtype), default_error(name, true))
     if not outputs:
         return "no float64 truth: no output is a float of at least 16 bits"
 
@@ -157,6 +163,17 @@ def relative_error(true: torch.Tensor, actual: torch.Tensor) -> float:
     error = float((actual.to(torch.float64) - true).square().mean().sqrt())
     scale = float(true.square().mean().sqrt())
     return error / scale if scale > 0.0 else error
+
+
+def _run_with_default_flags(reference: Reference, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
+    """The reference's outputs with PyTorch's default flags; empty where the judge has not changed any."""
+    if torch.backends.cudnn.allow_tf32:
+        return {}
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        return reference.outputs(inputs)
+    finally:
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def _run_in_float64(reference: Reference, inputs: Sequence[Value]) -> dict[str, torch.Tensor] | str:

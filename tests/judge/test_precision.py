@@ -219,3 +219,24 @@ def test_both_errors_together_bound_the_distance_to_the_reference() -> None:
     naive = _one_by_one(x * y)
     distance = relative_error(expected["out"].double(), naive)
     assert distance < truth.limits_to_reference()["out"] < 1e-4
+
+
+def test_what_eager_torch_does_with_its_default_flags_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for a convolution on a GPU, which uses TF32 by default; the judge computes what it expects without."""
+    made = problem(
+        {"x": tensor("float32", "R", "K")},
+        {"out": tensor("float32", "R")},
+        "import torch\n"
+        "def run(x):\n"
+        "    bits = x.view(torch.int32) & -8192 if x.dtype == torch.float32 else x\n"
+        "    cut = torch.backends.cudnn.allow_tf32 and x.dtype == torch.float32\n"
+        "    return (bits.view(torch.float32) if cut else x).sum(-1)\n",
+        {"R": ROWS, "K": LONG},
+    )
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    reference, inputs, _, truth = _truth(made)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    by_default = reference.outputs(inputs)
+    assert relative_error(truth.outputs["out"], by_default["out"]) > 3e-5
+    assert truth.broken_by(by_default) is None
+    assert _truth(made)[3].broken_by({"out": by_default["out"] * (1 + 5e-3)}) is not None
