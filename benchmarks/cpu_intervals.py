@@ -1,57 +1,93 @@
-"""Measure if the CPU judge's intervals hold, and if it accuses honest solutions.
+"""Measure if the CPU judge's intervals hold, if it accuses honest solutions, and how long an entry takes.
 
-    python -m benchmarks.cpu_intervals PART [--count N] [--busy N] [--json FILE]
+    python -m benchmarks.cpu_intervals PART [--count N] [--busy N] [--workloads N] [--file FILE]
 
-| part | measures |
-| --- | --- |
-| against-itself | solutions of three starter problems against themselves: how many intervals contain 1 |
-| honest | the starter solutions against the reference, in turn: how many are PASSED |
-| repeated | one solution in one judge and in fresh judges: how many pairs of intervals do not overlap |
+| part | measures | count |
+| --- | --- | --- |
+| against-itself | solutions of three starter problems against themselves: how many intervals contain 1 | 20 of each |
+| honest | the starter solutions against the reference, in turn: how many are PASSED | 200 |
+| repeated | one solution in one judge and in fresh judges: how many pairs of intervals do not overlap | 10 each |
+| commit-to-entry | candidates one after the other through a daemon: seconds from commit to entry | 10 |
 
-`--busy N` runs N processes that use a core each.
+`--busy N` runs N processes that use a core each. Each evaluation is appended to FILE (JSON lines). What FILE has for
+this version of the judge is not measured again, so an interrupted run can be resumed, and `--count 0` only prints.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
+import secrets
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, cycle, islice
+from itertools import combinations
 from pathlib import Path
 
 from tabulate import tabulate
 
+from benchmarks.commit_to_entry import commit_candidates
+from benchmarks.measured_rows import MeasuredRow, append_row, read_rows
 from harness.formats.problems import load_problem
+from harness.judge.version import judge_version
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 STARTER = Path(__file__).parents[1] / "problems" / "starter"
 AGAINST_ITSELF = ("rmsnorm_h4096", "rope_gqa", "swiglu_h14336")
-WORKLOADS = 2
-"""Of a problem: the smallest and the largest."""
-Row = tuple[str, str]
+ONE_JUDGE, FRESH_JUDGES = "one judge", "fresh judges"
+SummaryLine = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A speed-up and its 95 % interval."""
+class Plan:
+    """One run: what to measure, where to work, and where results go."""
 
-    speedup: float
-    low: float
-    high: float
+    like: MeasuredRow
+    """Part, judge version, load and workloads of every row of this run."""
+    count: int
+    root: Path
+    file: Path
 
-    @property
-    def half_width(self) -> float:
-        """As a share of the speed-up."""
-        return (self.high - self.low) / 2 / self.speedup
+    def rows(self, case: str | None = None) -> list[MeasuredRow]:
+        """Return what has been measured."""
+        return [row for row in read_rows(self.file, self.like) if case in (None, row.case)]
+
+    def keep(self, case: str, answer: JudgeAnswer, session: str = "") -> None:
+        """Append one answer of a judge."""
+        summary = answer.summary
+        low, high = summary.speedup_ci95 or (None, None)
+        values = {
+            "case": case, "session": session, "verdict": str(answer.verdict), "reason": answer.reason,
+            "speedup": summary.speedup, "ci95_low": low, "ci95_high": high,
+            "discarded": sum(workload.discarded for workload in answer.workloads), "judge_s": answer.cost.judge_s,
+            "handshake_us": (answer.device.model_extra or {}).get("handshake_us"),
+        }  # fmt: skip
+        append_row(self.file, self.like.model_copy(update=values))
+
+    def problem(self, name: str, *, baseline: bool = False) -> Path:
+        """Return a copy of a starter problem with some workloads; its solution as its baseline if asked for."""
+        problem = self.root / "starter" / name
+        if not problem.exists():
+            shutil.copytree(STARTER / name, problem)
+            lines = (problem / "workload.jsonl").read_text().splitlines(keepends=True)
+            (problem / "workload.jsonl").write_text("".join(evenly(lines, self.like.workloads)))
+            if baseline:
+                shutil.copytree(problem / "solutions" / "cpu", problem / "baseline")
+        return problem
+
+
+def evenly(lines: Sequence[str], count: int) -> list[str]:
+    """Return at most so many lines, the first and the last among them."""
+    if count >= len(lines):
+        return list(lines)
+    return [lines[round(number * (len(lines) - 1) / max(1, count - 1))] for number in range(count)]
 
 
 @contextlib.contextmanager
@@ -64,17 +100,6 @@ def busy(count: int) -> Iterator[None]:
         for loop in loops:
             loop.kill()
             loop.wait()
-
-
-def copied(root: Path, name: str, *, baseline: bool) -> Path:
-    """A starter problem with two workloads; its own solution as its baseline where asked for."""
-    problem = root / "starter" / name
-    shutil.copytree(STARTER / name, problem)
-    lines = (problem / "workload.jsonl").read_text().splitlines(keepends=True)
-    (problem / "workload.jsonl").write_text(lines[0] + lines[-1])
-    if baseline:
-        shutil.copytree(problem / "solutions" / "cpu", problem / "baseline")
-    return problem
 
 
 def ask(judge: JudgeProcess, directory: Path, variant: str) -> JudgeAnswer:
@@ -93,89 +118,153 @@ def ask(judge: JudgeProcess, directory: Path, variant: str) -> JudgeAnswer:
     )  # fmt: skip
 
 
-def interval(answer: JudgeAnswer) -> Interval | None:
-    """Of the whole answer; None unless it passed."""
-    summary = answer.summary
-    if summary.speedup is None or summary.speedup_ci95 is None:
-        return None
-    return Interval(summary.speedup, *summary.speedup_ci95)
-
-
-def against_itself(root: Path, count: int) -> Iterator[Row]:
+def against_itself(plan: Plan) -> Iterator[SummaryLine]:
     """Each problem `count` times."""
-    with judge_process("cpu", root / "cache", "bubblewrap") as judge:
-        for name in AGAINST_ITSELF:
-            problem = copied(root, name, baseline=True)
-            answers = [ask(judge, problem, "baseline") for _ in range(count)]
-            intervals = [one for one in map(interval, answers) if one is not None]
-            contain = sum(one.low <= 1 <= one.high for one in intervals)
-            half = statistics.median(one.half_width for one in intervals)
-            logs = [math.log(one.speedup) for one in intervals]
-            seen = [
-                f"{contain} of {len(answers)} contain 1",
-                f"half-width {half:.2%}",
-                f"mean {statistics.fmean(logs):+.2%}, sd {statistics.stdev(logs):.2%}",
-                *(f"{answer.verdict}: {answer.reason}" for answer in answers if answer.summary.speedup is None),
-            ]
-            yield (f"{name} against itself", "; ".join(seen))
+    missing = {name: plan.count - len(plan.rows(name)) for name in AGAINST_ITSELF}
+    if any(number > 0 for number in missing.values()):
+        with judge_process("cpu", plan.root / "cache", "bubblewrap") as judge:
+            for name, number in missing.items():
+                for _ in range(number):
+                    plan.keep(name, ask(judge, plan.problem(name, baseline=True), "baseline"))
+    for name in AGAINST_ITSELF:
+        yield f"{name} against itself", _containing_one(plan.rows(name))
 
 
-def honest(root: Path, count: int) -> Iterator[Row]:
-    """All starter problems in turn, `count` evaluations together."""
-    problems = [copied(root, path.name, baseline=False) for path in sorted(STARTER.iterdir()) if path.is_dir()]
-    with judge_process("cpu", root / "cache", "bubblewrap") as judge:
-        answers = [ask(judge, problem, "eager") for problem in islice(cycle(problems), count)]
-    verdicts: dict[str, int] = {}
-    for answer in answers:
-        verdicts[answer.verdict] = verdicts.get(answer.verdict, 0) + 1
-    reasons = {answer.reason for answer in answers if answer.reason}
-    yield (f"{count} honest evaluations", ", ".join(f"{number} {name}" for name, number in verdicts.items()))
-    yield from (("reason", str(reason)) for reason in sorted(map(str, reasons)))
+def _containing_one(rows: Sequence[MeasuredRow]) -> str:
+    timed = [(row.speedup, row.ci95_low, row.ci95_high) for row in rows]
+    passed = [(speedup, low, high) for speedup, low, high in timed if speedup and low and high]
+    contain = sum(low <= 1 <= high for _, low, high in passed)
+    texts = [f"{contain} of {len(rows)} contain 1", *_spread(rows)]
+    texts += [f"{row.verdict}: {row.reason}" for row in rows if row.speedup is None]
+    return "; ".join(texts)
 
 
-def repeated(root: Path, count: int) -> Iterator[Row]:
-    """`count` evaluations in one judge, and as many in fresh ones."""
-    problem = copied(root, AGAINST_ITSELF[0], baseline=False)
-    with judge_process("cpu", root / "cache", "bubblewrap") as judge:
-        one_judge = [interval(ask(judge, problem, "eager")) for _ in range(count)]
-    fresh = []
-    for _ in range(count):
-        with judge_process("cpu", root / "cache", "bubblewrap") as judge:
-            fresh.append(interval(ask(judge, problem, "eager")))
-    for name, intervals in (("one judge", one_judge), ("fresh judges", fresh), ("both", [*one_judge, *fresh])):
-        yield (f"{count} evaluations, {name}", apart([one for one in intervals if one is not None]))
-
-
-def apart(intervals: Sequence[Interval]) -> str:
-    """Number of pairs of intervals that do not overlap, and the spread of the speed-ups."""
-    pairs = list(combinations(intervals, 2))
-    missed = sum(one.high < other.low or other.high < one.low for one, other in pairs)
-    logs = [math.log(one.speedup) for one in intervals]
-    half = statistics.median(one.half_width for one in intervals)
-    return (
-        f"{missed} of {len(pairs)} pairs do not overlap ({missed / len(pairs):.1%}); speed-ups "
-        f"{min(one.speedup for one in intervals):.3f} to {max(one.speedup for one in intervals):.3f}, "
-        f"sd {statistics.stdev(logs):.2%}, half-width {half:.2%}"
+def _spread(rows: Sequence[MeasuredRow]) -> list[str]:
+    """Half-width, mean and standard deviation of the speed-ups."""
+    passed = [row for row in rows if row.speedup is not None]
+    logs = [math.log(row.speedup) for row in passed if row.speedup]
+    if len(logs) < 2:
+        return []
+    half = statistics.median(
+        (row.ci95_high - row.ci95_low) / 2 / row.speedup
+        for row in passed
+        if row.speedup and row.ci95_low and row.ci95_high
     )
+    return [
+        f"median half-width {half:.2%}",
+        f"mean {math.exp(statistics.fmean(logs)):.4g}x, sd {statistics.stdev(logs):.2%}",
+        f"{sum(row.discarded for row in rows)} blocks discarded",
+        f"median {statistics.median(row.judge_s for row in rows):.1f} s",
+    ]
 
 
-PARTS = {"against-itself": (against_itself, 20), "honest": (honest, 200), "repeated": (repeated, 10)}
+def honest(plan: Plan) -> Iterator[SummaryLine]:
+    """All starter problems in turn, `count` evaluations together."""
+    names = sorted(path.name for path in STARTER.iterdir() if path.is_dir())
+    done = len(plan.rows())
+    if done < plan.count:
+        with judge_process("cpu", plan.root / "cache", "bubblewrap") as judge:
+            for number in range(done, plan.count):
+                name = names[number % len(names)]
+                plan.keep(name, ask(judge, plan.problem(name), "eager"))
+    rows = plan.rows()
+    verdicts = Counter(row.verdict for row in rows)
+    yield f"{len(rows)} honest evaluations", ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
+    yield from (("reason", reason) for reason in sorted({f"{row.case}: {row.reason}" for row in rows if row.reason}))
+    for name in names:
+        spread = _spread(plan.rows(name))
+        if spread:
+            yield name, "; ".join(spread)
+
+
+def repeated(plan: Plan) -> Iterator[SummaryLine]:
+    """`count` evaluations in one judge, and as many in fresh ones."""
+    name = AGAINST_ITSELF[0]
+
+    def measure(case: str, number: int) -> None:
+        with judge_process("cpu", plan.root / "cache", "bubblewrap") as judge:
+            session = secrets.token_hex(4)
+            for _ in range(number):
+                plan.keep(case, ask(judge, plan.problem(name), "eager"), session)
+
+    if len(_of_one_judge(plan)) < plan.count:
+        measure(ONE_JUDGE, plan.count)  # an interrupted series cannot be continued in another judge
+    for _ in range(plan.count - len(plan.rows(FRESH_JUDGES))):
+        measure(FRESH_JUDGES, 1)
+    one_judge, fresh = _of_one_judge(plan), plan.rows(FRESH_JUDGES)
+    for case, rows in ((ONE_JUDGE, one_judge), (FRESH_JUDGES, fresh), ("both", [*one_judge, *fresh])):
+        yield f"{len(rows)} evaluations, {case}", _apart(rows)
+
+
+def _of_one_judge(plan: Plan) -> list[MeasuredRow]:
+    """Return the longest series that one judge measured."""
+    series: dict[str, list[MeasuredRow]] = {}
+    for row in plan.rows(ONE_JUDGE):
+        series.setdefault(row.session, []).append(row)
+    return max(series.values(), key=len, default=[])
+
+
+def _apart(rows: Sequence[MeasuredRow]) -> str:
+    """Number of pairs of intervals that do not overlap, and the spread of the speed-ups."""
+    intervals = [(row.ci95_low, row.ci95_high) for row in rows]
+    passed = [(low, high) for low, high in intervals if low and high]
+    pairs = list(combinations(passed, 2))
+    missed = sum(one[1] < other[0] or other[1] < one[0] for one, other in pairs)
+    share = f" ({missed / len(pairs):.1%})" if pairs else ""
+    not_passed = [f"{len(rows) - len(passed)} not PASSED"] if len(passed) < len(rows) else []
+    return "; ".join([f"{missed} of {len(pairs)} pairs do not overlap{share}", *_spread(rows), *not_passed])
+
+
+def commit_to_entry(plan: Plan) -> Iterator[SummaryLine]:
+    """`count` candidates of a starter problem, each committed when the daemon has nothing left to do."""
+    name = AGAINST_ITSELF[0]
+    for values in commit_candidates(plan.root, f"starter/{name}", plan.count - len(plan.rows(name))):
+        append_row(plan.file, plan.like.model_copy(update={"case": name, **values}))
+    rows = plan.rows(name)
+    columns = {
+        "commit to the evaluation's entry": [row.to_entry_s for row in rows],
+        "commit to the confirmation's entry": [row.to_confirmation_s for row in rows],
+        "the evaluation in the judge": [row.judge_s for row in rows],
+    }
+    for title, times in columns.items():
+        known = [seconds for seconds in times if seconds is not None]
+        if known:
+            yield title, f"median {statistics.median(known):.1f} s, worst {max(known):.1f} s, of {len(known)}"
+    verdicts = Counter(row.verdict for row in rows)
+    entries = len(rows) + sum(row.to_confirmation_s is not None for row in rows)
+    total = sum(row.to_confirmation_s or row.to_entry_s or 0.0 for row in rows)
+    if entries:
+        yield "seconds for each entry, confirmations counted", f"{total / entries:.1f} s ({entries} entries)"
+    yield "verdicts", ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
+
+
+PARTS: dict[str, tuple[Callable[[Plan], Iterator[SummaryLine]], int]] = {
+    "against-itself": (against_itself, 20),
+    "honest": (honest, 200),
+    "repeated": (repeated, 10),
+    "commit-to-entry": (commit_to_entry, 10),
+}
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--count", type=int)
     parser.add_argument("--busy", type=int, default=0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--workloads", type=int, default=6, help="most workloads of a problem (default: all six)")
+    parser.add_argument("--file", type=Path, help="where evaluations are kept (default: nowhere)")
     options = parser.parse_args()
     measure, usual = PARTS[options.part]
-    with tempfile.TemporaryDirectory() as root, busy(options.busy):
-        rows = list(measure(Path(root), options.count or usual))
-    sys.stdout.write(tabulate(rows) + "\n")
-    if options.json:
-        options.json.write_text(json.dumps(rows))
+    like = MeasuredRow(
+        part=options.part, case="", judge_version=judge_version(), busy=options.busy, workloads=options.workloads,
+        verdict="", judge_s=0.0,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="harness-bench-") as root, busy(options.busy):
+        count = usual if options.count is None else options.count
+        file = options.file or Path(root) / "rows.jsonl"
+        lines = list(measure(Plan(like, count, Path(root), file)))
+    sys.stdout.write(tabulate(lines) + "\n")
 
 
 if __name__ == "__main__":

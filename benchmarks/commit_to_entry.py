@@ -1,0 +1,80 @@
+"""Candidates committed one after the other, each when the daemon has nothing left to do: seconds to their entries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.cycle import running
+from harness.git.repo import Repo
+from harness.ledger.create_workspace import create_workspace
+from harness.ledger.ledger import read_records
+from harness.ledger.submission import read_outcome, solution_dir
+from harness.model.paths import ledger_file
+from harness.workspace.directories import Workspace
+from harness.workspace.files import wait_for
+from harness.workspace.status import read_daemon_status
+
+_WORKER = "w01"
+_DEADLINE_S = 300.0
+_POLL_S = 0.01
+_Values = dict[str, object]
+
+
+def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]:
+    """Commit so many candidates with distinct sources through a real daemon, after one that is not counted.
+
+    Args:
+        root: where the workspace is made.
+        problem: a starter problem, suite/name.
+        count: of candidates that are counted; none if 0 or less.
+
+    Yields:
+        Of each candidate: verdict, speed-up, seconds in the judge, from commit to entry and to its confirmation.
+    """
+    if count <= 0:
+        return
+    workspace = create_workspace(root / "workspace", starter=True).workspace
+    with running(workspace, "daemon", "--device", "cpu"), Repo(workspace) as repo:
+        worktree = repo.add_worktree(_WORKER, problem, f"agents/main/{_WORKER}/{problem}", repo.tip("main"))
+        source = solution_dir(worktree, problem, "cpu") / "kernel.cpp"
+        original = source.read_text()
+        for number in range(count + 1):
+            source.write_text(f"{original}// candidate {number}\n")
+            committed_at = time.time()
+            submission = repo.commit_solution(worktree, problem, "cpu", f"Candidate {number}", {})
+            file = workspace.outcome_file(problem, "cpu", submission.tree)
+            outcome = wait_for(
+                lambda file=file: read_outcome(file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an entry"
+            )
+            wait_for(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an idle daemon")
+            if number:  # the first also measures the baselines
+                summary = outcome.summary
+                low, high = (summary.speedup_ci95 if summary else None) or (None, None)
+                yield {
+                    "verdict": str(outcome.verdict), "reason": outcome.reason,
+                    "speedup": summary.speedup if summary else None, "ci95_low": low, "ci95_high": high,
+                    "judge_s": outcome.cost.judge_s if outcome.cost else 0.0,
+                    "to_entry_s": _seconds(outcome.at) - committed_at,
+                    "to_confirmation_s": _to_confirmation_s(workspace, repo, problem, outcome.seq, committed_at),
+                }  # fmt: skip
+
+
+def _to_confirmation_s(workspace: Workspace, repo: Repo, problem: str, seq: int, committed_at: float) -> float | None:
+    """Seconds from a commit to the confirmation of its evaluation; None if it was not confirmed."""
+    for entry in read_records(workspace, repo, ledger_file(problem)):
+        if entry["kind"] == "confirmation" and entry["cites"] == seq:
+            return _seconds(str(entry["at"])) - committed_at
+    return None
+
+
+def _seconds(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()
+
+
+def _is_idle(workspace: Workspace) -> bool | None:
+    """Return true once the daemon has neither a candidate nor a confirmation left."""
+    status = read_daemon_status(workspace)
+    return None if status is None or status.queued or status.current else True
