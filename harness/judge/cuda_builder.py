@@ -15,7 +15,16 @@ import torch
 from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
-from harness.judge.builder import BUILD_S, LARGEST_ARTEFACT, Compilation, compiled, content_key, defines, runs
+from harness.judge.builder import (
+    BUILD_S,
+    LARGEST_ARTEFACT,
+    BuildFailed,
+    Compilation,
+    compiled,
+    content_key,
+    defines,
+    runs,
+)
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.toolkit import Toolkit, find_toolkit
 from harness.model.config import SandboxKind
@@ -24,6 +33,7 @@ from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import Solution
 from harness.runner import nvrtc
+from harness.runner.module_variables import MalformedCubinError, check_size
 from harness.runner.wire import TRUSTED_KERNELS
 from harness.workspace.timing_lock import working
 
@@ -101,6 +111,10 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as scratch, working():
         made = _compile(solution, request, toolkit, Path(scratch), sandbox)
+        try:
+            check_size((made / "kernel.cubin").read_bytes())
+        except MalformedCubinError as error:
+            raise BuildFailed(f"the compiled kernels cannot be loaded: {error}") from None
         (made / "sha256").write_text(_digest(made))
         shutil.rmtree(kept, ignore_errors=True)
         made.rename(kept)

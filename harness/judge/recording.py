@@ -37,6 +37,7 @@ from harness.model.launches import (
 )
 from harness.model.problem import Workload
 from harness.runner import wire
+from harness.runner.module_variables import MalformedCubinError, check_size
 
 CALLS = 3
 """Calls of the solution itself on each workload, each on fresh inputs and checked."""
@@ -240,6 +241,11 @@ def parse(data: memoryview, layout: Layout) -> RecordedCall:
     for size in found.cubins:
         cubins.append(bytes(data[begin : begin + size]))
         begin += size
+    try:
+        for cubin in cubins:
+            check_size(cubin)
+    except MalformedCubinError as error:
+        raise NotRecorded(f"its record is malformed: {error}") from None
     steps = tuple(
         _fill(step, sizes) if isinstance(step, _FillStep) else _launch(step, sizes, len(cubins)) for step in found.steps
     )

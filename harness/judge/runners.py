@@ -147,8 +147,10 @@ class Runner:
         assert self._herd is not None  # noqa: S101 - wait_ready made it
         return self._herd
 
-    def ask(self, message: Mapping[str, Any], expected: wire.Code, within_s: float, fds: Sequence[int] = ()) -> None:
-        """Send a message to a running runner and wait for its answer.
+    def ask(
+        self, message: Mapping[str, Any], expected: wire.Code, within_s: float, fds: Sequence[int] = ()
+    ) -> RunnerRecord:
+        """Send a message to a running runner and wait for its answer, which is returned.
 
         Raises:
             RunnerFailed: it crashed, raised, or did not answer in time.
@@ -158,10 +160,11 @@ class Runner:
         try:
             herd.go()
             self.channel.send(message, fds)
-            self.accept(self.channel.expect(expected, time.monotonic() + within_s))
+            record = self.accept(self.channel.expect(expected, time.monotonic() + within_s))
         except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
             raise self.failure(error, within_s) from None
         self.stop()
+        return record
 
     def stop(self) -> None:
         """Stop everything in the sandbox.

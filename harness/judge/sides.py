@@ -148,5 +148,6 @@ def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Si
         RunnerFailed: loading it crashed, raised or took too long.
     """
     words, descriptors = device.grant(runner, sealed=staged.sealed)
-    runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _LOAD_S, descriptors)
+    record = runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _LOAD_S, descriptors)
+    device.loaded(runner, record.claimed_ns)
     return Side(device, runner, trusted, staged.first_call_s, staged.plans)

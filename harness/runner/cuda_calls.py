@@ -7,6 +7,7 @@ launcher has them around a sealed one: both sides of a ratio are on the same clo
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +85,8 @@ class Timed:
         return (start, stop), enqueue
 
 
+@functools.cache
 def load_trusted(path: str) -> Trusted:
-    """The trusted kernels, compiled by the judge."""
+    """The trusted kernels, compiled by the judge; the same object for the whole process."""
     torch.zeros(1, device="cuda")
     return Trusted(Path(path).read_bytes())

@@ -26,8 +26,11 @@ class CudaLine:
         os.close(page)
         self._pinged = torch.zeros(1, device="cuda")
         self._trusted: Trusted | None = None
-        if message.get("timed") and message["language"] != "cuda":
+        self.short_kernel_ns = 0
+        """Reading of events around a short trusted kernel before the solution is loaded; 0 by another clock."""
+        if message.get("timed"):
             self._trusted = load_trusted(message["trusted"])
+            self.short_kernel_ns = round(self._trusted.short_kernel_us() * 1e3)
         self._calls: Calls | None = None
         self._workload: CudaWorkload | None = None
 

@@ -1,9 +1,9 @@
 """The trusted launcher: makes every launch of a sealed solution and reads the device's events around each call.
 
-No host code of the candidate runs in this process. A call is, in stream order: workspaces are set, L2 is displaced by
-reading other memory, then event, the plan's launches, event. The inputs of the next call are written when this one has
-ended and its outputs are copied. The queue is held back until it is full, so that no number has the host's speed in
-it.
+No host code of the candidate runs in this process. A call is, in stream order: module-scope variables and workspaces
+are set, L2 is displaced by reading other memory, then event, the plan's launches, event. The inputs of the next call
+are written when this one has ended and its outputs are copied. The queue is held back until it is full, so that no
+number has the host's speed in it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ from cuda.bindings import driver as cuda
 from . import driver
 from .device_memory import bytes_tensor
 from .driver import PreparedLaunch
+from .variable_snapshot import VariableSnapshot
 from .wire import TRUSTED_KERNELS
 
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
 _GRID, _READ_GRID = 528, 1056
+_POISON = 0xA5A5A5A5
+"""A workspace without an initial value has this in each word when a call begins: nothing of an earlier call is left."""
 _PIECE = 4096
 """Elements of a piece that are worth a block of their own."""
 _OWN_CYCLES = (2_000, 40_000)
+_SHORT_BYTES, _SHORT_PLACES, _SHORT_REPEATS = 1 << 20, 16, 9
+"""Memory of the short kernels that show a process' own overhead: size, number of places, readings at each."""
 
 
 def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
@@ -129,6 +134,33 @@ class Trusted:
             found.append((short * many - long * few) / (many - few))
         return statistics.median(found)
 
+    def short_kernel_us(self) -> float:
+        """Mean reading of events around short kernels of this process, in microseconds: one reads 1 MB, one writes it.
+
+        Events around the same kernel read up to 0.3 us more in one process than in another, whatever the kernel's
+        length. Short kernels show this offset (docs/clock.md).
+        """
+        buffer = torch.zeros(_SHORT_PLACES * 2 * _SHORT_BYTES, dtype=torch.uint8, device="cuda")
+        addresses = [buffer.data_ptr() + place * 2 * _SHORT_BYTES for place in range(_SHORT_PLACES)]
+        kernels = [self.read(address, _SHORT_BYTES) for address in addresses]
+        kernels += [self.fill(address, _SHORT_BYTES, 0) for address in addresses]
+        return statistics.fmean(
+            statistics.median(self._reading_us(kernel) for _ in range(_SHORT_REPEATS)) for kernel in kernels
+        )
+
+    def _reading_us(self, kernel: PreparedLaunch) -> float:
+        start, stop = _pair()
+
+        def enqueue() -> None:
+            self.displace.run()
+            start.record()
+            kernel.run()
+            stop.record()
+
+        self.held(enqueue)
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(stop)) * 1e3
+
 
 class Slots(Protocol):
     """A workload's layout as the launcher reads it."""
@@ -168,6 +200,7 @@ class SealedWorkload:
         plan: Mapping[str, Any],
         layout: Slots,
         place: Callable[[int], tuple[int, int]],
+        variables: Sequence[VariableSnapshot] = (),
     ) -> None:
         """Prepare every launch.
 
@@ -177,17 +210,16 @@ class SealedWorkload:
             plan: `ResolvedPlan` as plain data.
             layout: fields and number of placements.
             place: device addresses of a placement's inputs and of its outputs.
+            variables: first values of the modules' variables, which every call begins with.
         """
-        self._trusted = trusted
+        self._trusted, self._variables = trusted, variables
         spaces = plan["workspaces"]
         self._spaces = {
-            name: torch.full((-(-size // 16) * 16,), 0xA5, dtype=torch.uint8, device="cuda")
+            name: torch.empty(-(-size // 16) * 16, dtype=torch.uint8, device="cuda")
             for name, (size, _) in spaces.items()
         }
         self._before = [
-            trusted.fill(self._spaces[name].data_ptr(), size, _pattern(init))
-            for name, (size, init) in spaces.items()
-            if init != "none"
+            trusted.fill(self._spaces[name].data_ptr(), size, _pattern(init)) for name, (size, init) in spaces.items()
         ]
         shared = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
         self._calls: list[list[PreparedLaunch]] = []
@@ -213,6 +245,8 @@ class SealedWorkload:
         start, stop = _pair()
 
         def enqueue() -> None:
+            for snapshot in self._variables:
+                snapshot.restore()
             for launch in self._before:
                 launch.run()
             self._trusted.displace.run()
@@ -228,7 +262,9 @@ class SealedWorkload:
 
 
 def _pattern(init: float | str) -> int:
-    """The 32-bit word a workspace is filled with: a byte four times, or a float's bits."""
+    """The 32-bit word a workspace is filled with: a byte four times, a float's bits, or a poison for "none"."""
+    if init == "none":
+        return _POISON
     if isinstance(init, int):
         return init * 0x01010101
     return ctypes.c_uint32.from_buffer(ctypes.c_float(float(init))).value

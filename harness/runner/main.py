@@ -56,6 +56,9 @@ def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
 class DeviceLine(Protocol):
     """A runner's side of a device whose calls are asked for one at a time."""
 
+    short_kernel_ns: int
+    """See `CudaLine`."""
+
     def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
         """Map a workload's placements and get its calls ready."""
 
@@ -83,7 +86,8 @@ class _Server:
         loader = importlib.import_module(f".{_LOADERS[message['language']]}", __package__)
         self.solution = loader.load(message)
         failpoint("runner.loaded")
-        self.line.send(wire.pack_record(wire.Code.LOADED))
+        overhead_ns = self.device.short_kernel_ns if self.device is not None else 0
+        self.line.send(wire.pack_record(wire.Code.LOADED, claimed_ns=overhead_ns))
 
     def prepare(self, message: dict[str, Any], descriptors: list[int]) -> None:
         self.call = None

@@ -14,6 +14,8 @@ from . import driver
 from .cuda_arena import CudaWorkload
 from .cuda_calls import load_trusted
 from .launcher import SealedWorkload
+from .module_variables import module_variables
+from .variable_snapshot import VariableSnapshot
 
 
 class SealedCalls:
@@ -31,8 +33,12 @@ def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
     """Load the cubins; the answer prepares a workload."""
     trusted = load_trusted(message["trusted"])
     functions: dict[str, cuda.CUfunction] = {}
+    variables: list[VariableSnapshot] = []
     for directory in map(Path, message["artefacts"]):
-        module = driver.load((directory / "kernel.cubin").read_bytes())
+        cubin = (directory / "kernel.cubin").read_bytes()
+        module = driver.load(cubin)
+        if sizes := module_variables(cubin):
+            variables.append(VariableSnapshot(module, sizes))
         symbols: dict[str, str] = json.loads((directory / "names.json").read_text())["symbols"]
         functions |= {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
 
@@ -43,7 +49,7 @@ def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
             begin = base + placement * workload.stride
             return begin, begin + workload.input_stride
 
-        work = SealedWorkload(trusted, functions, workload.plan, workload, place)
+        work = SealedWorkload(trusted, functions, workload.plan, workload, place, variables)
         torch.cuda.synchronize()
         return SealedCalls(work)
 

@@ -31,7 +31,11 @@ LAUNCH: dict[str, Any] = {
 FILL: dict[str, Any] = {"kind": "fill", "buffer": "workspace:w0", "offset": 0, "bytes": 64}
 
 
-def record(*steps: dict[str, Any], cubins: tuple[bytes, ...] = (b"cubin",), **changes: Any) -> memoryview:
+CUBIN = b"\x7fELF" + bytes(60)
+"""An ELF file without sections."""
+
+
+def record(*steps: dict[str, Any], cubins: tuple[bytes, ...] = (CUBIN,), **changes: Any) -> memoryview:
     told = {"steps": steps, "workspaces": {"w0": 64}, "cubins": [len(cubin) for cubin in cubins], **changes}
     header = json.dumps(told).encode()
     return memoryview(struct.pack("<q", len(header)) + header + b"".join(cubins) + bytes(4096))
@@ -43,7 +47,7 @@ def test_a_record_becomes_a_plan() -> None:
     launch = ResolvedLaunch("0:scale", (8, 1, 1), (128, 1, 1), 0, None, cooperative=False, args=arguments)
     assert call.plan.steps == (ResolvedFill("workspace:w0", 0, 64), launch)
     assert call.plan.workspaces == {"w0": (64, "none")}
-    assert call.cubins == (b"cubin",)
+    assert call.cubins == (CUBIN,)
 
 
 def test_what_it_says_against_itself_is_the_reason() -> None:

@@ -195,6 +195,10 @@ class CpuDevice:
         words: dict[str, object] = {"input_bytes": self._inputs.bytes, "output_bytes": mine.bytes}
         return words, (self._inputs.descriptor, mine.descriptor)
 
+    def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
+        """Nothing: the judge's own clock is the same for all runners."""
+        del runner, short_kernel_ns
+
     def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
         """Nothing: the memory was granted with the runner."""
         del runner, layout, slots

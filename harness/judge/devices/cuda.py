@@ -60,7 +60,7 @@ _WINDOW_BYTES = 32 * GIB
 _SCALAR_BYTES = 1 << 20
 _AHEAD = 2
 """Runners kept started: a start takes seconds, and a candidate that breaks needs another."""
-_BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=10, separate_calls=True)
+_BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=10, separate_calls=True, work_outlasts_stop=True)
 _PROBE_CYCLES = 40_000
 _BUSY_NS = 400_000
 """A kernel of 20 us that takes so long shares the device: somebody else's time slice comes first."""
@@ -69,8 +69,10 @@ _CALIBRATIONS = 12
 """Batches of calls that do nothing; the first is not counted."""
 _HELD_SHARE = 4
 """One call in so many is held."""
-_PROCESS_NS = 4_000.0
+_PROCESS_NS = 500.0
 """Standard deviation of a call between processes that run the same code, besides `PROCESS_SHARE`."""
+_MOST_OFFSET_NS = 400.0
+"""Event readings of two processes differ by at most so much (docs/clock.md)."""
 _LOAD_S = 120.0
 _FEW = 4
 _INDUCTOR = "/inductor"
@@ -133,6 +135,7 @@ class CudaDevice:
         self._cycle = Cycle(self._trusted, self._probe)
         self._least_around_ns = math.inf
         self.calibration = _BOUNDED
+        self._short_kernel_ns = self._trusted.short_kernel_us() * 1e3
         self.sealed = SealedClock(self, self._trusted.pair_overhead_us() * 1e3)
         self.recalibrate()
 
@@ -212,6 +215,11 @@ class CudaDevice:
         cubin = runner.stage / "trusted.cubin"
         cubin.write_bytes(self._cubin)
         return {**words, "trusted": runner.inside(cubin), "timed": True}, descriptors
+
+    def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
+        """Correct a runner's event readings by what its process reads more, or less, than the judge's."""
+        if short_kernel_ns:
+            self._lines[id(runner)].offset_ns = process_offset_ns(short_kernel_ns, self._short_kernel_ns)
 
     def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
         """New placements for a runner's next workload, in place of those of the last one."""
@@ -390,6 +398,15 @@ class CudaDevice:
         self._nvml.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self._lock)
+
+
+def process_offset_ns(runner_ns: float, judge_ns: float) -> float:
+    """Difference between two processes' event readings of the same kernels, in nanoseconds.
+
+    A difference above what processes were ever seen to have is a disturbed measurement, and counts as 0.
+    """
+    offset_ns = runner_ns - judge_ns
+    return offset_ns if abs(offset_ns) <= _MOST_OFFSET_NS else 0.0
 
 
 def held_calls(count: int) -> frozenset[int]:

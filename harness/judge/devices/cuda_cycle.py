@@ -47,6 +47,8 @@ class Line:
     placements: Placements | None = None
     has_served: bool = False
     """True after its first batch of calls on its workload, in which it may compile."""
+    offset_ns: float = 0.0
+    """What events around any kernel read more in this process than in the judge's."""
     _number: int = 0
     _doorbell: Doorbell = field(init=False)
 
@@ -147,7 +149,8 @@ class Cycle:
         _wait()
         line.request(Request.CALL, by, placement)
         memory.capture(line.runner, slot, (inputs, outputs))
-        return Reading(max(1, line.claimed_ns), line.claimed_ns, placement)
+        ns = max(1, round(line.claimed_ns - line.offset_ns))
+        return Reading(ns, line.claimed_ns, placement)
 
     def probe_beside(self, line: Line, by: float) -> float:
         """Median duration in nanoseconds of the probe while a runner that does nothing has its context current."""

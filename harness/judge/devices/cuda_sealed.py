@@ -16,8 +16,8 @@ from harness.model.verdict import Trust
 
 MOST_AROUND_NS = 2_400.0
 """Most that an event pair adds to a single call, by CUPTI (docs/clock.md): to subtract more would flatter."""
-PROCESS_SHARE = 0.002
-_PROCESS_NS = 36.0
+PROCESS_SHARE = 0.0005
+_PROCESS_NS = 40.0
 """Standard deviations between processes that run the same kernel: a share of a call, and nanoseconds."""
 
 
@@ -32,6 +32,9 @@ class EventTimedDevice(Device, Protocol):
 
     def timed_batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """Make calls that the runner times by the device's events."""
+
+    def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
+        """See `Device`."""
 
     def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
         """See `Device`."""
@@ -60,7 +63,8 @@ class SealedClock:
         self.record, self.runner, self.forget = device.record, device.runner, device.forget
         self.all_processors, self.each = device.all_processors, device.each
         self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve
-        self.place, self.untried, self.conclude = device.place, device.untried, device.conclude
+        self.loaded, self.place = device.loaded, device.place
+        self.untried, self.conclude = device.untried, device.conclude
         self.recalibrate, self.clock, self.close = device.recalibrate, device.clock, device.close
 
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:

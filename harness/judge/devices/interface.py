@@ -69,6 +69,8 @@ class Calibration:
     """Of one call: what a clock around each call reads beyond it; taken off."""
     separate_calls: bool = False
     """Each call is asked for and timed by itself, so that no call can do the work of another."""
+    work_outlasts_stop: bool = False
+    """Device work that a runner's own code queued may run while its process is stopped."""
 
 
 class Memory(Protocol):
@@ -133,6 +135,9 @@ class Device(Protocol):
 
         `sealed`: it makes a sealed candidate's calls, and runs no host code of the candidate.
         """
+
+    def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
+        """Note what a connected runner read of a short trusted kernel before its solution was loaded; 0: nothing."""
 
     def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
         """Memory for a runner's next workload: words and descriptors for its message; the caller closes these.
