@@ -13,6 +13,7 @@ import torch
 from harness.errors import FormatError
 from harness.failpoints import failpoint
 from harness.formats.usable_solution import UnusableSolutionError, usable_solution
+from harness.judge.baseline_alone import time_baseline_alone
 from harness.judge.builder import BuildFailed
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.devices.interface import Device
@@ -88,6 +89,7 @@ class Evaluation:
         self._staged: Staged | None = None
         self._recorded: Recorded | None = None
         self._recording: Recording | None = None
+        self._baselines_alone_ns: dict[str, tuple[float, ...]] = {}
 
     def _say(self, stage: str, done: int = 0) -> None:
         of = len(self._problem.workloads)
@@ -132,6 +134,8 @@ class Evaluation:
 
     def _timed_workloads(self) -> list[WorkloadResult]:
         self._prepare_opponents()
+        if self._device.calibration.work_outlasts_stop:
+            self._time_baselines_alone()
         self._deadline = time.monotonic() + self._request.max_judge_s
         results = self._workloads()
         if self._recorded is None:
@@ -214,6 +218,24 @@ class Evaluation:
         if "baseline" in wanted:
             self._own = self._opponents.own(self._problem)
 
+    def _opponent(self, variant: Variant) -> Side:
+        return self._own if variant == "baseline" and self._own else self._opponents.reference(self._problem)
+
+    def _time_baselines_alone(self) -> None:
+        """Time the baseline of each workload before the candidate is loaded.
+
+        Raises:
+            BaselineFailed: it broke.
+        """
+        for workload in self._problem.workloads:
+            variant, layout = self._variant(workload), layout_of(self._problem, workload)
+            memory, sets = self._device.memory(layout), WorkloadSets(self._problem, self._inputs, workload)
+            try:
+                times_ns = time_baseline_alone(self._opponent(variant), workload, layout, memory, sets, variant)
+            except RunnerFailed as broken:
+                raise BaselineFailed(f"the baseline ({variant}) failed: {broken.reason}") from None
+            self._baselines_alone_ns[workload.uuid] = times_ns
+
     def _workloads(self) -> list[WorkloadResult]:
         """Every workload gets its verdict; after the first failure the others are checked and not timed."""
         results: list[WorkloadResult] = []
@@ -230,7 +252,7 @@ class Evaluation:
         layout = layout_of(self._problem, workload)
         memory = self._device.memory(layout)
         variant = self._variant(workload)
-        opponent = self._own if variant == "baseline" and self._own else self._opponents.reference(self._problem)
+        opponent = self._opponent(variant)
         sets = WorkloadSets(self._problem, self._inputs, workload)
         check = WorkloadCheck(self._reference, sets, self._device.summed)
         rounds: Rounds | None = None
@@ -244,6 +266,7 @@ class Evaluation:
                 opponent,
                 candidate,
                 self._deadline,
+                self._baselines_alone_ns.get(workload.uuid, ()),
             )
             try:
                 opponent.prepare(workload, layout, memory.capacity, variant)

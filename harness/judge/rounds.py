@@ -16,6 +16,7 @@ from typing import Protocol
 
 import torch
 
+from harness.judge.baseline_slowdown import slowed_by
 from harness.judge.clock import calls_for, disturbed, per_call_ns
 from harness.judge.devices.interface import Calibration, Memory, T
 from harness.judge.placement_error import placement_error
@@ -142,6 +143,8 @@ class Rounds:
     candidate: Side
     deadline: float
     """time.monotonic at which judging gives up."""
+    baseline_alone_ns: Sequence[float] = ()
+    """Times per call of the baseline before the candidate's process existed, where that was measured."""
     tally: Tally = field(default_factory=Tally)
     timed_checks: int = 0
     _baseline_ns: float = 0.0
@@ -302,7 +305,8 @@ class Rounds:
         self._some_stress()
         self.candidate.device.conclude(self.candidate.runner)
         counted = kept(blocks, FIRST_BLOCKS)
-        doubt = self.compare_alone(counted)
+        slowed = slowed_by(self.baseline_alone_ns, [each.baseline_ns for each in counted])
+        doubt = max(self.compare_alone(counted), slowed)
         calls = match.candidate.calls
         return TimedBlocks(
             blocks=tuple(counted),
