@@ -1,0 +1,281 @@
+"""Measure if the GPU judge's intervals hold: every evaluation is kept in a file, so that a run can be resumed.
+
+    python -m benchmarks.gpu_intervals PART[,PART...] --file FILE [--count N] [--seconds S]
+
+| part | measures |
+| --- | --- |
+| sealed, recorded, cuda_cpp | a solution against itself as the problem's baseline; both in new processes each time |
+| eager | the reference as a candidate against the eager reference |
+| references | each shipped problem's reference as a candidate, on one workload |
+| repeated-sealed, repeated-bounded | one candidate several times: the range of its speed-ups |
+| sources | distinct Triton sources, not in any cache: seconds of each evaluation |
+
+An A/A part says how many intervals contain 1, the mean log ratio with its standard error, and the median half-width.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import secrets
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from tabulate import tabulate
+
+from benchmarks.gpu import SOURCE, TRITON, problem
+from benchmarks.measured_rows import MeasuredRow, append_row, read_rows
+from harness.formats.problems import load_problem
+from harness.judge.version import judge_version
+from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
+
+PROBLEMS = Path(__file__).parents[1] / "problems"
+GEMM = PROBLEMS / "gemm" / "bf16_n4096_k4096"
+SIZES = {"sealed": (2048, 4096, 8192, 16384), "recorded": (2048, 4096, 8192, 16384), "gemm": (2048, 4096)}
+"""Rows of the RMS norm (12 to 90 us on an H200) and of the matrix product (150 to 300 us)."""
+HALF_WIDTHS = {"sealed": 0.002, "recorded": 0.002, "eager": 0.005, "cuda_cpp": 0.005}
+_LIVE_REFERENCES = 4
+"""More copies of a problem than references that a judge keeps running: each evaluation starts its own."""
+GEMM_CPP = """
+#include <torch/extension.h>
+
+torch::Tensor run(torch::Tensor x, torch::Tensor weight) { return torch::matmul(x, weight.t()); }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One evaluation to make."""
+
+    case: str
+    problem: Path
+    solution: Path
+    variant: str
+    half_width: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The file of results, the number of evaluations of each part, and where files of the run are."""
+
+    file: Path
+    root: Path
+    count: int
+    until: float
+    """time.monotonic after which no evaluation begins."""
+
+    def rows(self, part: str) -> list[MeasuredRow]:
+        """What is known of a part."""
+        return read_rows(self.file, _like(part))
+
+
+def _like(part: str) -> MeasuredRow:
+    version = judge_version()
+    return MeasuredRow(part=part, case="", judge_version=version, busy=0, workloads=1, verdict="", judge_s=0.0)
+
+
+def _solution(directory: Path, source: str, name: str, **spec: object) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_text(source)
+    (directory / "solution.yaml").write_text(yaml.safe_dump({"entry": f"{name}::run", **spec}))
+    return directory
+
+
+def _gemm(root: Path, rows: int, copy: int = 0) -> Path:
+    """The matrix product with one workload."""
+    directory = root / f"copy{copy}" / f"gemm_{rows}"
+    directory.mkdir(parents=True)
+    definition = json.loads((GEMM / "definition.json").read_text())
+    (directory / "definition.json").write_text(json.dumps({**definition, "name": f"gemm_{rows}_{copy}"}))
+    line = json.loads((GEMM / "workload.jsonl").read_text().splitlines()[-1])
+    (directory / "workload.jsonl").write_text(json.dumps({**line, "axes": {"m": rows}}) + "\n")
+    return directory
+
+
+def _eager_solution(directory: Path, where: Path) -> Path:
+    reference = json.loads((where / "definition.json").read_text())["reference"]
+    return _solution(directory, reference, "kernel.py", language="pytorch", destination_passing=False)
+
+
+def _against_itself(part: str, plan: Plan) -> list[Trial]:
+    """One trial of each size."""
+    trials = []
+    for rows in SIZES["gemm"] if part == "cuda_cpp" else SIZES[part]:
+        if part == "cuda_cpp":
+            where = _gemm(plan.root / part, rows)
+            spec = {"language": "cuda_cpp", "binding": "torch", "destination_passing": False}
+            what = _solution(plan.root / part / f"solution{rows}", GEMM_CPP, "main.cpp", **spec)
+        else:
+            where = problem(plan.root / part, (rows,))
+            what = plan.root / part / f"solution{rows}"
+            if part == "sealed":
+                shutil.copytree(SOURCE / "solutions" / "h200", what)
+            else:
+                _solution(what, TRITON, "kernel.py", language="triton")
+        shutil.copytree(what, where / "baseline")
+        trials.append(Trial(str(rows), where, what, "baseline", HALF_WIDTHS[part]))
+    return trials
+
+
+def _eager(plan: Plan) -> list[Trial]:
+    places = [_gemm(plan.root / "eager", rows, copy) for copy in range(_LIVE_REFERENCES) for rows in SIZES["gemm"]]
+    return [
+        Trial(where.name, where, _eager_solution(where.parent / f"solution_{where.name}", where), "eager", 0.005)
+        for where in places
+    ]
+
+
+def _references(plan: Plan) -> list[Trial]:
+    """Each shipped problem with the workload in the middle of its list."""
+    trials = []
+    for source in sorted(path.parent for path in PROBLEMS.glob("*/*/definition.json")):
+        where = plan.root / "references" / source.parent.name / source.name
+        shutil.copytree(source, where, ignore=shutil.ignore_patterns("solutions", "baseline"))
+        lines = (where / "workload.jsonl").read_text().splitlines()
+        (where / "workload.jsonl").write_text(lines[len(lines) // 2] + "\n")
+        what = _eager_solution(plan.root / "references" / "solutions" / source.name, where)
+        trials.append(Trial("/".join(source.parts[-2:]), where, what, "eager", 0.01))
+    return trials
+
+
+def _repeated(part: str, plan: Plan) -> list[Trial]:
+    if part == "repeated-bounded":
+        where = _gemm(plan.root / part, 4096)
+        return [Trial("4096", where, _eager_solution(plan.root / part / "solution", where), "eager", 0.005)]
+    where = problem(plan.root / part, (8192,))
+    return [Trial("8192", where, SOURCE / "solutions" / "h200", "eager", 0.002)]
+
+
+def _sources(plan: Plan) -> list[Trial]:
+    where = problem(plan.root / "sources", (64, 512, 4096))
+    salt = secrets.token_hex(4)
+    return [
+        Trial(
+            "three workloads",
+            where,
+            _solution(
+                plan.root / "sources" / f"solution{number}",
+                TRITON.replace("def rms(", f"def rms_{salt}_{number}(").replace("rms[(", f"rms_{salt}_{number}[("),
+                "kernel.py",
+                language="triton",
+            ),
+            "eager",
+            0.005,
+        )
+        for number in range(plan.count)
+    ]
+
+
+def _ask(judge: JudgeProcess, trial: Trial) -> tuple[JudgeAnswer, float]:
+    found = load_problem(trial.problem, key=f"bench/{trial.problem.name}")
+    variants = {workload.uuid: trial.variant for workload in found.workloads}
+    request = JudgeRequest.model_validate(
+        {
+            "id": "1", "kind": "evaluation", "problem": found.key, "problem_dir": str(trial.problem),
+            "problem_digest": found.digest, "solution_dir": str(trial.solution), "half_width": trial.half_width,
+            "max_judge_s": 150.0, "baseline": variants, "sealed_baseline": variants,
+        }
+    )  # fmt: skip
+    begin = time.perf_counter()
+    answer = judge.ask(request, lambda _: None)
+    return answer, time.perf_counter() - begin
+
+
+def _row(part: str, trial: Trial, answer: JudgeAnswer, seconds: float) -> MeasuredRow:
+    interval = answer.summary.speedup_ci95 or (None, None)
+    first = answer.workloads[0]
+    return _like(part).model_copy(
+        update={
+            "case": trial.case, "verdict": str(answer.verdict), "reason": answer.reason, "judge_s": seconds,
+            "speedup": answer.summary.speedup, "ci95_low": interval[0], "ci95_high": interval[1],
+            "latency_us": first.latency_us, "process_error": first.process_error,
+            "placement_error": first.placement_error, "trust": str(answer.trust) if answer.trust else None,
+        }
+    )  # fmt: skip
+
+
+PARTS: Mapping[str, Callable[[Plan], list[Trial]]] = {
+    "sealed": lambda plan: _against_itself("sealed", plan),
+    "recorded": lambda plan: _against_itself("recorded", plan),
+    "cuda_cpp": lambda plan: _against_itself("cuda_cpp", plan),
+    "eager": _eager,
+    "references": _references,
+    "repeated-sealed": lambda plan: _repeated("repeated-sealed", plan),
+    "repeated-bounded": lambda plan: _repeated("repeated-bounded", plan),
+    "sources": _sources,
+}
+_COUNTS = {"references": 14, "repeated-sealed": 10, "repeated-bounded": 10}
+
+
+def measure(judge: JudgeProcess, part: str, plan: Plan) -> None:
+    """Make the evaluations that the file lacks, as far as there is time."""
+    trials = PARTS[part](plan)
+    for number in range(len(plan.rows(part)), min(plan.count, _COUNTS.get(part, plan.count))):
+        if time.monotonic() > plan.until:
+            return
+        trial = trials[number % len(trials)]
+        answer, seconds = _ask(judge, trial)
+        row = _row(part, trial, answer, seconds)
+        append_row(plan.file, row)
+        shown = f"{row.speedup:.4f} [{row.ci95_low:.4f}, {row.ci95_high:.4f}]" if row.ci95_low else row.reason
+        sys.stdout.write(f"{part} {trial.case} {row.verdict} {row.latency_us} us {shown} {row.trust} {seconds:.1f} s\n")
+        sys.stdout.flush()
+
+
+def summary(part: str, rows: list[MeasuredRow]) -> Iterator[tuple[str, str]]:
+    """Lines of the table."""
+    timed = [(row.speedup, row.ci95_low, row.ci95_high) for row in rows]
+    known = [(speedup, low, high) for speedup, low, high in timed if speedup and low and high]
+    yield f"{part}: evaluations, PASSED", f"{len(rows)}, {sum(row.verdict == 'PASSED' for row in rows)}"
+    yield f"{part}: seconds of an evaluation", f"median {statistics.median(row.judge_s for row in rows):.2f}"
+    if len(known) < 2:
+        return
+    logs = [math.log(speedup) for speedup, _, _ in known]
+    if part.startswith("repeated"):
+        yield f"{part}: range of speed-ups", f"{math.exp(max(logs) - min(logs)) - 1:.2%}"
+        return
+    contain = sum(low <= 1 <= high for _, low, high in known)
+    half = statistics.median(math.log(high / low) / 2 for _, low, high in known)
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    yield f"{part}: intervals that contain 1", f"{contain} of {len(known)}"
+    yield f"{part}: mean log ratio", f"{statistics.fmean(logs):+.3%}, standard error {error:.3%}"
+    yield f"{part}: median half-width", f"{half:.2%}"
+    beyond = max(max(low / 1 - 1, 1 - high, 0.0) for _, low, high in known)
+    yield f"{part}: farthest that an interval excludes 1", f"{beyond:.2%}"
+
+
+def main() -> None:
+    """Measure what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", type=lambda text: text.split(","))
+    parser.add_argument("--file", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=420.0, help="begin no evaluation later than this")
+    options = parser.parse_args()
+    unknown = set(options.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}. Parts: {', '.join(PARTS)}")
+    with tempfile.TemporaryDirectory(prefix="harness-bench-") as directory:
+        root = Path(directory)
+        os.environ.setdefault("HARNESS_LOCK_DIR", str(root / "locks"))
+        plan = Plan(options.file, root / "work", options.count, time.monotonic() + options.seconds)
+        with judge_process("cuda", root / "cache", "bubblewrap") as judge:
+            for part in options.parts:
+                measure(judge, part, plan)
+    lines = [line for part in options.parts if (rows := plan.rows(part)) for line in summary(part, rows)]
+    sys.stdout.write(tabulate(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
