@@ -49,6 +49,12 @@ FAULTS = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _reference_is_running(courts: GpuCourts) -> None:
+    """The first evaluation of a problem starts its reference, which no fault has to do with."""
+    assert courts.real(HONEST["linear"], max_judge_s=60.0).verdict is Verdict.PASSED
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each.name)
 def test_fault(fault: Attack, courts: GpuCourts) -> None:
     answer = courts.real(fault, max_judge_s=20.0)
