@@ -315,7 +315,7 @@ class Evaluation:
         if self._candidate is None:
             assert self._staged is not None  # noqa: S101 - run() built it
             begin = time.monotonic()
-            runner = self._device.runner()
+            runner = self._device.runner(needs_torch=self._staged.needs_torch)
             self._deadline += time.monotonic() - begin  # a runner's start-up is not the candidate's time
             try:
                 self._candidate = load(self._device, runner, self._staged, trusted=False)

@@ -80,7 +80,7 @@ class Opponents:
         runner: Runner | None = None
         try:
             staged = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)
-            runner = self._device.runner()
+            runner = self._device.runner(needs_torch=staged.needs_torch)
             return load(self._device, runner, staged, trusted=False)
         except BuildFailed as failure:
             raise BaselineFailed(f"baseline/ does not build: {failure.reason}") from None

@@ -71,6 +71,8 @@ class Staged:
     first_call_s: float
     plans: Mapping[str, ResolvedPlan] = field(default_factory=dict)
     """Of a sealed solution, by workload."""
+    needs_torch: bool = True
+    """False for C functions that are called with pointers."""
 
     @property
     def sealed(self) -> bool:
@@ -97,7 +99,8 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
 
         return Staged(stage_cubin, _COMPILED_S, made.plans)
     if spec.language == "cpp":
-        return _stage_built(build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox), words)
+        built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
+        return _stage_built(built, words, needs_torch=False)
     if spec.language == "cuda_cpp":
         built = build_extension(problem, solution, architecture=architecture, cache_dir=cache_dir, sandbox=sandbox)
         words |= {"binding": spec.binding or "tvm_ffi", "params": {}, "destination_passing": spec.destination_passing}
@@ -119,7 +122,7 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
     return Staged(stage_sources, _COMPILING_S)
 
 
-def _stage_built(built: Built, words: dict[str, object]) -> Staged:
+def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = True) -> Staged:
     """A shared object."""
 
     def stage(runner: Runner) -> dict[str, object]:
@@ -127,7 +130,7 @@ def _stage_built(built: Built, words: dict[str, object]) -> Staged:
         shutil.copyfile(built.path, target)
         return {**words, "artefact": runner.inside(target)}
 
-    return Staged(stage, _COMPILED_S)
+    return Staged(stage, _COMPILED_S, needs_torch=needs_torch)
 
 
 def stage_reference(problem: Problem) -> Staged:

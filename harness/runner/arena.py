@@ -5,13 +5,15 @@ A slot holds one set: the inputs of one call, or its outputs. Python scalars lie
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
+if TYPE_CHECKING:
+    import torch  # a runner of compiled code starts without it, in a tenth of the time
 
 SCALAR_FORMATS = {"int": "q", "bool": "q", "float": "d"}
 
@@ -84,9 +86,23 @@ class Arena:
         return arena
 
 
+class _PyBuffer(ctypes.Structure):
+    """`Py_buffer`, as Python's stable ABI has it since 3.11 (C API, "Buffer Protocol")."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+    )  # fmt: skip
+
+
 def address(memory: mmap.mmap) -> int:
-    """Where a mapping begins."""
-    return int(torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr())
+    """Where a mapping begins. ctypes itself has no way to ask this of memory that can only be read."""
+    view = _PyBuffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(view), 0)
+    begin = int(view.buf)
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
+    return begin
 
 
 @dataclass(frozen=True)
@@ -138,6 +154,8 @@ class ArenaWorkload:
 
 
 def _tensor(memory: mmap.mmap, field: ArenaField, base: int) -> torch.Tensor:
+    import torch  # noqa: PLC0415 - see above
+
     dtype = getattr(torch, field.dtype)
     count = field.bytes // dtype.itemsize
     if count == 0:

@@ -1,7 +1,8 @@
 """The runner: loads one solution, then serves calls on shared memory until its end of the line is closed.
 
-It is started before there is anything to run and waits, torch imported, inside its sandbox. Nothing it says is
-believed: the judge owns the clock and checks the outputs. Run as
+It is started before there is anything to run and waits inside its sandbox, with torch imported unless
+HARNESS_RUNNER_TORCH is 0 (a compiled solution does not need it). Nothing it says is believed: the judge owns the clock
+and checks the outputs. Run as
 `python -I -B -c "... from runner.main import main; main(fd)"` with `runner`'s parent on sys.path.
 """
 
@@ -144,16 +145,23 @@ class _Server:
                 self.line.send(wire.pack_record(wire.Code.FAILED))
 
 
-def main(descriptor: int) -> None:
-    """Serve on an inherited socket until it is closed."""
-    failpoint("runner.start")
+def _import_torch() -> None:
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     import torch  # noqa: PLC0415 - the slow part, done before there is anything to run
 
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
     torch.zeros(8).add_(1)
-    for name in ("cpp", "pytorch", "reference", "empty"):
+    for name in ("pytorch", "reference"):
+        importlib.import_module(f".{name}", __package__)
+
+
+def main(descriptor: int) -> None:
+    """Serve on an inherited socket until it is closed."""
+    failpoint("runner.start")
+    if os.environ.get("HARNESS_RUNNER_TORCH") != "0":
+        _import_torch()
+    for name in ("cpp", "empty"):
         importlib.import_module(f".{name}", __package__)
     if os.environ.get("HARNESS_RUNNER_DEVICE") == "cuda":
         importlib.import_module(".cuda_line", __package__).warm()

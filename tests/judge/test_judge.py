@@ -170,6 +170,29 @@ def test_parameters_returned_outputs_and_scalars_reach_python(court: JudgeProces
     assert answer.verdict is Verdict.PASSED, answer.reason
 
 
+_TORCH_IS_MAPPED = """
+#include <cstring>
+#include <cstdio>
+static bool torch_is_mapped() {
+    char line[4096];
+    bool seen = false;
+    FILE* maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) seen |= strstr(line, "libtorch") != nullptr;
+    if (maps) fclose(maps);
+    return seen || !maps;
+}
+static const bool seen = torch_is_mapped();
+"""
+
+
+def test_compiled_code_runs_in_a_process_without_torch(court: JudgeProcess, tmp_path: Path) -> None:
+    kernel = _TORCH_IS_MAPPED + KERNEL.replace("x[i] * (float)factor", "seen ? 0.0f : x[i] * (float)factor")
+    problem = write_problem(tmp_path)
+    assert kernel.count("seen ? ") == 1
+    answer = judge(court, problem, write_cpp(tmp_path / "solution", kernel))
+    assert answer.verdict is Verdict.PASSED, answer.reason
+
+
 @pytest.mark.slow
 @pytest.mark.serial
 def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ _URGENT_S = 0.25
 """So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
 _PROCESS_SHARE = 0.028
 """Standard deviation of a call's time between processes that run the same code, as a share of it."""
-_INDUCTOR = "/inductor"
+_CACHE, _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR", "/inductor"
+_WITHOUT_TORCH = {"HARNESS_RUNNER_TORCH": "0"}
+"""Compiled code needs no torch, whose import takes 2 s of a core: such a runner is started when it is needed."""
 _LOAD_S = 60.0
 _MOST_WORKERS = 4
 """More would wait for the interpreter's lock."""
@@ -143,13 +145,13 @@ class CpuDevice:
             }
         )
 
-    def runner(self, *, trusted: bool = False) -> Runner:
-        """A fresh runner: the standby, or for the reference one with its compiler cache."""
+    def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
+        """A fresh runner: the standby, one that is ready without torch, or the reference's with its compiler cache."""
         if not trusted:
-            return self._standby.take()
+            return self._standby.take() if needs_torch else Runner(_with_env(self._plan, _WITHOUT_TORCH))
         if self._plan.sandbox == "none":
-            return Runner(_with_env(self._plan, str(self._inductor)))
-        return Runner(_with_env(self._plan, _INDUCTOR), writable={self._inductor: _INDUCTOR})
+            return Runner(_with_env(self._plan, {_CACHE: str(self._inductor)}))
+        return Runner(_with_env(self._plan, {_CACHE: _INDUCTOR}), writable={self._inductor: _INDUCTOR})
 
     @contextlib.contextmanager
     def all_processors(self) -> Iterator[None]:
@@ -287,7 +289,7 @@ class CpuDevice:
 
     def recalibrate(self) -> None:
         """Measure handshake and dispatch in a clean runner, which is ended after it."""
-        runner = self._standby.take()
+        runner = self.runner(needs_torch=False)
         try:
             words, descriptors = self.grant(runner)
             runner.ask({"op": "load", "language": "empty", **words}, wire.Code.LOADED, _LOAD_S, descriptors)
@@ -342,8 +344,8 @@ def _pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
     return ThreadPoolExecutor(workers, "judge", begin) if workers > 1 else None
 
 
-def _with_env(plan: RunnerPlan, inductor: str) -> RunnerPlan:
-    return replace(plan, env={"TORCHINDUCTOR_CACHE_DIR": inductor})
+def _with_env(plan: RunnerPlan, env: Mapping[str, str]) -> RunnerPlan:
+    return replace(plan, env={**plan.env, **env})
 
 
 def _calibration_layout(copied: int) -> Layout:

@@ -163,8 +163,9 @@ class CudaDevice:
             }
         )
 
-    def runner(self, *, trusted: bool = False) -> Runner:
-        """A fresh runner: a standby, or for the reference one with its compiler cache."""
+    def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
+        """A fresh runner: a standby, or for the reference one with its compiler cache. All have torch."""
+        del needs_torch
         if not trusted:
             return self._standby.take()
         runner = self._trusted_standby.take()

@@ -109,8 +109,11 @@ class Device(Protocol):
     def record(self) -> DeviceRecord:
         """The device as it is now, for the entry."""
 
-    def runner(self, *, trusted: bool = False) -> Runner:
-        """A fresh runner. A trusted one (the reference's) may keep a compiler cache that no candidate can write."""
+    def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
+        """A fresh runner. A trusted one (the reference's) may keep a compiler cache that no candidate can write.
+
+        One that does not need torch may be without it.
+        """
 
     def all_processors(self) -> AbstractContextManager[None]:
         """For work of the judge that is long: every processor. Nothing is timed meanwhile."""
