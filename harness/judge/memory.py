@@ -1,11 +1,14 @@
 """Shared memory of the CPU judge: inputs that only the judge can write, outputs that a runner writes.
 
 Both are memory files. The inputs' is sealed against future writing once the judge has mapped it, so that no runner can
-change an input, now or later, whatever it maps; neither can be resized under the judge.
+change an input, now or later, whatever it maps; neither can be resized under the judge. The judge takes every page,
+none of them a huge one, and the system-call filter keeps runners from exchanging them: huge pages on one side made a
+kernel up to 1.4 times as fast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -39,6 +42,8 @@ class Region:
         self.descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, self.bytes)
         self._map = mmap.mmap(self.descriptor, self.bytes)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         try:
             if sealed:
@@ -49,11 +54,17 @@ class Region:
                 f"memory files cannot be sealed here: {error.strerror}", remedy="the judge needs Linux 5.1 or later"
             ) from error
         self.all = torch.frombuffer(self._map, dtype=torch.uint8)
+        if sealed:
+            self.all.zero_()  # a runner that maps it must not be the first to touch a page
 
     @property
     def address(self) -> int:
         """Where it begins in the judge."""
         return int(self.all.data_ptr())
+
+    def take_page(self, begin: int) -> None:
+        """Have the page at this offset allocated, by the rules of this mapping."""
+        self._map[begin] = 0
 
     def close(self) -> None:
         """Give the descriptor back; the mapping goes with the last tensor on it."""
@@ -65,7 +76,7 @@ def _alike(count: int, size: int) -> list[Region]:
     regions = [Region(size, sealed=False) for _ in range(count)]
     for begin in range(0, regions[0].bytes, mmap.PAGESIZE):
         for region in regions:
-            os.posix_fallocate(region.descriptor, begin, mmap.PAGESIZE)
+            region.take_page(begin)
     return regions
 
 

@@ -5,9 +5,9 @@ the stop rely on: a candidate that could change its processor, its priority or i
 one that could queue work in the kernel (io_uring, aio) could have its outputs written while it is stopped; one that
 could read or write another process's memory, or trace it, could reach pid 1 of its sandbox; one that could have the
 kernel send it a signal of its choice later (a POSIX timer, a message queue, an asynchronous descriptor) could be
-continued while it is stopped; and one that could have the shared inputs and outputs moved to huge pages would be timed
-on other memory than its opponent. The rest of the list is what no kernel under measurement has business with. Denied
-calls return EPERM.
+continued while it is stopped; and one that could ask for huge pages, or give pages of its outputs back and get others,
+would be timed on other memory than its opponent. The rest of the list is what no kernel under measurement has business
+with. Denied calls return EPERM.
 
 Constants: linux/seccomp.h, linux/bpf_common.h, linux/audit.h; call numbers from arch/x86/entry/syscalls and
 include/uapi/asm-generic/unistd.h.
@@ -69,8 +69,11 @@ _FCNTL = {"x86_64": 72, "aarch64": 25}
 _SIGNALS_BY_DESCRIPTOR = (8, 10, 15)
 """fcntl's F_SETOWN, F_SETSIG and F_SETOWN_EX: which signal a descriptor sends when it becomes ready, and to whom."""
 _MADVISE = {"x86_64": 28, "aarch64": 233}
-_COLLAPSE = (25,)
-"""madvise's MADV_COLLAPSE."""
+_OTHER_PAGES = (9, 14, 25)
+"""madvise's MADV_REMOVE, MADV_HUGEPAGE and MADV_COLLAPSE: other pages than the judge chose for both sides."""
+_FALLOCATE = {"x86_64": 285, "aarch64": 47}
+_MAKES_HOLES = 0xFFFFFFFE
+"""fallocate's modes but FALLOC_FL_KEEP_SIZE: punching, zeroing and collapsing ranges gives pages back."""
 
 
 def _instruction(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -107,7 +110,14 @@ def program(machine: str | None = None) -> bytes:
     for number in denied:
         code += [_instruction(_JUMP_EQ, number, 0, 1), deny]
     code += _denied_by_argument(_FCNTL[machine], _ARG1, _SIGNALS_BY_DESCRIPTOR)
-    code += _denied_by_argument(_MADVISE[machine], _ARG2, _COLLAPSE)
+    code += _denied_by_argument(_MADVISE[machine], _ARG2, _OTHER_PAGES)
+    code += [
+        _instruction(_JUMP_EQ, _FALLOCATE[machine], 0, 4),
+        _instruction(_LOAD, _ARG1),
+        _instruction(_JUMP_SET, _MAKES_HOLES, 0, 1),
+        deny,
+        allow,
+    ]
     code += [
         _instruction(_JUMP_EQ, _CLONE[machine], 0, 2),
         _instruction(_LOAD, _ARG0),

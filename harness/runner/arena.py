@@ -5,6 +5,7 @@ A slot holds one set: the inputs of one call, or its outputs. Python scalars lie
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -83,6 +84,9 @@ class Arena:
         )
         for descriptor in descriptors:
             os.close(descriptor)
+        for memory in (arena.inputs, arena.outputs):
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                memory.madvise(mmap.MADV_NOHUGEPAGE)  # or the kernel may make some, of one side only, as time goes by
         return arena
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from pathlib import Path
 
 import torch
 
@@ -25,6 +26,28 @@ def test_memory_is_taken_for_all_before_any_of_it_is_used() -> None:
     assert pool.bytes == 4 * mmap.PAGESIZE
     held = {os.fstat(pool.lend().descriptor).st_blocks * 512 for _ in range(5)}
     assert held == {pool.bytes}
+
+
+def test_no_page_of_it_is_a_huge_one() -> None:
+    """With the kernel's own word for it: `nh` is the flag of MADV_NOHUGEPAGE."""
+    pool = OutputPool(16 << 20)
+    regions = [pool.lend(), Region(16 << 20, sealed=True)]
+    for region in regions:
+        region.all.fill_(1)
+        entry = _smaps_entry(region.address)
+        assert "nh" in entry["VmFlags"].split()
+        assert entry["Rss"] == f"{16 << 10} kB"
+        assert [entry[name] for name in ("ShmemPmdMapped", "FilePmdMapped")] == ["0 kB", "0 kB"]
+        region.close()
+    pool.close()
+
+
+def _smaps_entry(address: int) -> dict[str, str]:
+    """The fields of one mapping of this process, from /proc/self/smaps (proc_pid_smaps(5))."""
+    text = Path("/proc/self/smaps").read_text()
+    lines = text[text.index(f"\n{address:x}-") + 1 :].splitlines()[1:]
+    fields = (line.partition(":") for line in lines[: next(i for i, line in enumerate(lines) if "VmFlags" in line) + 1])
+    return {name: value.strip() for name, _, value in fields}
 
 
 def test_large_outputs_get_regions_of_their_own_and_the_usual_ones_come_back() -> None:

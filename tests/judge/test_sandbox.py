@@ -110,11 +110,15 @@ attempt("F_SETOWN", 72, 0, 8, os.getpid())
 attempt("F_SETSIG", 72, 0, 10, 18)
 attempt("F_SETOWN_EX", 72, 0, 15, None)
 attempt("MADV_COLLAPSE", 28, None, 0, 25)
+attempt("MADV_HUGEPAGE", 28, None, 0, 14)
+attempt("MADV_REMOVE", 28, None, 0, 9)
+attempt("FALLOC_FL_PUNCH_HOLE", 285, 0, 3, 0, 4096)
+attempt("FALLOC_FL_ZERO_RANGE", 285, 0, 0x10, 0, 4096)
 """,
         tmp_path,
     )
     lines = [line.split() for line in seen.splitlines()]
-    assert len(lines) == 21
+    assert len(lines) == 25
     assert all(answer == "-1" and error == "1" for _, answer, error in lines), seen
 
 
@@ -123,8 +127,9 @@ def test_other_uses_of_calls_that_are_denied_by_argument_are_allowed(tmp_path: P
     import fcntl, mmap, os, sys
     flags = fcntl.fcntl(0, fcntl.F_GETFL)
     fcntl.fcntl(0, fcntl.F_SETFL, flags | os.O_NONBLOCK)
-    mmap.mmap(-1, 1 << 22).madvise(mmap.MADV_HUGEPAGE)
+    mmap.mmap(-1, 1 << 22).madvise(mmap.MADV_NOHUGEPAGE)
     mmap.mmap(-1, 1 << 22).madvise(mmap.MADV_DONTNEED)
+    os.posix_fallocate(os.memfd_create("file"), 0, 4096)
     print("allowed", file=sys.stderr)
     """
     assert says(code, tmp_path) == "allowed"
