@@ -6,8 +6,10 @@ processor in between (its count of time slices is unchanged). Then at the moment
 at once, and nothing in the sandbox can wake anything; only the judge, outside, can.
 
 A proved stop can still end: the kernel itself sends SIGCONT for a process that has asked for it (a timer, an
-asynchronous descriptor). The system-call filter refuses the known ways to ask, and `check_still_stopped` detects every
-way: a thread that has run since the proof has been given another time slice.
+asynchronous descriptor). The system-call filter refuses the known ways to ask. Where the kernel has a freezer, the
+sandbox is frozen until just before the clock (cgroup_freezer.py). And `check_still_stopped` detects every way: a thread
+that has run since the proof has been given another time slice. The native exchange compares that count once more, just
+before the clock.
 
 Fast path: the sandbox's own /proc, opened once before any untrusted code ran, lists its processes, and each is read
 through descriptors kept open. Measured on a two-core VM: see docs/performance.md.
@@ -24,10 +26,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from harness.judge.cgroup_freezer import GroupFreezer
 from harness.judge.native import Process
 
 MAX_PROCESSES = 64
 """More are a fork bomb."""
+_FREEZE_S = 1.0
 
 
 class FreezeError(Exception):
@@ -159,6 +163,8 @@ class Herd:
     namespace: str | None
     runner: int
     """The runner's process id on this host; without bubblewrap `first` itself."""
+    freezer: GroupFreezer | None = None
+    """Freezes the sandbox whenever its stop has been proved; None where the kernel offers none."""
     _listing: int = -1
     _listed: frozenset[str] = frozenset()
     _processes: dict[int, _SandboxProcess] = field(default_factory=dict)
@@ -167,8 +173,10 @@ class Herd:
     """Counters of the last proved stop, over all threads: (processor time in ns, time slices); None while it runs."""
 
     @classmethod
-    def of(cls, first: int, *, isolated: bool) -> Herd:
+    def of(cls, first: int, *, isolated: bool, freezer: GroupFreezer | None = None) -> Herd:
         """The herd of a sandbox that has started its command and has run nothing untrusted yet.
+
+        `freezer`, if any, is closed with the herd.
 
         Raises:
             FreezeError: it has ended, and its process id may be another's: nothing of the host is ever stopped.
@@ -176,7 +184,7 @@ class Herd:
         namespace = os.readlink(f"/proc/{first}/ns/pid") if isolated else None
         if namespace == os.readlink("/proc/self/ns/pid"):
             raise FreezeError("the sandbox ended before it began")
-        herd = cls(first, namespace, first)
+        herd = cls(first, namespace, first, freezer)
         herd._gather()
         if isolated:
             herd.runner = next(pid for pid in herd._processes if pid != first)
@@ -250,13 +258,19 @@ class Herd:
             if not current or not all(stopped for stopped, _ in first):
                 continue
             if self._up_to_date() and first == [process.look() for process in self._processes.values()]:
-                self._proof = _counters(first)
+                self.stop_was_proved(_counters(first))
                 return
         raise FreezeError("the sandbox could not be stopped")
 
     def stop_was_proved(self, counters: tuple[int, int]) -> None:
-        """Note a stop that the native exchange proved, with the counters of its proof."""
+        """Note the counters of a stop's proof, and freeze what is stopped.
+
+        Raises:
+            FreezeError: it cannot be frozen, so that something in it is not stopped.
+        """
         self._proof = counters
+        if self.freezer is not None and not self.freezer.freeze(_FREEZE_S):
+            raise FreezeError("the sandbox could not be frozen")
 
     def check_still_stopped(self) -> None:
         """Check that nothing in the sandbox has run since its stop was proved.
@@ -281,13 +295,20 @@ class Herd:
         if slices or not all(stopped for stopped, _ in looks):
             raise FreezeError(f"ran for {cpu_ns / 1e3:.0f} us while it was stopped ({slices} time slices)")
 
+    @property
+    def proved_slices(self) -> int | None:
+        """Time slices of all threads at the proof of the last stop; None while the sandbox runs."""
+        return None if self._proof is None else self._proof[1]
+
     def goes(self) -> None:
-        """Forget the proof of the last stop: the caller lets the sandbox run."""
+        """Forget the proof of the last stop: the caller thaws the sandbox and lets it run."""
         self._proof = None
 
     def go(self) -> None:
         """Let everything in the sandbox run."""
         self.goes()
+        if self.freezer is not None:
+            self.freezer.thaw()
         for process in self._processes.values():
             process.send(signal.SIGCONT)
 
@@ -302,13 +323,13 @@ class Herd:
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(self.runner, processors)
 
-    def descriptors(self) -> tuple[ctypes.Array[Process], int]:
-        """Arguments of the native exchange: the processes (pid 1 of the sandbox first), its /proc or -1."""
+    def descriptors(self) -> tuple[ctypes.Array[Process], int, int]:
+        """Arguments of the native exchange: processes (pid 1 of the sandbox first), its /proc or -1, freezer or -1."""
         known = sorted(self._processes.values(), key=lambda process: process.pid != self.first)
         array = (Process * len(known))(
             *[Process(each.pidfd, each.directory, each.stat, each.schedstat) for each in known]
         )
-        return array, self._listing
+        return array, self._listing, self.freezer.switch if self.freezer is not None else -1
 
     def first_in_line(self, *, on: bool) -> None:
         """Let the runner go before every ordinary process on its processor, where this process may.
@@ -344,6 +365,9 @@ class Herd:
         for process in self._processes.values():
             process.close()
         self._processes.clear()
+        if self.freezer is not None:
+            self.freezer.close()
+            self.freezer = None
         if self._listing >= 0:
             os.close(self._listing)
             self._listing = -1

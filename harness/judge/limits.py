@@ -85,7 +85,8 @@ def _settings(limits: SandboxLimits) -> Iterator[tuple[Path | None, dict[str, st
 def join_cgroups(pid: int, limits: SandboxLimits, name: str) -> tuple[Path, ...]:
     """Move `pid` into fresh control groups with these limits; the groups made, for `remove_cgroups`.
 
-    Where none can be made (no root, no delegation) the resource limits hold alone.
+    Where none can be made (no root, no delegation) the resource limits hold alone. A group of version 2 also has a
+    freezer (harness/judge/cgroup_freezer.py).
     """
     made: list[Path] = []
     for parent, values in _settings(limits):
@@ -97,12 +98,18 @@ def join_cgroups(pid: int, limits: SandboxLimits, name: str) -> tuple[Path, ...]
             group.mkdir()
             made.append(group)
             for key, value in values.items():
-                (group / key).write_text(value)
+                _limit(group / key, value)
             (group / "cgroup.procs").write_text(str(pid))
         except OSError:
             if made and made[-1] == group:
                 remove_cgroups((made.pop(),))
     return tuple(made)
+
+
+def _limit(file: Path, value: str) -> None:
+    """Write one limit. A group of version 2 that has not this controller is of use for its freezer."""
+    if file.exists() or not (file.parent / "cgroup.freeze").exists():
+        file.write_text(value)
 
 
 def _remove_left_behind(parent: Path) -> None:

@@ -74,6 +74,8 @@ extern "C" void overwrite(void* start, uint64_t bytes, uint8_t byte) {
 namespace {
 
 constexpr int MOST = 8;
+constexpr uint64_t UNKNOWN = ~0ull;
+constexpr long REFUSED = -2;
 
 struct Process {
     int pidfd, directory, stat, schedstat;
@@ -193,15 +195,22 @@ Answer stopped(const Process& process, Counters& seen) {
     return count > 0 ? YES : UNUSUAL;
 }
 
-// Two looks that agree: see harness/judge/freeze.py. Without a /proc of its own (-1) a sandbox's new processes are not seen.
+// One look. Without a /proc of its own (-1) a sandbox's new processes are not seen.
+Answer look_at_all(const Process* processes, int count, int proc, Counters& look) {
+    if (proc >= 0 && listed(proc) != count) return UNUSUAL;
+    for (int i = 0; i < count; ++i) {
+        const Answer answer = stopped(processes[i], look);
+        if (answer != YES) return answer;
+    }
+    return YES;
+}
+
+// Two looks that agree: see harness/judge/freeze.py.
 Answer all_stopped(const Process* processes, int count, int proc, Counters& proof) {
     Counters looks[2];
     for (auto& look : looks) {
-        if (proc >= 0 && listed(proc) != count) return UNUSUAL;
-        for (int i = 0; i < count; ++i) {
-            const Answer answer = stopped(processes[i], look);
-            if (answer != YES) return answer;
-        }
+        const Answer answer = look_at_all(processes, count, proc, look);
+        if (answer != YES) return answer;
     }
     proof = looks[1];
     return looks[0].hash == looks[1].hash ? YES : NOT_YET;
@@ -211,11 +220,19 @@ Answer all_stopped(const Process* processes, int count, int proc, Counters& proo
 
 // Answers the bytes of the record received, 0 when the line is closed, -1 when none came in time (the runner is then left
 // running), and in `proved` whether the stop is proved; if not the caller must prove it, and stamp the end itself.
-// `cpu_ns` and `slices` are the counters of the proof: while the sandbox is stopped they do not change.
-extern "C" long exchange(int line, const Process* processes, int count, int proc, int spin, int64_t within_ns,
-                         char* record, uint64_t record_bytes, int64_t* begin, int64_t* end, int* proved,
+// `cpu_ns` and `slices` are the counters of the proof: while the sandbox is stopped they do not change. `slices` is also an
+// argument: the count at the last proof. Unless it is UNKNOWN, a sandbox of few processes whose count differs now is not
+// continued, and the answer is REFUSED.
+// `freezer` is the open cgroup.freeze of the sandbox's group, or -1.
+extern "C" long exchange(int line, const Process* processes, int count, int proc, int freezer, int spin,
+                         int64_t within_ns, char* record, uint64_t record_bytes, int64_t* begin, int64_t* end, int* proved,
                          uint64_t* cpu_ns, uint64_t* slices) {
     *proved = 0;
+    if (freezer >= 0 && pwrite(freezer, "0", 1, 0) != 1) return REFUSED;
+    Counters before;
+    if (*slices != UNKNOWN && count <= MOST &&
+        (look_at_all(processes, count, proc, before) != YES || before.slices != *slices))
+        return REFUSED;
     *begin = now();
     // Last to first: the runner comes after its sandbox's first process, and is the one that is waited for.
     for (int i = count - 1; i >= 0; --i) send_all(processes + i, 1, SIGCONT);

@@ -24,6 +24,8 @@ from harness.model.problem import Tolerance
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.cpp", "compare.cpp"))
 _FLAGS = ("-std=c++17", "-O3", "-fno-trapping-math", "-ffp-contract=off", "-fPIC", "-shared")
 _BUILD_S = 60
+_UNKNOWN, _REFUSED = 2**64 - 1, -2
+"""native.cpp's UNKNOWN and REFUSED."""
 _ONE_PASS = frozenset({torch.float32, torch.bfloat16})
 
 Flush = Callable[[int, int], None]
@@ -38,7 +40,7 @@ class Process(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Result of one exchange. `data` None: nothing came in time; empty: the line is closed."""
+    """Result of one exchange. `data` None: nothing came in time, or `refused`; empty: the line is closed."""
 
     data: bytes | None
     begin_ns: int
@@ -47,6 +49,8 @@ class Exchanged:
     """True if everything was stopped at `end_ns`."""
     counters: tuple[int, int]
     """Of the proof, over all threads: (processor time in ns, time slices)."""
+    refused: bool = False
+    """Nothing was continued: something was not stopped, or had run since its stop was proved."""
 
 
 class _Found(ctypes.Structure):
@@ -100,19 +104,41 @@ class Native:
         )  # fmt: skip
 
     def exchange(
-        self, line: int, processes: ctypes.Array[Process], listing: int, *, spin: bool, within_s: float, record: int
+        self,
+        line: int,
+        processes: ctypes.Array[Process],
+        listing: int,
+        freezer: int,
+        *,
+        spin: bool,
+        within_s: float,
+        record: int,
+        slices: int | None = None,
     ) -> Exchanged:
-        """Continue, wait for a record of `record` bytes, stop, prove it."""
+        """Thaw and continue, wait for a record of `record` bytes, stop, prove it.
+
+        Args:
+            line: the socket to the runner.
+            processes: of the sandbox.
+            listing: its /proc, or -1.
+            freezer: its open cgroup.freeze, or -1.
+            spin: poll the socket, which is quicker than to wait for it.
+            within_s: seconds to wait for the record.
+            record: bytes of a record.
+            slices: time slices at the proof of the last stop; other ones, and nothing is continued. None: not compared.
+        """
         buffer = ctypes.create_string_buffer(record)
         begin, end, proved = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int()
-        cpu_ns, slices = ctypes.c_uint64(), ctypes.c_uint64()
+        cpu_ns, stopped_slices = ctypes.c_uint64(), ctypes.c_uint64(_UNKNOWN if slices is None else slices)
         within = ctypes.c_int64(int(within_s * 1e9))
         got = self._library.exchange(
-            line, processes, len(processes), listing, int(spin), within, buffer, ctypes.c_uint64(record),
-            ctypes.byref(begin), ctypes.byref(end), ctypes.byref(proved), ctypes.byref(cpu_ns), ctypes.byref(slices),
+            line, processes, len(processes), listing, freezer, int(spin), within, buffer, ctypes.c_uint64(record),
+            ctypes.byref(begin), ctypes.byref(end), ctypes.byref(proved), ctypes.byref(cpu_ns),
+            ctypes.byref(stopped_slices),
         )  # fmt: skip
         data = None if got < 0 else buffer.raw[:got]
-        return Exchanged(data, begin.value, end.value, bool(proved.value), (cpu_ns.value, slices.value))
+        counters = cpu_ns.value, stopped_slices.value
+        return Exchanged(data, begin.value, end.value, bool(proved.value), counters, refused=got == _REFUSED)
 
 
 def load_native(cache: Path) -> Native | None:

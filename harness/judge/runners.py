@@ -22,6 +22,7 @@ from typing import IO, Any
 import harness
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
+from harness.judge.cgroup_freezer import GroupFreezer
 from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord
 from harness.judge.freeze import EndedWhileStopped, FreezeError, Herd
 from harness.judge.limits import SandboxLimits
@@ -76,6 +77,8 @@ class RunnerPlan:
     devices: tuple[str, ...] = ()
     pinned: frozenset[int] | None = None
     """The processors it runs on from when it is ready; its start-up may use all that the limits allow."""
+    freezes: bool = False
+    """Stopped runners are frozen as well: the kernel's freezer works here."""
 
 
 class Runner:
@@ -130,7 +133,8 @@ class Runner:
             return
         try:
             self.channel.expect(wire.Code.HELLO, time.monotonic() + _HELLO_S)
-            self._herd = Herd.of(self._process.first, isolated=self.plan.sandbox == "bubblewrap")
+            freezer = GroupFreezer.of(self._process.groups) if self.plan.freezes else None
+            self._herd = Herd.of(self._process.first, isolated=self.plan.sandbox == "bubblewrap", freezer=freezer)
             if self.plan.pinned is not None:
                 self._herd.pin(self.plan.pinned)
         except (ChannelClosed, ChannelTimeout, MalformedRecord, FreezeError, OSError) as error:
@@ -174,6 +178,17 @@ class Runner:
         """
         try:
             self.herd.stop()
+        except FreezeError as error:
+            raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
+
+    def stop_was_proved(self, counters: tuple[int, int]) -> None:
+        """See `Herd.stop_was_proved`.
+
+        Raises:
+            RunnerFailed: it cannot be frozen.
+        """
+        try:
+            self.herd.stop_was_proved(counters)
         except FreezeError as error:
             raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
 

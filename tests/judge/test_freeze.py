@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from harness.judge import seccomp
+from harness.judge.cgroup_freezer import GroupFreezer, freezer_works
 from harness.judge.freeze import MAX_PROCESSES, FreezeError, Herd
 from harness.judge.memory import Region
+from harness.judge.native import load_native
 from tests.judge.confined import confined
 from tests.waiting import wait_until
 
@@ -93,13 +96,18 @@ while True:
 """
 
 
+_NEEDS_FREEZER = pytest.mark.skipif(not freezer_works(), reason="no writable control group of version 2 here")
+
+
 @contextmanager
-def _herd(code: str, tmp_path: Path) -> Iterator[tuple[Herd, Region]]:
+def _herd(code: str, tmp_path: Path, *, freezes: bool = False) -> Iterator[tuple[Herd, Region]]:
     region = Region(mmap.PAGESIZE, sealed=False)
     gate = "memory[4000:4001] = b'r'\nwhile memory[4001] == 0: time.sleep(0.001)\n"
     with confined(_COUNTERS + gate + code, tmp_path, inherit=(region.descriptor,)) as (sandbox, _):
         wait_until(lambda: region.all[4000].item() == ord("r"), what="the sandboxed process")
-        herd = Herd.of(sandbox.first, isolated=True)
+        freezer = GroupFreezer.of(sandbox.groups) if freezes else None
+        assert freezes == (freezer is not None)
+        herd = Herd.of(sandbox.first, isolated=True, freezer=freezer)
         region.all[4001] = 1
         try:
             wait_until(lambda: all(_counts(region)), what="all counters")
@@ -114,12 +122,18 @@ def _counts(region: Region) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(
-    "code",
-    [_THREADS, _THREADS_THAT_COME_AND_GO, _CHILDREN, _WAKING_EACH_OTHER],
-    ids=["threads", "coming", "children", "waking"],
+    ("code", "freezes"),
+    [
+        (_THREADS, False),
+        pytest.param(_THREADS, True, marks=_NEEDS_FREEZER),
+        (_THREADS_THAT_COME_AND_GO, False),
+        (_CHILDREN, False),
+        (_WAKING_EACH_OTHER, False),
+    ],
+    ids=["threads", "frozen", "coming", "children", "waking"],
 )
-def test_nothing_moves_while_it_is_stopped(tmp_path: Path, code: str) -> None:
-    with _herd(code, tmp_path) as (herd, region):
+def test_nothing_moves_while_it_is_stopped(tmp_path: Path, code: str, freezes: bool) -> None:
+    with _herd(code, tmp_path, freezes=freezes) as (herd, region):
         for _ in range(5):
             herd.stop(120.0)
             before = _counts(region)
@@ -201,6 +215,69 @@ def test_a_sandbox_that_was_continued_and_stopped_again_is_detected(tmp_path: Pa
         os.kill(herd.runner, signal.SIGSTOP)
         with pytest.raises(FreezeError, match="while it was stopped"):
             herd.check_still_stopped()
+
+
+@_NEEDS_FREEZER
+def test_a_frozen_sandbox_does_not_run_whatever_signal_it_gets(tmp_path: Path) -> None:
+    with _herd(_THREADS, tmp_path, freezes=True) as (herd, region):
+        herd.stop(5.0)
+        herd.check_still_stopped()  # freezing gives no thread a processor
+        before = _counts(region)
+        os.kill(herd.runner, signal.SIGCONT)
+        wait_until(lambda: _is_refused(herd), what="the signal's trace")
+        assert _counts(region) == before
+        herd.go()
+        wait_until(partial(_all_beyond, region, before), what="progress")
+
+
+@_NEEDS_FREEZER
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are this architecture's")
+def test_a_timer_does_not_continue_a_frozen_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = {name: number for name, number in seccomp._DENIED["x86_64"].items() if name != "timer_create"}  # noqa: SLF001
+    monkeypatch.setitem(seccomp._DENIED, "x86_64", denied)  # noqa: SLF001
+    with _herd(_WOKEN_BY_A_TIMER, tmp_path, freezes=True) as (herd, region):
+        wait_until(lambda: _woken_by_its_timer(herd, region), what="the timer's signal")
+
+
+def _woken_by_its_timer(herd: Herd, region: Region) -> bool:
+    """Stop the sandbox and see its timer's signal leave a trace, and nothing run. Not each time: see below."""
+    herd.stop(5.0)
+    before = _counts(region)
+    try:
+        wait_until(lambda: _is_refused(herd), what="the signal's trace", deadline_s=0.2)
+    except TimeoutError:
+        return False
+    else:
+        assert _counts(region) == before
+        return True
+    finally:
+        herd.go()
+
+
+def _is_refused(herd: Herd) -> bool:
+    try:
+        herd.check_still_stopped()
+    except FreezeError as error:
+        return "while it was stopped" in error.reason
+    return False
+
+
+@pytest.mark.parametrize("freezes", [False, pytest.param(True, marks=_NEEDS_FREEZER)])
+def test_the_clock_does_not_start_for_a_sandbox_that_has_run(tmp_path: Path, judge_cache: Path, freezes: bool) -> None:
+    native = load_native(judge_cache)
+    assert native is not None
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, _herd(_THREADS, tmp_path, freezes=freezes) as (herd, region):
+        herd.stop(5.0)
+        proved, before = herd.proved_slices, _counts(region)
+        assert proved is not None
+        exchange = partial(native.exchange, ours.fileno(), *herd.descriptors(), spin=False, within_s=0.05, record=24)
+        assert exchange(slices=proved + 1).refused
+        assert _counts(region) == before
+        seen = exchange(slices=proved)
+        assert (seen.refused, seen.data) == (False, None), "it has run, and nothing came in time"
+        wait_until(partial(_all_beyond, region, before), what="progress")
+        assert exchange(slices=proved).refused, "it runs"
 
 
 def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -> None:

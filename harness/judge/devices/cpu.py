@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from harness.judge import memory as shared
+from harness.judge.cgroup_freezer import freezer_works
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord, parse_record
 from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
 from harness.judge.correctness import Summed, summed
@@ -27,7 +28,7 @@ from harness.judge.freeze import Herd
 from harness.judge.layout import Field, Layout
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.memory import OutputPool, Region
-from harness.judge.native import load_native
+from harness.judge.native import Exchanged, Native, load_native
 from harness.judge.pieces import CopyAll
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
@@ -112,7 +113,13 @@ class CpuDevice:
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
         limits = SandboxLimits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)
-        self._plan = RunnerPlan(sandbox=sandbox, limits=limits, scratch=self._scratch, pinned=frozenset({self._cpu}))
+        self._plan = RunnerPlan(
+            sandbox=sandbox,
+            limits=limits,
+            scratch=self._scratch,
+            pinned=frozenset({self._cpu}),
+            freezes=freezer_works(),
+        )
         self._standby = Standby(lambda: Runner(self._plan))
         self._steal = Steal()
         self._native = load_native(cache)
@@ -140,6 +147,7 @@ class CpuDevice:
                 "processors": os.cpu_count(),
                 "pinned": self._cpu,
                 "cold": self._cold,
+                "stop": "signals and cgroup.freeze" if self._plan.freezes else "signals",
                 "handshake_us": round(self.calibration.handshake_ns / 1e3, 2),
                 "dispatch_us": round(self.calibration.dispatch_ns / 1e3, 3),
             }
@@ -266,16 +274,18 @@ class CpuDevice:
         """Let it run until it answers, then stop it: (its record or None, begin, end). `since_ns`: it runs already."""
         spin = self._spin and since_ns is None
         if self._native is not None:
-            processes, listing = runner.herd.descriptors()
+            seen = self._continue(self._native, runner, within_s, spin=spin, slices=runner.herd.proved_slices)
+            if seen.refused:
+                runner.check_still_stopped()
+                seen = self._continue(self._native, runner, within_s, spin=spin)  # Python sees more than the library
+                if seen.refused:
+                    raise OSError("the control group of a runner cannot be thawed")
             runner.herd.goes()
-            seen = self._native.exchange(
-                runner.channel.line, processes, listing, spin=spin, within_s=within_s, record=wire.RECORD_BYTES + 1
-            )
             if seen.data is None:
                 return None, since_ns or seen.begin_ns, seen.end_ns
             record, begin = parse_record(seen.data), since_ns or seen.begin_ns
             if seen.proved and not runner.herd.has_grown():
-                runner.herd.stop_was_proved(seen.counters)
+                runner.stop_was_proved(seen.counters)
                 return record, begin, seen.end_ns
         else:
             begin = since_ns or now_ns()
@@ -286,6 +296,15 @@ class CpuDevice:
                 return None, begin, begin
         runner.stop()
         return record, begin, now_ns()
+
+    @staticmethod
+    def _continue(
+        native: Native, runner: Runner, within_s: float, *, spin: bool, slices: int | None = None
+    ) -> Exchanged:
+        return native.exchange(
+            runner.channel.line, *runner.herd.descriptors(),
+            spin=spin, within_s=within_s, record=wire.RECORD_BYTES + 1, slices=slices,
+        )  # fmt: skip
 
     def recalibrate(self) -> None:
         """Measure handshake and dispatch in a clean runner, which is ended after it."""
