@@ -79,6 +79,10 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 
+    def has_message(self) -> bool:
+        """Return true if `receive` would not wait."""
+        return bool(self._poll.poll(0))
+
     def receive(self, deadline: float, *, spin: bool = False) -> RunnerRecord:
         """The next record, by `deadline` (time.monotonic). `spin` keeps the processor busy for the sake of the clock.
 

@@ -77,6 +77,10 @@ class RunnerPlan:
     devices: tuple[str, ...] = ()
     pinned: frozenset[int] | None = None
     """The processors it runs on from when it is ready; its start-up may use all that the limits allow."""
+    warms: bool = False
+    """Its start has a second part that uses the device; `Runner.begin_warming`."""
+    imports_apart: bool = False
+    """Its imports have processors of their own, so they may run while something is timed."""
     freezes: bool = False
     """Stopped runners are frozen as well: the kernel's freezer works here."""
 
@@ -92,6 +96,7 @@ class Runner:
         self._said: IO[bytes] = (self.directory / "stderr").open("a+b")
         self.channel = Channel()
         self._herd: Herd | None = None
+        self._warming = self._is_warm = False
         self.extra: dict[str, Any] = {}
         binds = Binds(read_only={self.stage: STAGE}, writable=dict(writable or {}), devices=plan.devices)
         home = RUNNER_HOME if plan.sandbox == "bubblewrap" else str(self._home_without_sandbox())
@@ -123,26 +128,63 @@ class Runner:
         """Path of a file of the stage as the runner sees it."""
         return f"{STAGE}/{path.relative_to(self.stage)}" if self.plan.sandbox == "bubblewrap" else str(path)
 
+    def has_imported(self) -> bool:
+        """Return true if the first part of its start has ended, in success or failure."""
+        return self._herd is not None or self.channel.has_message()
+
+    def begin_warming(self) -> None:
+        """Have it make its context on the device, where there is one. It has done so when `wait_ready` returns."""
+        if self.plan.warms and not self._warming:
+            self._warming = True
+            with contextlib.suppress(ChannelClosed):  # `wait_ready` reports it
+                self.channel.send({"op": "warm"})
+
+    def settle(self) -> None:
+        """Wait until its start disturbs no timing.
+
+        Raises:
+            ConfigurationError: as of `wait_ready`.
+        """
+        if self._warming or not self.plan.imports_apart:
+            self.wait_ready()
+
     def wait_ready(self) -> None:
-        """Wait until torch is imported.
+        """Wait until torch is imported and the device is prepared.
 
         Raises:
             ConfigurationError: the runner, which has run nothing of anybody's yet, does not start.
         """
-        if self._herd is not None:
-            return
+        if self._herd is None:
+            self._wait_imported()
+        if self.plan.warms and not self._is_warm:
+            self.begin_warming()
+            self._expect_at_start(wire.Code.READY)
+            self._is_warm = True
+
+    def _wait_imported(self) -> None:
+        self._expect_at_start(wire.Code.HELLO)
         try:
-            self.channel.expect(wire.Code.HELLO, time.monotonic() + _HELLO_S)
             freezer = GroupFreezer.of(self._process.groups) if self.plan.freezes else None
             self._herd = Herd.of(self._process.first, isolated=self.plan.sandbox == "bubblewrap", freezer=freezer)
             if self.plan.pinned is not None:
                 self._herd.pin(self.plan.pinned)
-        except (ChannelClosed, ChannelTimeout, MalformedRecord, FreezeError, OSError) as error:
-            said = self.said() or str(error) or "it printed nothing"
-            self.kill()
-            raise ConfigurationError(
-                f"the runner does not start in its sandbox: {said}", remedy="harness doctor says what is missing"
-            ) from error
+        except (FreezeError, OSError) as error:
+            raise self._not_started(error) from error
+
+    def _expect_at_start(self, code: wire.Code) -> None:
+        try:
+            if self.channel.expect(code, time.monotonic() + _HELLO_S).code is not code:
+                raise self._not_started(None)
+        except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
+            raise self._not_started(error) from error
+
+    def _not_started(self, error: Exception | None) -> ConfigurationError:
+        """End it; the error to raise."""
+        said = self.said() or str(error or "") or "it printed nothing"
+        self.kill()
+        return ConfigurationError(
+            f"the runner does not start in its sandbox: {said}", remedy="harness doctor says what is missing"
+        )
 
     @property
     def herd(self) -> Herd:
@@ -261,7 +303,10 @@ class Standby:
         self._ready: list[Runner] = []
 
     def start(self) -> None:
-        """See to it that so many are on their way. Never call this while a batch is timed."""
+        """Start as many as are missing, and warm those that have imported. Never call this while a batch is timed."""
+        for runner in self._ready:
+            if runner.has_imported():
+                runner.begin_warming()
         while len(self._ready) < self._ahead:
             self._ready.append(self._make())
 
@@ -270,15 +315,15 @@ class Standby:
         failpoint("judge.standby_taken")
         while self._ready:
             runner = self._ready.pop(0)
-            if _started(runner):
+            if _starts(runner.wait_ready):
                 return runner
         runner = self._make()
         runner.wait_ready()
         return runner
 
     def settle(self) -> None:
-        """Wait until those on their way have done their start-up work, so that it disturbs no timing."""
-        self._ready = [runner for runner in self._ready if _started(runner)]
+        """Wait until no start-up work of those on their way disturbs a timing."""
+        self._ready = [runner for runner in self._ready if _starts(runner.settle)]
 
     def close(self) -> None:
         """End the waiting ones."""
@@ -287,10 +332,10 @@ class Standby:
         self._ready.clear()
 
 
-def _started(runner: Runner) -> bool:
+def _starts(wait: Callable[[], None]) -> bool:
     """Return true if a runner that was started ahead did start; beside a candidate that takes all memory it may not."""
     try:
-        runner.wait_ready()
+        wait()
     except ConfigurationError:
         return False
     return True

@@ -90,6 +90,10 @@ class _Server:
         overhead_ns = self.device.short_kernel_ns if self.device is not None else 0
         self.line.send(wire.pack_record(wire.Code.LOADED, claimed_ns=overhead_ns))
 
+    def warm(self) -> None:
+        importlib.import_module(".cuda_line", __package__).warm()
+        self.line.send(wire.pack_record(wire.Code.READY))
+
     def prepare(self, message: dict[str, Any], descriptors: list[int]) -> None:
         self.call = None
         if self.device is not None:
@@ -135,6 +139,8 @@ class _Server:
                     self.load(message, descriptors)
                 elif message["op"] == "record":
                     self.record(message, descriptors)
+                elif message["op"] == "warm":
+                    self.warm()
                 else:
                     self.prepare(message, descriptors)
             except wire.Mismatch as wrong:
@@ -164,7 +170,7 @@ def main(descriptor: int) -> None:
     for name in ("cpp", "empty"):
         importlib.import_module(f".{name}", __package__)
     if os.environ.get("HARNESS_RUNNER_DEVICE") == "cuda":
-        importlib.import_module(".cuda_line", __package__).warm()
+        importlib.import_module(".cuda_line", __package__)
     line = socket.socket(fileno=descriptor)
     line.send(wire.pack_record(wire.Code.HELLO))
     _Server(line).serve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from harness.errors import ConfigurationError
 from harness.judge.limits import SandboxLimits
 from harness.judge.runners import Runner, RunnerPlan, Standby
+from harness.runner import wire
 
 pytestmark = pytest.mark.xdist_group("judge")
 
@@ -43,3 +45,17 @@ def test_that_no_runner_starts_at_all_is_said(starved: RunnerPlan) -> None:
     standby.start()
     with pytest.raises(ConfigurationError, match="the runner does not start in its sandbox"):
         standby.take()
+
+
+def test_imports_that_have_processors_of_their_own_are_not_waited_for(plan: RunnerPlan) -> None:
+    runner = Runner(replace(plan, warms=True, imports_apart=True))
+    runner.settle()
+    first = runner.channel.expect(wire.Code.HELLO, time.monotonic() + 60.0)  # nobody has read it yet
+    assert first.code is wire.Code.HELLO
+    runner.kill()
+
+
+def test_a_device_that_cannot_be_prepared_is_said(plan: RunnerPlan) -> None:
+    runner = Runner(replace(plan, warms=True, env={"HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}))
+    with pytest.raises(ConfigurationError, match=r"the runner does not start in its sandbox: .*(CUDA|cuda|NVIDIA)"):
+        runner.wait_ready()

@@ -58,7 +58,7 @@ _SETS_BYTES = 2 * GIB
 _WINDOW_BYTES = 32 * GIB
 """Addresses a runner reserves; memory behind them comes with each workload."""
 _SCALAR_BYTES = 1 << 20
-_AHEAD = 2
+_AHEAD = 4
 """Runners kept started: a start takes seconds, and a candidate that breaks needs another."""
 _BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=10, separate_calls=True, work_outlasts_stop=True)
 _PROBE_CYCLES = 40_000
@@ -122,6 +122,8 @@ class CudaDevice:
             scratch=self._scratch,
             env=runner_environment(nvml.uuid),
             devices=tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))),
+            warms=True,
+            imports_apart=self._cores.are_apart,
         )
         self._standby = Standby(lambda: Runner(self._plan), ahead=_AHEAD)
         self._trusted_standby = Standby(self._start_trusted)

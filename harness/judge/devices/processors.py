@@ -52,6 +52,11 @@ class TimingCores:
         """Where runners start up and compile."""
         return self._processors.others if self._processors is not None else self._allowed
 
+    @property
+    def are_apart(self) -> bool:
+        """True where judge and timed runner have cores that no other runner uses."""
+        return self._processors is not None
+
     @contextlib.contextmanager
     def kept_for(self, runner: TimedRunner, pin_main_thread: Callable[[frozenset[int]], None]) -> Iterator[None]:
         """Pin both for a batch, except the first of a workload: the runner may compile then, on all processors.
