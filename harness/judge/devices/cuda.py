@@ -198,6 +198,7 @@ class CudaDevice:
         """Wait for the standbys' start-up: a context that is being made disturbs the device."""
         self._standby.settle()
         self._trusted_standby.settle()
+        self._cores.stay_awake()
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Nothing: memory comes with each workload."""
@@ -350,6 +351,7 @@ class CudaDevice:
 
     def forget(self, runner: Runner) -> None:
         """End a runner and give its memory back. Its own mappings end with it."""
+        self._cores.rest()
         runner.kill()
         line = self._lines.pop(id(runner), None)
         if line is not None:
@@ -394,6 +396,7 @@ class CudaDevice:
 
     def close(self) -> None:
         """End the standbys and give everything back."""
+        self._cores.rest()
         self._standby.close()
         self._trusted_standby.close()
         self._pool.close()

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from harness.judge.devices.busy_cores import BusyCores
+
 _FEWEST_CORES, _MANY_CORES = 4, 12
 """With many cores the neighbours of the chosen ones stay idle: a virtual machine may hide that they share a core."""
 _SYSTEM = Path("/sys/devices/system/cpu")
@@ -46,6 +48,8 @@ class TimingCores:
     def __init__(self, allowed: frozenset[int], system: Path = _SYSTEM) -> None:
         self._allowed = allowed
         self._processors = assign(allowed, system)
+        timing = self._processors.judge | self._processors.timed if self._processors is not None else frozenset[int]()
+        self._busy = BusyCores(timing)
 
     @property
     def of_runners(self) -> frozenset[int]:
@@ -56,6 +60,14 @@ class TimingCores:
     def are_apart(self) -> bool:
         """True where judge and timed runner have cores that no other runner uses."""
         return self._processors is not None
+
+    def stay_awake(self) -> None:
+        """Keep both cores busy between batches, until `rest`."""
+        self._busy.begin()
+
+    def rest(self) -> None:
+        """Let both cores idle: nothing is timed for a while."""
+        self._busy.end()
 
     @contextlib.contextmanager
     def kept_for(self, runner: TimedRunner, pin_main_thread: Callable[[frozenset[int]], None]) -> Iterator[None]:
@@ -68,11 +80,13 @@ class TimingCores:
             yield
             runner.has_served = True
             return
+        self._busy.pause()
         os.sched_setaffinity(0, self._processors.judge)
         pin_main_thread(self._processors.timed)
         try:
             yield
         finally:
+            self._busy.go_on()
             os.sched_setaffinity(0, self._allowed)
             pin_main_thread(self.of_runners)
 
