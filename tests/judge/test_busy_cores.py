@@ -21,7 +21,7 @@ def test_loops_have_the_lowest_priority_and_stop_while_something_is_timed() -> N
     cores = BusyCores([processor])
     cores.begin()
     try:
-        (pid,) = _loops()
+        (pid,) = wait_until(_loops, what="its loop")
         assert os.sched_getscheduler(pid) == os.SCHED_IDLE
         assert os.sched_getaffinity(pid) == {processor}
         cores.begin()
