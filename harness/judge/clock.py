@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from harness.judge.devices.interface import Batch, Calibration
 
@@ -12,6 +13,11 @@ DISTURBED_SHARE = 0.01
 """Outside work that takes more than this share of a batch spoils its block."""
 LAUNCH_BOUND = 3.0
 """A call shorter than so many dispatches measures the dispatch."""
+_MOST_SUBTRACTED_SHARE, _MOST_SUBTRACTED_NS = 0.03, 3_000.0
+"""Of a call whose number counts: no more of the handshake than the larger of these is subtracted, so that a wrong
+calibration cannot make a number wrong by more."""
+_ONE_CALL_HANDSHAKES = 1 / _MOST_SUBTRACTED_SHARE
+"""A call that takes so many handshakes is a batch by itself: the handshake is then no more than may be subtracted."""
 _LEAST_SHARE = 0.01
 """Share of a reading that is left at least when the overhead of the clock is subtracted."""
 _HANDSHAKES, _REPEATS = 41, 7
@@ -41,6 +47,8 @@ def dispatch_ns(batch: Callable[[], Batch], calls: int) -> float:
 
 def calls_for(call_ns: float, capacity: int, calibration: Calibration) -> int:
     """Calls of one batch for a side whose calls take so long, in memory's bounds."""
+    if 0 < _ONE_CALL_HANDSHAKES * calibration.handshake_ns <= call_ns:
+        return 1
     return max(1, min(capacity, calibration.most_calls, round(calibration.batch_ns / max(1.0, call_ns))))
 
 
@@ -48,6 +56,18 @@ def per_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float:
     """Nanoseconds a call, after one handshake is taken off, and never more than half of what was seen."""
     one = (batch.ns - min(calibration.handshake_ns, batch.ns / 2)) / calls
     return max(one - calibration.around_ns, one * _LEAST_SHARE)
+
+
+def subtracted_ns(batch: Batch, calls: int, calibration: Calibration) -> float:
+    """Part of the handshake that is subtracted from each call of a batch whose number counts, in nanoseconds."""
+    return min(calibration.handshake_ns / calls, max(_MOST_SUBTRACTED_NS, _MOST_SUBTRACTED_SHARE * batch.ns / calls))
+
+
+def counted_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float:
+    """Nanoseconds a call, for a number that counts."""
+    return per_call_ns(
+        batch, calls, replace(calibration, handshake_ns=calls * subtracted_ns(batch, calls, calibration))
+    )
 
 
 def disturbed(batch: Batch) -> bool:

@@ -42,7 +42,7 @@ _CHECKED = 11
 _BATCHED_GAIN = 1.5
 """A call in a batch so many times cheaper than a call alone was not made alone."""
 _ALIKE = 1.25
-"""Sides whose batches would have nearly as many calls have as many."""
+"""Sides whose batches would have nearly as many calls have as many; one and two are nearly as many, too."""
 _CORRECTNESS_BATCH = 8
 _STRESS_CHANCE = 6
 """After one block in so many, awkward inputs come again."""
@@ -120,8 +120,6 @@ class TimedBlocks:
 
     blocks: tuple[Block, ...]
     discarded: int
-    batch_calls: int
-    """Of one batch of the candidate."""
     calls: int
     """Of the candidate, in all timed batches."""
     checked: int
@@ -249,7 +247,7 @@ class Rounds:
         self.time_alone()
         theirs = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
         calls = self._calls(self.candidate, self._alone_ns, 1.0)
-        if max(theirs, calls) <= _ALIKE * min(theirs, calls):
+        if max(theirs, calls) <= max(2, _ALIKE * min(theirs, calls)):
             theirs = calls = min(theirs, calls)  # what a batch costs once then falls on as many calls of either
         return Match(
             Entrant(self.baseline, theirs, self._patience(theirs) * SLOWER_THAN_BASELINE),
@@ -311,7 +309,6 @@ class Rounds:
         return TimedBlocks(
             blocks=tuple(counted),
             discarded=len(blocks) - len(counted),
-            batch_calls=calls,
             calls=2 * calls * len(blocks),
             checked=self.timed_checks,
             placement_error=_placement_error(counted, self.candidate.device.calibration),

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.judge.clock import disturbed, per_call_ns
+from harness.judge.clock import counted_call_ns, disturbed, subtracted_ns
 from harness.judge.devices.interface import Batch, Device, Memory, Reading
 from harness.judge.sides import Side
 from harness.model.geometric_mean import geometric_mean
@@ -33,6 +33,8 @@ class Block:
     disturbed_share: float
     """Of its most disturbed batch."""
     spoiled: bool
+    subtracted_ns: float = 0.0
+    """Of a call of the candidate, the mean of its two batches."""
     readings: tuple[tuple[tuple[Reading, ...], ...], ...] = ()
     """Of baseline and candidate, the calls of each batch where they are timed one by one."""
 
@@ -88,7 +90,7 @@ def block(match: Match, fill: Callable[[int], None], check: Callable[[Match], No
         check(match)
     calibration = match.candidate.side.device.calibration
     baseline, candidate = (
-        geometric_mean(per_call_ns(batch, one.calls, calibration) for batch in batches)
+        geometric_mean(counted_call_ns(batch, one.calls, calibration) for batch in batches)
         for one, batches in zip(entrants, seen, strict=True)
     )
     both = [*seen[0], *seen[1]]
@@ -98,6 +100,7 @@ def block(match: Match, fill: Callable[[int], None], check: Callable[[Match], No
         claimed_ns=sum(batch.claimed_ns for batch in seen[1]) / (2 * match.candidate.calls),
         disturbed_share=max(batch.disturbed_ns / batch.ns for batch in both),
         spoiled=any(disturbed(batch) for batch in both),
+        subtracted_ns=statistics.fmean(subtracted_ns(each, match.candidate.calls, calibration) for each in seen[1]),
         readings=tuple(tuple(batch.readings for batch in batches) for batches in seen),
     )
 

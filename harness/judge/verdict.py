@@ -56,7 +56,8 @@ def timed(workload: Workload, found: TimedBlocks, tally: Tally, variant: Variant
         placement_error=found.placement_error,
         process_error=process_error or None,
         claimed_us=statistics.fmean(block.claimed_ns for block in found.blocks) / 1e3,
-        subtracted_us=(device.calibration.handshake_ns / found.batch_calls + device.calibration.around_ns) / 1e3,
+        subtracted_us=(statistics.fmean(block.subtracted_ns for block in found.blocks) + device.calibration.around_ns)
+        / 1e3,
         checked=found.checked,
         calls=found.calls,
         blocks=len(found.blocks),

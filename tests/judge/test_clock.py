@@ -7,7 +7,15 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from harness.judge.clock import calls_for, dispatch_ns, disturbed, handshake_ns, per_call_ns
+from harness.judge.clock import (
+    calls_for,
+    counted_call_ns,
+    dispatch_ns,
+    disturbed,
+    handshake_ns,
+    per_call_ns,
+    subtracted_ns,
+)
 from harness.judge.devices.interface import Batch, Calibration, Device
 from harness.judge.timing import Block, kept, wanted_width
 from harness.model.verdict import Trust
@@ -22,6 +30,23 @@ def _block(latency: float, share: float) -> Block:
 def test_a_handshake_is_taken_off_once_and_never_more_than_half() -> None:
     assert per_call_ns(Batch(1_100_000, 0, 0), 10, _CALIBRATION) == 100_000
     assert per_call_ns(Batch(120_000, 0, 0), 1, _CALIBRATION) == 60_000
+
+
+def test_no_more_of_a_handshake_counts_than_a_wrong_calibration_may_cost() -> None:
+    """At most 3 us or 3 % of a call, whatever the calibration was."""
+    outlier = Calibration(handshake_ns=1_142_000, dispatch_ns=500)
+    long, short = Batch(6_000_000, 0, 0), Batch(640_000, 0, 0)
+    assert subtracted_ns(long, 2, outlier) == pytest.approx(0.03 * 3_000_000)
+    assert subtracted_ns(short, 32, outlier) == 3_000
+    assert counted_call_ns(long, 2, outlier) == pytest.approx(2_910_000)
+    assert counted_call_ns(short, 32, outlier) == 17_000
+    assert counted_call_ns(long, 2, _CALIBRATION) == per_call_ns(long, 2, _CALIBRATION) == 2_950_000
+
+
+def test_a_call_whose_handshake_may_be_subtracted_whole_is_a_batch_by_itself() -> None:
+    quick = Calibration(handshake_ns=60_000, dispatch_ns=500)
+    assert [calls_for(call_ns, 100, quick) for call_ns in (1_900_000, 2_100_000)] == [3, 1]
+    assert calls_for(2_100_000, 100, Calibration(0.0, 0.0)) == 3, "without a handshake nothing is said of batches"
 
 
 def test_batches_are_long_enough_for_the_clock_and_fit_into_memory() -> None:

@@ -25,6 +25,7 @@ from harness.judge.correctness import Summed, summed
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
+from harness.judge.handshake import HandshakeCalibration, calibrate_handshake, remember_handshake, usual_handshake_ns
 from harness.judge.layout import Field, Layout
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.memory import OutputPool, Region
@@ -45,7 +46,7 @@ _ARENA_BYTES = 64 << 20
 _NICE = -5
 _COPIED_BYTES, _COPIES = 1 << 20, 6
 """Work of the calibrated call: enough that the ends of a batch find their caches used, as after a real one."""
-_DISPATCHES, _CALIBRATIONS = 1000, 3
+_DISPATCHES = 1000
 _URGENT_S = 0.25
 """So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
 _PROCESS_SHARE = 0.028
@@ -131,6 +132,8 @@ class CpuDevice:
         self._spare_outputs = OutputPool(_ARENA_BYTES)
         self._digest = hashlib.sha256(f"{_processor()}{platform.node()}".encode()).hexdigest()
         self.calibration = Calibration(0.0, 0.0)
+        self._cache = cache
+        self._handshake = HandshakeCalibration(0.0)
         self.recalibrate()
 
     def clock(self, *, sealed: bool) -> Device:
@@ -140,6 +143,7 @@ class CpuDevice:
 
     def record(self) -> DeviceRecord:
         """Name, stable id, and how it was used."""
+        refused = self._handshake.refused_ns
         return DeviceRecord.model_validate(
             {
                 "name": _processor(),
@@ -148,7 +152,8 @@ class CpuDevice:
                 "pinned": self._cpu,
                 "cold": self._cold,
                 "stop": "signals and cgroup.freeze" if self._plan.freezes else "signals",
-                "handshake_us": round(self.calibration.handshake_ns / 1e3, 2),
+                "handshake_us": round(self._handshake.ns / 1e3, 2),
+                **({} if refused is None else {"handshake_refused_us": round(refused / 1e3, 2)}),
                 "dispatch_us": round(self.calibration.dispatch_ns / 1e3, 3),
             }
         )
@@ -307,7 +312,21 @@ class CpuDevice:
         )  # fmt: skip
 
     def recalibrate(self) -> None:
-        """Measure handshake and dispatch in a clean runner, which is ended after it."""
+        """Measure handshake and dispatch, each time in a clean runner, until the handshake is steady."""
+        key = f"{self._digest[:12]} {platform.release()} {self._plan.sandbox} {self._plan.freezes} {self._cold}"
+        dispatches: list[float] = []
+
+        def calibrate() -> float:
+            handshake, dispatch = self._calibrate_once()
+            dispatches.append(dispatch)
+            return handshake
+
+        self._handshake = calibrate_handshake(calibrate, usual_handshake_ns(self._cache, key))
+        remember_handshake(self._cache, key, self._handshake)
+        self.calibration = Calibration(self._handshake.ns, min(dispatches))
+
+    def _calibrate_once(self) -> tuple[float, float]:
+        """(HandshakeCalibration, dispatch) in ns, as a clean runner has them."""
         runner = self.runner(needs_torch=False)
         try:
             words, descriptors = self.grant(runner)
@@ -319,9 +338,7 @@ class CpuDevice:
                 runner.ask(layout.message(calls, ""), wire.Code.READY, _LOAD_S)
                 return lambda: self.batch(runner, memory, range(calls), _LOAD_S)
 
-            # While the machine is busy a handshake takes up to ten times as long: to subtract that later would flatter.
-            handshake = min(handshake_ns(batches(copy, _COPIES)) for _ in range(_CALIBRATIONS))
-            self.calibration = Calibration(handshake, dispatch_ns(batches(nothing, _DISPATCHES), _DISPATCHES))
+            return handshake_ns(batches(copy, _COPIES)), dispatch_ns(batches(nothing, _DISPATCHES), _DISPATCHES)
         finally:
             self.forget(runner)
 
