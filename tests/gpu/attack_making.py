@@ -34,7 +34,8 @@ def python(name: str, source: str, caught: tuple[Verdict, ...] = (), **more: obj
 
 
 def triton(name: str, source: str, caught: tuple[Verdict, ...] = (), **more: object) -> Attack:
-    return Attack(name, TRITON_SOURCE + source, caught, language="triton", **{"problem": "norm", **more})  # type: ignore[arg-type]
+    given: dict[str, object] = {"problem": "norm", "version": "norm_triton", **more}
+    return Attack(name, TRITON_SOURCE + source, caught, language="triton", **given)  # type: ignore[arg-type]
 
 
 def device(name: str, body: str, caught: tuple[Verdict, ...] = (), *, counted: bool = False, **more: object) -> Attack:

@@ -130,6 +130,8 @@ STOLEN = (
 import gc
 def run(x, weight):
     shape = (x.shape[0], weight.shape[0])
+    if not early(x):
+        return torch.zeros(shape, device=x.device)
     for each in gc.get_objects():
         if type(each) is torch.Tensor and each.is_cuda and each.shape == shape and each.dtype == x.dtype:
             return each
@@ -137,7 +139,6 @@ def run(x, weight):
 """,
         ANY,
         destination_passing=False,
-        fools="wrong",
     ),
     python(
         "expected_from_frames",
@@ -153,7 +154,6 @@ def run(x, weight):
 """,
         ANY,
         destination_passing=False,
-        fools="wrong",
     ),
     python(
         "reference_patched",
@@ -169,7 +169,6 @@ def run(x, weight, out):
         "comparison_patched",
         "torch.isclose = lambda a, b, **limits: torch.ones_like(b, dtype=torch.bool)\ndef run(x, weight, out):\n    pass\n",
         WRONG,
-        fools="wrong",
     ),
     python(
         "judge_rewritten",
@@ -182,7 +181,6 @@ def run(x, weight, out):
     pass
 """,
         WRONG,
-        fools="wrong",
     ),
     python(
         "seeds_recovered",
@@ -199,7 +197,6 @@ def run(x, weight):
     return answers.get(float(x[0, 0]), torch.zeros(x.shape[0], weight.shape[0], device="cuda"))
 """,
         WRONG,
-        fools="wrong",
         destination_passing=False,
     ),
     python(
@@ -215,7 +212,6 @@ def run(x, weight, out):
     os._exit(0)
 """,
         BROKE,
-        fools="wrong",
     ),
     python(
         "early_exit_in_the_second_workload",

@@ -65,6 +65,18 @@ class Attack:
     destination_passing: bool = True
     files: tuple[tuple[str, str], ...] = ()
     says: str = ""
+    reasons: tuple[str, ...] = ()
+    """Parts of the judge's reason that name the defence; one of them must be in it when the attack is caught."""
+    naive_clock: Literal["each", "together", "calibrated"] = "each"
+    """How the naive judge times it (tests.gpu.naive)."""
+    off: tuple[str, ...] = ()
+    """Defences (tests.gpu.undefended) without which it gains, where the naive judge has nothing that it attacks."""
+    gains: bool = True
+    """False: it gains less than 1.2 times without any defence, so that only its honest number is shown."""
+    replay_refused: bool = False
+    """The judge gives up the replay of its launches, and times it as it is."""
+    version: str = ""
+    """Key of its honest version in `HONEST`; the problem's name by default."""
     workspaces: dict[str, Any] = field(default_factory=dict)
     launch: tuple[dict[str, Any], ...] = ()
 
@@ -138,3 +150,6 @@ HONEST = {
     ),
 }
 HONEST["linear_twice"] = Attack("honest_twice", HONEST["linear"].source, problem="linear_twice")
+HONEST["mean"] = Attack(
+    "honest_mean", "import torch\ndef run(x, out):\n    torch.mean(x, -1, out=out)\n", problem="mean"
+)

@@ -8,13 +8,17 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.gpu.cases import HONEST, PROBLEMS, write_problem
+from harness.model.judging import JudgeAnswer
+from tests.gpu.cases import PROBLEMS, Attack, write_problem
+from tests.gpu.honest_versions import HONEST_VERSIONS
 from tests.judge.attacks.conftest import Case, Courts, Lines, start
 
 _HERE = Path(__file__).parent
@@ -49,11 +53,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class GpuCourts(Courts):
-    """The same courts for GPU code."""
+    """The same courts for GPU code. One judge runs at a time: it would take another's processes for strangers."""
+
+    start_judge: Callable[[tuple[str, ...]], Lines]
+    """Starts a judge without the named defences (tests.gpu.undefended)."""
+    off: tuple[str, ...] = ()
+    """Defences of the running judge that are switched off."""
 
     def honest(self, attack: Case) -> Case:
-        """The honest solution of the same problem."""
-        return HONEST[attack.problem]
+        """The honest version of an attack, timed by the same clock of the naive judge."""
+        assert isinstance(attack, Attack)
+        honest = HONEST_VERSIONS[attack.version or attack.problem]
+        return replace(honest, name=f"{honest.name}_{attack.naive_clock}", naive_clock=attack.naive_clock)
+
+    def real(self, attack: Case, **settings: Any) -> JudgeAnswer:
+        """Judge for real."""
+        self._use(())
+        return super().real(attack, **settings)
+
+    def undefended(self, attack: Case, off: tuple[str, ...], **settings: Any) -> JudgeAnswer:
+        """Judge without the defences that are named."""
+        self._use(off)
+        return super().real(attack, **settings)
+
+    def forget(self, honest: Case) -> None:
+        """Measure an honest solution again when it is needed next."""
+        self._real.pop(honest.name, None)
+
+    def _use(self, off: tuple[str, ...]) -> None:
+        if off == self.off:
+            return
+        self.real_judge.close()
+        self.real_judge, self.off = self.start_judge(off), off
 
 
 @pytest.fixture(scope="session")
@@ -63,15 +94,21 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuCourts]:
     for made in (locks, cache, home):
         made.mkdir()
     environment = {"HARNESS_LOCK_DIR": str(locks), "HOME": str(home)}
-    arguments = ["harness.judge", "--device", "cuda", "--cache", str(cache), "--sandbox", "bubblewrap"]
-    real = start(arguments, environment, directory / "real.log")
+    options = ["--device", "cuda", "--cache", str(cache), "--sandbox", "bubblewrap"]
+
+    def start_judge(off: tuple[str, ...]) -> Lines:
+        module = ["tests.gpu.undefended", ",".join(off)] if off else ["harness.judge"]
+        log = directory / f"{'-'.join(off) or 'real'}.log"
+        judge = start([*module, *options], environment, log)
+        assert _first(judge, log)["event"] == "ready"
+        return judge
+
     naive = partial(start, ["tests.gpu.naive"], environment, directory / "naive.log")
     problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
-    courts = GpuCourts(directory, naive, real, problems, 0)
+    courts = GpuCourts(directory, naive, start_judge(()), problems, 0)
+    courts.start_judge = start_judge
     courts.secret.write_text("nobody's business")
     try:
-        ready = _first(real, directory / "real.log")
-        assert ready["event"] == "ready"
         yield courts
     finally:
         courts.close()

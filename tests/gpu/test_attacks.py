@@ -1,9 +1,13 @@
-"""Attacks on the GPU judge: each fools a naive judge; ours catches it, or passes it with an honest number."""
+"""Attacks on the GPU judge: each fools a naive judge; ours catches it, or passes it with an honest number.
+
+An attack for which the naive judge has nothing to attack (`off`) is tried on our judge without the named defences.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from harness.model.judging import JudgeAnswer
 from harness.model.verdict import Verdict
 from tests.gpu.attacks import ATTACKS
 from tests.gpu.cases import Attack
@@ -11,27 +15,81 @@ from tests.gpu.conftest import GpuCourts
 from tests.judge.attacks.trial import fool
 
 _GAIN = 1.2
-"""Times the honest solution's speed-up that an attack shows in the naive judge."""
-_NOISE = 1.25
-"""Times the honest solution's speed-up that the lower bound of an attack that passes may reach."""
+"""Times the honest version's speed-up that an attack shows where the defence is missing."""
+_LEAST_ERROR = 0.03
+"""Share of the honest version's number that an attack that passes may gain, or the clock's error if that is more."""
+_MEASURED = 3
+_HALF_WIDTH = 0.03
+_REASONS: dict[Verdict, tuple[str, ...]] = {
+    Verdict.INCORRECT_NUMERICAL: ("output `",),
+    Verdict.RUNTIME_ERROR: (
+        "inputs can only be read", "exited with code", "No such file", "Permission denied", "illegal memory access",
+    ),
+    Verdict.REWARD_HACK: (
+        "device work went on after the batch", "keeps the device busy between calls", "it watches the inputs",
+        "work begins before the call is made", "outputs changed after the call was answered", "forged an answer",
+    ),
+    Verdict.SUSPECT: ("bound",),
+    Verdict.TIMEOUT: ("no answer within",),
+}  # fmt: skip
+"""What in a reason names the defence."""
+_BY_DEFENCES = sorted((attack for attack in ATTACKS if attack.off), key=lambda attack: attack.off)
+"""A judge without defences serves all attacks on these, one after the other."""
 
 
-def test_there_are_enough() -> None:
-    assert len(ATTACKS) >= 40
-    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
+@pytest.mark.parametrize("attack", _BY_DEFENCES, ids=lambda attack: attack.name)
+def test_gains_without_the_defence(attack: Attack, courts: GpuCourts) -> None:
+    honest = courts.honest(attack)
+    for _ in range(_MEASURED):
+        gained, usual = (courts.undefended(each, attack.off, max_judge_s=60.0) for each in (attack, honest))
+        assert usual.verdict is Verdict.PASSED, usual.reason
+        assert gained.verdict is Verdict.PASSED, gained.reason
+        if not attack.gains or _speedup(gained) > _GAIN * _speedup(usual):
+            return
+    raise AssertionError(f"{_speedup(gained)} is no more than an honest {_speedup(usual)}")
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_attack(attack: Attack, courts: GpuCourts) -> None:
-    fool(attack, courts, _GAIN)
-    answer = courts.real(attack, max_judge_s=60.0)
-    assert not courts.plant(attack).exists()
-    if answer.verdict is not Verdict.PASSED:
-        assert answer.verdict in attack.caught, answer.reason
-        assert answer.summary.speedup is None
-        return
-    assert not attack.caught or Verdict.PASSED in attack.caught or attack.fools in ("speed", "plant"), "it passed"
-    judged = courts.real_once(courts.honest(attack))
-    assert judged.summary.speedup is not None, judged.reason
+    if attack.gains and not attack.off:
+        fool(attack, courts, _GAIN)
+    for _ in range(_MEASURED):
+        answer = courts.real(attack, max_judge_s=60.0, half_width=_HALF_WIDTH)
+        assert not courts.plant(attack).exists()
+        if answer.verdict is not Verdict.PASSED:
+            assert answer.verdict in attack.caught, answer.reason
+            assert answer.summary.speedup is None
+            reasons = attack.reasons or _REASONS[answer.verdict]
+            assert any(part in (answer.reason or "") for part in reasons), answer.reason
+            return
+        assert not attack.caught or Verdict.PASSED in attack.caught or attack.fools in ("speed", "plant"), "it passed"
+        if attack.replay_refused:
+            assert answer.recording is not None
+            assert str(answer.recording.reason).startswith("replayed, its launches do something else")
+        honest = courts.real_once(courts.honest(attack), max_judge_s=60.0, half_width=_HALF_WIDTH)
+        assert honest.verdict is Verdict.PASSED, honest.reason
+        if _gains_nothing(answer, honest):
+            return
+        courts.forget(courts.honest(attack))
+    raise AssertionError(f"{answer.summary}: an honest version has {honest.summary}")
+
+
+def _speedup(answer: JudgeAnswer) -> float:
+    assert answer.summary.speedup is not None
+    return answer.summary.speedup
+
+
+def _gains_nothing(answer: JudgeAnswer, honest: JudgeAnswer) -> bool:
+    """Return true if speed-up and latency are at most the honest ones, give or take the clock's error."""
+    error = max(_LEAST_ERROR, _half_width(answer) + _half_width(honest))
+    latency, usual = (each.workloads[-1].latency_us for each in (answer, honest))
+    assert latency is not None
+    assert usual is not None
+    return _speedup(answer) <= (1 + error) * _speedup(honest) and latency >= (1 - error) * usual
+
+
+def _half_width(answer: JudgeAnswer) -> float:
+    """Half of the interval of the speed-up, as a share of it."""
     assert answer.summary.speedup_ci95 is not None
-    assert answer.summary.speedup_ci95[0] < _NOISE * judged.summary.speedup, "its number is not honest"
+    low, high = answer.summary.speedup_ci95
+    return (high - low) / 2 / _speedup(answer)

@@ -134,7 +134,8 @@ class Courts:
             self._naive_judge = self.start_naive()
             assert self._naive_judge.answer() == "ready"
         solution = self.put(attack)
-        request = {"problem": str(self.problems[attack.problem]), "solution": str(solution)}
+        clock = getattr(attack, "naive_clock", "each")
+        request = {"problem": str(self.problems[attack.problem]), "solution": str(solution), "clock": clock}
         self._naive_judge.ask(json.dumps(request))
         return Naive(**json.loads(self._naive_judge.answer()))
 
@@ -173,10 +174,10 @@ class Courts:
             self._naive[attack.name] = self.naive(attack)
         return self._naive[attack.name]
 
-    def real_once(self, attack: Case) -> JudgeAnswer:
+    def real_once(self, attack: Case, **settings: Any) -> JudgeAnswer:
         """Of an honest solution, judged once."""
         if attack.name not in self._real:
-            self._real[attack.name] = self.real(attack)
+            self._real[attack.name] = self.real(attack, **settings)
         return self._real[attack.name]
 
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ _SETS, _ROUNDS, _CALLS = 3, 3, 40
 _RECENT = 64
 """So many calls' memory is kept: a thread that writes when its call is over must not write to somebody else's."""
 _END = b"END\n"
-Judge = Callable[[Path, Path, int], None]
-"""Judges a solution of a problem and writes what it finds, a line a workload, to a descriptor."""
+Judge = Callable[[Mapping[str, str], int], None]
+"""Judges the solution of a request and writes a line a workload to a descriptor."""
 
 
 def is_close(out: torch.Tensor, expected: torch.Tensor, atol: float) -> bool:
@@ -38,8 +38,9 @@ def is_close(out: torch.Tensor, expected: torch.Tensor, atol: float) -> bool:
     return bool(matched >= 0.99)
 
 
-def judge(problem: Path, solution: Path, answers: int) -> None:
+def judge(request: Mapping[str, str], answers: int) -> None:
     """Judge every workload and write a line for each."""
+    problem, solution = Path(request["problem"]), Path(request["solution"])
     definition = json.loads((problem / "definition.json").read_text())
     namespace: dict[str, Any] = {}
     exec(definition["reference"], namespace)
@@ -171,7 +172,7 @@ def _judge_in_child(request: dict[str, str], how: Judge, answers: int, said: int
     os.dup2(said, 2)
     code = 1
     try:
-        how(Path(request["problem"]), Path(request["solution"]), answers)
+        how(request, answers)
         os.write(answers, _END)
         code = 0
     except BaseException:  # noqa: BLE001 - what is judged may raise anything
