@@ -8,56 +8,15 @@ import pytest
 
 from harness.judge.toolkit import seek_nvcc
 from harness.model.verdict import Trust, Verdict
-from tests.gpu.cases import NORM, Attack
+from tests.gpu.cases import Attack
 from tests.gpu.conftest import GpuCourts, evaluated
+from tests.gpu.extensions import RIGHT, TVM_FFI, extension
 from tests.judge.extensions import NEEDS_NVCC
 
 pytestmark = pytest.mark.skipif(seek_nvcc() is None, reason=NEEDS_NVCC)
 
 _ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.parent.name for path in (_ROOT / "examples" / "cuda_cpp").glob("*/solution.yaml"))
-KERNEL = NORM + "__global__ void kernel(const float* x, float* out) { norm(x, out); }\n"
-TVM_FFI = (
-    KERNEL
-    + """
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/extra/c_env_api.h>
-#include <tvm/ffi/function.h>
-
-void launch(tvm::ffi::TensorView x, tvm::ffi::TensorView out) {
-    const DLDevice device = x.device();
-    const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-    kernel<<<x.size(0), 256, 0, stream>>>(static_cast<const float*>(x.data_ptr()), static_cast<float*>(out.data_ptr()));
-}
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, launch)
-"""
-)
-TORCH = (
-    """
-#include <c10/cuda/CUDAStream.h>
-#include <torch/extension.h>
-"""
-    + KERNEL
-    + """
-torch::Tensor run(torch::Tensor x) {
-    torch::Tensor out = torch::empty_like(x);
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    kernel<<<x.size(0), 256, 0, stream>>>(x.data_ptr<float>(), out.data_ptr<float>());
-    return out;
-}
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
-"""
-)
-
-
-def extension(name: str, source: str, caught: tuple[Verdict, ...] = (), says: str = "") -> Attack:
-    return Attack(name, source, caught, language="cuda_cpp", binding="tvm_ffi", problem="norm", says=says)
-
-
-RIGHT = (
-    extension("tvm_ffi", TVM_FFI),
-    Attack("torch", TORCH, language="cuda_cpp", binding="torch", problem="norm", destination_passing=False),
-)
 WRONG = (
     extension(
         "does_not_compile",
