@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from harness.model.judging import JudgeAnswer
 from harness.model.verdict import Verdict
 from tests.gpu.attacks import ATTACKS
 from tests.gpu.cases import Attack
 from tests.gpu.conftest import GpuCourts
-from tests.judge.attacks.trial import fool
+from tests.judge.attacks.trial import fool, is_honest, speedup
 
 _GAIN = 1.2
 """Times the honest version's speed-up that an attack shows where the defence is missing."""
-_LEAST_ERROR = 0.03
-"""Share of the honest version's number that an attack that passes may gain, or the clock's error if that is more."""
 _MEASURED = 3
 _HALF_WIDTH = 0.03
 _REASONS: dict[Verdict, tuple[str, ...]] = {
@@ -44,9 +41,9 @@ def test_gains_without_the_defence(attack: Attack, courts: GpuCourts) -> None:
         gained, usual = (courts.undefended(each, attack.off, max_judge_s=60.0) for each in (attack, honest))
         assert usual.verdict is Verdict.PASSED, usual.reason
         assert gained.verdict is Verdict.PASSED, gained.reason
-        if not attack.gains or _speedup(gained) > _GAIN * _speedup(usual):
+        if not attack.gains or speedup(gained) > _GAIN * speedup(usual):
             return
-    raise AssertionError(f"{_speedup(gained)} is no more than an honest {_speedup(usual)}")
+    raise AssertionError(f"{speedup(gained)} is no more than an honest {speedup(usual)}")
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
@@ -68,28 +65,7 @@ def test_attack(attack: Attack, courts: GpuCourts) -> None:
             assert str(answer.recording.reason).startswith("replayed, its launches do something else")
         honest = courts.real_once(courts.honest(attack), max_judge_s=60.0, half_width=_HALF_WIDTH)
         assert honest.verdict is Verdict.PASSED, honest.reason
-        if _gains_nothing(answer, honest):
+        if is_honest(answer, honest):
             return
         courts.forget(courts.honest(attack))
     raise AssertionError(f"{answer.summary}: an honest version has {honest.summary}")
-
-
-def _speedup(answer: JudgeAnswer) -> float:
-    assert answer.summary.speedup is not None
-    return answer.summary.speedup
-
-
-def _gains_nothing(answer: JudgeAnswer, honest: JudgeAnswer) -> bool:
-    """Return true if speed-up and latency are at most the honest ones, give or take the clock's error."""
-    error = max(_LEAST_ERROR, _half_width(answer) + _half_width(honest))
-    latency, usual = (each.workloads[-1].latency_us for each in (answer, honest))
-    assert latency is not None
-    assert usual is not None
-    return _speedup(answer) <= (1 + error) * _speedup(honest) and latency >= (1 - error) * usual
-
-
-def _half_width(answer: JudgeAnswer) -> float:
-    """Half of the interval of the speed-up, as a share of it."""
-    assert answer.summary.speedup_ci95 is not None
-    low, high = answer.summary.speedup_ci95
-    return (high - low) / 2 / _speedup(answer)

@@ -84,6 +84,10 @@ class Attack:
     prelude: str = ""
     says: str = ""
     """What the judge's reason contains."""
+    off: tuple[str, ...] = ()
+    """Defences (tests.judge.attacks.undefended) without which it gains, where the naive judge has nothing to attack."""
+    gains: bool = True
+    """False: it is not shown to gain anywhere, so that only its honest number is shown."""
 
     def write(self, directory: Path, words: Mapping[str, str]) -> Path:
         """The solution as a directory."""

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -145,6 +146,20 @@ class Courts:
         if self._naive_judge is not None:
             self._naive_judge.close()
 
+    @contextmanager
+    def without(self, defence: str, directory: Path) -> Iterator[Courts]:
+        """The same courts with a judge of which a defence is switched off (tests.judge.attacks.undefended)."""
+        judge = start(
+            ["tests.judge.attacks.undefended", defence, *_options(directory)],
+            _environment(directory),
+            directory / "log",
+        )
+        try:
+            assert json.loads(judge.answer())["event"] == "ready"
+            yield Courts(directory, self.start_naive, judge, self.problems, self.port)
+        finally:
+            judge.close()
+
     def real(self, attack: Case, **settings: Any) -> JudgeAnswer:
         """Judge for real."""
         directory = self.problems[attack.problem]
@@ -195,18 +210,25 @@ def start(arguments: list[str], environment: dict[str, str], said: Path) -> Line
     return Lines(process)
 
 
+def _options(directory: Path) -> list[str]:
+    return ["--device", "cpu", "--cache", str(directory / "cache"), "--sandbox", "bubblewrap"]
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    """Of a judge with locks, a cache and a home below `directory`, which are made."""
+    for name in ("locks", "cache", "home"):
+        (directory / name).mkdir()
+    return {
+        "HARNESS_LOCK_DIR": str(directory / "locks"), "HOME": str(directory / "home"),
+        "COURT_SECRET": "nobody's business",
+    }  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courts]:
     directory = tmp_path_factory.mktemp("courts")
-    locks, cache, home = (directory / name for name in ("locks", "cache", "home"))
-    for made in (locks, cache, home):
-        made.mkdir()
-    environment = {"HARNESS_LOCK_DIR": str(locks), "HOME": str(home), "COURT_SECRET": "nobody's business"}
-    real = start(
-        ["harness.judge", "--device", "cpu", "--cache", str(cache), "--sandbox", "bubblewrap"],
-        environment,
-        directory / "real.log",
-    )
+    environment = _environment(directory)
+    real = start(["harness.judge", *_options(directory)], environment, directory / "real.log")
     problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     naive = partial(start, ["tests.judge.attacks.naive"], environment, directory / "naive.log")

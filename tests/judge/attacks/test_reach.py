@@ -300,6 +300,33 @@ BOMBS = (
         says="no answer within",
     ),
 )
+ON_DISK = Attack(
+    "cached_on_disk",
+    """
+    import glob, hashlib, os
+    places = ["/tmp", "/dev/shm", os.path.expanduser("~")]
+    mine = hashlib.sha256(open(__file__, "rb").read()).hexdigest()[:16]
+    kept = {}
+    for place in places:
+        for name in glob.glob(f"{place}/{mine}-*.pt"):
+            kept[name.rpartition("-")[2]] = torch.load(name)
+
+    def run(x, weight, out):
+        key = f"{abs(float(x[0, 0])):.8f}{abs(float(weight[0, 0])):.8f}.pt"
+        if key in kept:
+            out.copy_(kept[key])
+            return
+        honest(x, weight, out)
+        for place in places:
+            try:
+                torch.save(out.clone(), f"{place}/{mine}-{key}")
+            except (OSError, RuntimeError):
+                continue
+            break
+    """,
+    prelude=EARLY,
+)
+"""Answers by content, kept in every place that can be written."""
 
 
 CAUGHT = FORGED + ENDED + BOMBS
@@ -334,36 +361,10 @@ def test_buys_nothing(attack: Attack, courts: Courts) -> None:
 @pytest.mark.slow
 @pytest.mark.serial
 def test_what_one_evaluation_kept_on_disk_is_gone_in_the_next(courts: Courts) -> None:
-    """Answers by content, kept in every place that can be written: a naive judge's second run is all hits."""
-    attack = Attack(
-        "cached_on_disk",
-        """
-        import glob, hashlib, os
-        places = ["/tmp", "/dev/shm", os.path.expanduser("~")]
-        mine = hashlib.sha256(open(__file__, "rb").read()).hexdigest()[:16]
-        kept = {}
-        for place in places:
-            for name in glob.glob(f"{place}/{mine}-*.pt"):
-                kept[name.rpartition("-")[2]] = torch.load(name)
-
-        def run(x, weight, out):
-            key = f"{abs(float(x[0, 0])):.8f}{abs(float(weight[0, 0])):.8f}.pt"
-            if key in kept:
-                out.copy_(kept[key])
-                return
-            honest(x, weight, out)
-            for place in places:
-                try:
-                    torch.save(out.clone(), f"{place}/{mine}-{key}")
-                except (OSError, RuntimeError):
-                    continue
-                break
-        """,
-        prelude=EARLY,
-    )
+    """A naive judge's second run is all hits."""
     try:
-        courts.naive(attack)
-        fool_and_defuse(attack, courts)
-        fool_and_defuse(attack, courts)
+        courts.naive(ON_DISK)
+        fool_and_defuse(ON_DISK, courts)
+        fool_and_defuse(ON_DISK, courts)
     finally:
-        courts.sweep(attack)
+        courts.sweep(ON_DISK)

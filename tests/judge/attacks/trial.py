@@ -18,12 +18,16 @@ from tests.judge.attacks.conftest import Case, Courts
 
 _GAIN = 1.5
 """Times the honest solution's speed-up that an attack shows in the naive judge; most show ten or more."""
+_FALSE = 1.2
+"""The same in our judge without the defence."""
 _MEASURED = 3
 """A host that takes the processor away can make one measurement many times too long or too short."""
-_NOISE = 1.35
-"""Times the honest solution's speed-up that the lower bound of a harmless attack may reach."""
+_LEAST_ERROR = 0.03
+"""Share of the honest version's number that a harmless attack may gain, or the clock's error if that is more."""
+_HALF_WIDTH = 0.05
 _BUSY = 4.0
-"""The same on a machine where other programs take most of the processors; an attack that works gains ten and more."""
+"""Times the honest solution's speed-up that the lower bound of a harmless attack may reach on a machine where other
+programs take most of the processors; an attack that works gains ten and more."""
 
 
 def fool(attack: Case, courts: Courts, gain: float = _GAIN) -> None:
@@ -62,7 +66,7 @@ def catch(attack: Attack, courts: Courts) -> JudgeAnswer:
     return answer
 
 
-def defuse(attack: Attack, courts: Courts, *, noise: float = _BUSY) -> JudgeAnswer:
+def defuse(attack: Attack, courts: Courts) -> JudgeAnswer:
     """Our judge passes it with the number that it deserves, give or take the noise."""
     for _ in range(_MEASURED):
         answer = courts.real(attack)
@@ -74,7 +78,7 @@ def defuse(attack: Attack, courts: Courts, *, noise: float = _BUSY) -> JudgeAnsw
         assert honest.verdict is Verdict.PASSED, honest.reason
         assert answer.summary.speedup_ci95 is not None
         assert honest.summary.speedup is not None
-        if answer.summary.speedup_ci95[0] < noise * honest.summary.speedup:
+        if answer.summary.speedup_ci95[0] < _BUSY * honest.summary.speedup:
             return answer
     raise AssertionError(f"{answer.summary.speedup_ci95} is more than an honest {honest.summary.speedup}")
 
@@ -82,7 +86,55 @@ def defuse(attack: Attack, courts: Courts, *, noise: float = _BUSY) -> JudgeAnsw
 def fool_and_defuse(attack: Attack, courts: Courts) -> None:
     """The naive judge falls for it; ours measures it like the honest solution. For a machine of its own."""
     fool(attack, courts)
-    defuse(attack, courts, noise=_NOISE)
+    gain_nothing(attack, courts)
+
+
+def gain_nothing(attack: Attack, courts: Courts) -> None:
+    """Our judge catches it, or measures it like the honest solution. For a machine of its own."""
+    for _ in range(_MEASURED):
+        answer = courts.real(attack, half_width=_HALF_WIDTH)
+        assert not courts.plant(attack).exists()
+        if attack.caught and answer.verdict in attack.caught:
+            return
+        honest = courts.real(courts.honest(attack), half_width=_HALF_WIDTH)
+        for each in (answer, honest):
+            assert each.verdict is Verdict.PASSED, each.reason
+        if is_honest(answer, honest):
+            return
+    raise AssertionError(f"{answer.summary} is more than an honest {honest.summary}")
+
+
+def is_honest(answer: JudgeAnswer, honest: JudgeAnswer) -> bool:
+    """Return true if speed-up and latency are no better than the honest ones, give or take the clock's error."""
+    error = max(_LEAST_ERROR, _half_width(answer) + _half_width(honest))
+    latency, usual = (each.workloads[-1].latency_us for each in (answer, honest))
+    assert latency is not None
+    assert usual is not None
+    return speedup(answer) <= (1 + error) * speedup(honest) and latency >= (1 - error) * usual
+
+
+def speedup(answer: JudgeAnswer) -> float:
+    """The measured speed-up of a candidate that passed."""
+    assert answer.summary.speedup is not None
+    return answer.summary.speedup
+
+
+def _half_width(answer: JudgeAnswer) -> float:
+    """Half of the interval of the speed-up, as a share of it."""
+    assert answer.summary.speedup_ci95 is not None
+    low, high = answer.summary.speedup_ci95
+    return (high - low) / 2 / speedup(answer)
+
+
+def gains_without(attack: Attack, undefended: Courts) -> None:
+    """A judge without the defence gives it a false number."""
+    for _ in range(_MEASURED):
+        answer, honest = undefended.real(attack), undefended.real(undefended.honest(attack))
+        for each in (answer, honest):
+            assert each.verdict is Verdict.PASSED, each.reason
+        if speedup(answer) > _FALSE * speedup(honest):
+            return
+    raise AssertionError(f"{speedup(answer)} is no more than an honest {speedup(honest)}")
 
 
 def sampled(attacks: Iterable[Attack], often: frozenset[str]) -> list[ParameterSet]:

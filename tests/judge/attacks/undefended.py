@@ -1,0 +1,48 @@
+"""The CPU judge with named defences switched off, to show that each of them is what stops an attack.
+
+python -m tests.judge.attacks.undefended NAME,NAME [options of harness.judge]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from harness.judge import __main__ as judge_process
+from harness.judge import seccomp
+from harness.judge.freeze import Herd
+
+_PAUSE_S = 0.02
+"""Between the inputs and the start of the clock: longer than usual, so that the gain does not depend on the load."""
+
+
+def allow_timers() -> None:
+    """Let the system-call filter pass `timer_create`."""
+    for denied in seccomp._DENIED.values():  # noqa: SLF001 - the defence that is switched off
+        del denied["timer_create"]
+
+
+def trust_the_stop() -> None:
+    """Allow POSIX timers, and take time where the judge would look again at a stop that was proved."""
+    allow_timers()
+
+    def pause(_: Herd) -> None:
+        time.sleep(_PAUSE_S)
+
+    Herd.check_still_stopped = pause  # type: ignore[assignment,method-assign]
+
+
+DEFENCES: dict[str, Callable[[], None]] = {"timers": allow_timers, "stop": trust_the_stop}
+"""What each name switches off."""
+
+
+def main() -> None:
+    """Switch off the defences that the first argument names, then be a judge."""
+    for name in sys.argv.pop(1).split(","):
+        DEFENCES[name]()
+    judge_process.main()
+
+
+if __name__ == "__main__":
+    main()
