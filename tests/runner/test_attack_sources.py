@@ -1,0 +1,51 @@
+"""Sources of the GPU's attacks and controls are code: what a machine without a GPU can find out about them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from harness.formats.problems import load_problem
+from harness.formats.solutions import check_solution, load_solution
+from harness.judge.cuda_builder import plans_of
+from tests.gpu.attack_kernels import KERNELS
+from tests.gpu.attacks import ATTACKS
+from tests.gpu.cases import Attack, write_problem
+from tests.gpu.controls import CONTROLS
+from tests.runner.test_nvrtc import compile_cuda
+
+SOLUTIONS = (*ATTACKS, *CONTROLS)
+SEALED = [each for each in SOLUTIONS if each.language == "cuda"]
+
+
+@pytest.mark.parametrize("problem", ["linear", "linear_twice", "norm", "mean"])
+def test_solutions_fit_their_problem(problem: str, tmp_path: Path) -> None:
+    loaded = load_problem(write_problem(tmp_path, problem))
+    for number, solution in enumerate(each for each in SOLUTIONS if each.problem == problem):
+        written = load_solution(solution.write(tmp_path / str(number), {}))
+        assert check_solution(written, loaded.definition) == [], solution.name
+        if solution.language == "cuda":
+            assert plans_of(loaded, written), solution.name
+        elif solution.language != "cuda_cpp":
+            compile(textwrap.dedent(solution.source), solution.name, "exec")
+
+
+def test_kernels_of_attacks_compile(tmp_path: Path) -> None:
+    _compiles(KERNELS, ["norm_rows", "watch", "answer_calls"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solution", SEALED, ids=lambda each: each.name)
+def test_sealed_solutions_compile(solution: Attack, tmp_path: Path) -> None:
+    _compiles(solution.source, [launch["kernel"] for launch in solution.launch or ({"kernel": "run"},)], tmp_path)
+
+
+def _compiles(source: str, kernels: list[str], directory: Path) -> None:
+    path = directory / "kernel.cu"
+    path.write_text(source)
+    code = compile_cuda(path, directory, "sm_90a", kernels, ["-DAXIS_K=1024"])
+    log = (directory / "compile.log").read_text()
+    assert code == 0, log
+    assert "warning" not in log, log
