@@ -26,7 +26,7 @@ _REASONS: dict[Verdict, tuple[str, ...]] = {
         "device work went on after the batch", "keeps the device busy between calls", "it watches the inputs",
         "work begins before the call is made", "outputs changed after the call was answered", "forged an answer",
     ),
-    Verdict.SUSPECT: ("bound",),
+    Verdict.SUSPECT: ("below the floor",),
     Verdict.TIMEOUT: ("no answer within",),
 }  # fmt: skip
 """What in a reason names the defence."""

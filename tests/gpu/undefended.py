@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.judge import __main__ as judge_process
-from harness.judge import rounds
+from harness.judge import evaluation, rounds
 from harness.judge.clock import now_ns
 from harness.judge.devices import cuda, cuda_cycle
 from harness.judge.devices.interface import Reading
@@ -59,6 +59,11 @@ def believe_outputs() -> None:
     _replace(rounds.Rounds, "_take_in", take_in)
 
 
+def forget_the_floor() -> None:
+    """Accept times that the hardware does not allow: part of every judge here, since the floor sees large gains too."""
+    _replace(evaluation.Evaluation, "_bounded", lambda _, __, result: result)
+
+
 def _replace(owner: object, name: str, value: object) -> None:
     assert hasattr(owner, name), f"{owner} has no {name}: the defence has moved"
     setattr(owner, name, value)
@@ -74,6 +79,7 @@ DEFENCES: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     """Switch off the defences that the first argument names, then be a judge."""
+    forget_the_floor()
     for name in sys.argv.pop(1).split(","):
         DEFENCES[name]()
     judge_process.main()
