@@ -104,6 +104,18 @@ extern "C" __global__ void run(const float* x, float* out) {
         counted=True,
         fools="wrong",
     ),
+    device(
+        "device_overwrites_what_lies_beside_its_workspace",
+        """
+    norm(x, out);
+    if (blockIdx.x) return;
+    uint4* begin = (uint4*)((unsigned long long)kept & ~0x1FFFFFull);  // small allocations of a process share 2 MB
+    for (int i = threadIdx.x; i < (2 << 20) / 16; i += 256) begin[i] = make_uint4(0, 0, 0, 0);
+""",
+        counted=True,
+        workspaces={"kept": {"bytes": 4096, "init": "none"}},
+        gains=False,
+    ),
     device("device_last_columns", "norm(x, out, false, 1016);", WRONG, fools="wrong"),
     device("device_last_rows", "if (blockIdx.x + 16 < gridDim.x) norm(x, out);", WRONG, fools="wrong"),
     device(
