@@ -272,6 +272,43 @@ def _ended(pidfd: int) -> bool:
     return False
 
 
+_CONTINUED_BY_A_TIMER = """
+#include <csignal>
+#include <ctime>
+static timer_t timer;
+static bool has_timer() {
+    sigevent event{};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = SIGCONT;
+    signal(SIGCONT, [](int) {});  // Linux does not start a timer again whose signal is ignored
+    return timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;
+}
+static void continue_me_later() {
+    static const bool made = has_timer();
+    const itimerspec once{{0, 0}, {0, 3000000}};
+    if (made) timer_settime(timer, 0, &once, nullptr);
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_timer_that_would_continue_a_stopped_runner_is_refused_or_detected(
+    court: JudgeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without bubblewrap there is no system-call filter: the detection alone has to do."""
+    problem = write_problem(tmp_path)
+    solution = write_cpp(
+        tmp_path / "solution", _CONTINUED_BY_A_TIMER + KERNEL.replace("for (", "continue_me_later();\n    for (")
+    )
+    answer = judge(court, problem, solution)
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    with judge_process("cpu", tmp_path / "cache", "none") as process:
+        answer = judge(process, problem, solution)
+    assert answer.verdict is Verdict.REWARD_HACK
+    assert "while it was stopped" in str(answer.reason)
+
+
 @pytest.mark.slow
 def test_without_bubblewrap_the_answer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
