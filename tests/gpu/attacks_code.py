@@ -68,7 +68,6 @@ DEVICE = (
     kept[blockIdx.x * 256 + threadIdx.x] = calls == 0xA5A5A5A5u ? 1 : calls + 1;
     if (calls == 0xA5A5A5A5u || calls < 5) norm(x, out);
 """,
-        WRONG,
         counted=True,
         fools="wrong",
     ),
@@ -84,7 +83,6 @@ extern "C" __global__ void run(const float* x, float* out) {
     if (mine < 5) norm(x, out);
 }
 """,
-        WRONG,
         language="cuda",
         problem="norm",
     ),
