@@ -184,7 +184,7 @@ def _ask(judge: JudgeProcess, trial: Trial) -> tuple[JudgeAnswer, float]:
         {
             "id": "1", "kind": "evaluation", "problem": found.key, "problem_dir": str(trial.problem),
             "problem_digest": found.digest, "solution_dir": str(trial.solution), "half_width": trial.half_width,
-            "max_judge_s": 150.0, "baseline": variants, "sealed_baseline": variants,
+            "max_judge_s": 100.0, "baseline": variants, "sealed_baseline": variants,
         }
     )  # fmt: skip
     begin = time.perf_counter()
