@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from harness.errors import FormatError
 from harness.failpoints import failpoint
 from harness.formats.usable_solution import UnusableSolutionError, usable_solution
 from harness.judge.baseline_alone import time_baseline_alone
+from harness.judge.baseline_slowdown import slowed_by
 from harness.judge.builder import BuildFailed
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.devices.interface import Device
@@ -22,7 +24,7 @@ from harness.judge.layout import layout_of
 from harness.judge.opponents import Opponents
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference
-from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds
+from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds, Tally, TimedBlocks
 from harness.judge.runners import NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.verdict import correct, failed, overall, timed, weakest_trust, with_bounds
@@ -90,6 +92,8 @@ class Evaluation:
         self._recorded: Recorded | None = None
         self._recording: Recording | None = None
         self._baselines_alone_ns: dict[str, tuple[float, ...]] = {}
+        self._slowed: dict[str, tuple[TimedBlocks, Tally]] = {}
+        """Workloads whose baseline was slower beside the candidate than before it existed."""
 
     def _say(self, stage: str, done: int = 0) -> None:
         of = len(self._problem.workloads)
@@ -228,13 +232,15 @@ class Evaluation:
             BaselineFailed: it broke.
         """
         for workload in self._problem.workloads:
-            variant, layout = self._variant(workload), layout_of(self._problem, workload)
-            memory, sets = self._device.memory(layout), WorkloadSets(self._problem, self._inputs, workload)
-            try:
-                times_ns = time_baseline_alone(self._opponent(variant), workload, layout, memory, sets, variant)
-            except RunnerFailed as broken:
-                raise BaselineFailed(f"the baseline ({variant}) failed: {broken.reason}") from None
-            self._baselines_alone_ns[workload.uuid] = times_ns
+            self._baselines_alone_ns[workload.uuid] = self._baseline_alone_ns(workload)
+
+    def _baseline_alone_ns(self, workload: Workload) -> tuple[float, ...]:
+        variant, layout = self._variant(workload), layout_of(self._problem, workload)
+        memory, sets = self._device.memory(layout), WorkloadSets(self._problem, self._inputs, workload)
+        try:
+            return time_baseline_alone(self._opponent(variant), workload, layout, memory, sets, variant)
+        except RunnerFailed as broken:
+            raise BaselineFailed(f"the baseline ({variant}) failed: {broken.reason}") from None
 
     def _workloads(self) -> list[WorkloadResult]:
         """Every workload gets its verdict; after the first failure the others are checked and not timed."""
@@ -246,7 +252,28 @@ class Evaluation:
                 continue
             self._say("workload", number)
             results.append(self._one(workload, timing=sound))
-        return results
+        return self._without_slow_host(results) if self._slowed else results
+
+    def _without_slow_host(self, results: Sequence[WorkloadResult]) -> list[WorkloadResult]:
+        """Results with the doubt that remains when slowed baselines were timed again, without the candidate's process.
+
+        A baseline that is as slow then was slowed by its host.
+
+        Raises:
+            BaselineFailed: it broke.
+        """
+        self._lose_candidate()
+        checked = dict(zip((workload.uuid for workload in self._problem.workloads), results, strict=True))
+        for workload in self._problem.workloads:
+            result = checked[workload.uuid]
+            if workload.uuid not in self._slowed or result.verdict is not Verdict.PASSED:
+                continue
+            times, tally = self._slowed[workload.uuid]
+            slowed = slowed_by(self._baseline_alone_ns(workload), [block.baseline_ns for block in times.blocks])
+            times = replace(times, doubt=min(times.doubt, slowed))
+            again = timed(workload, times, tally, self._variant(workload), self._device)
+            checked[workload.uuid] = self._bounded(workload, again).model_copy(update={"note": result.note})
+        return list(checked.values())
 
     def _one(self, workload: Workload, *, timing: bool) -> WorkloadResult:
         layout = layout_of(self._problem, workload)
@@ -286,6 +313,8 @@ class Evaluation:
                 result = self._bounded(workload, timed(workload, times, rounds.tally, variant, self._device))
                 if result.verdict is not Verdict.SUSPECT:
                     break
+            if times.doubt and self._device.calibration.work_outlasts_stop:
+                self._slowed[workload.uuid] = times, rounds.tally
             return result.model_copy(update={"note": check.note})
         except torch.OutOfMemoryError as error:
             failure = NoRoom(one_line(error))

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
 from harness.judge.baseline_slowdown import slowed_by
+from harness.model.verdict import Verdict
+from harness.workspace.blocking_judge import judge_process
+from tests.judge.courtroom import judge, write_cpp, write_problem
 
 ALONE = (100.0, 101.0, 99.0, 100.5, 99.5, 100.0)
 
@@ -29,3 +35,21 @@ def test_noise_and_a_faster_baseline_do_not(beside: list[float]) -> None:
 
 def test_a_baseline_that_was_not_timed_alone_has_no_slowdown() -> None:
     assert slowed_by((), [140.0, 141.0]) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("judge")
+@pytest.mark.parametrize("still_fast", [True, False], ids=["slowed-by-the-candidate", "slowed-by-its-host"])
+def test_only_a_slowdown_that_ends_with_the_candidate_widens_the_interval(
+    still_fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("HARNESS_TEST_STILL_FAST", str(int(still_fast)))
+    stand_in = Path(__file__).with_name("slowed_baseline.py")
+    monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, str(stand_in)]))
+    with judge_process("cpu", tmp_path / "cache", "bubblewrap") as process:
+        answer = judge(process, write_problem(tmp_path), write_cpp(tmp_path / "solution"))
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    (workload,) = answer.workloads
+    assert workload.process_error is not None
+    assert (workload.process_error > math.log(1.5)) == still_fast, workload.process_error

@@ -30,7 +30,7 @@ from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_cycle import Cycle, Line
 from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces
 from harness.judge.devices.cuda_placements import PlacementPool
-from harness.judge.devices.cuda_sealed import PROCESS_SHARE, SealedClock
+from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, runner_environment, take_memory_and_give_it_back
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
@@ -69,8 +69,11 @@ _CALIBRATIONS = 12
 """Batches of calls that do nothing; the first is not counted."""
 _HELD_SHARE = 4
 """One call in so many is held."""
-_PROCESS_NS = 500.0
-"""Standard deviation of a call between processes that run the same code, besides `PROCESS_SHARE`."""
+_PROCESS_NS, _PROCESS_SHARE = 500.0, 0.015
+"""Standard deviations of a call between processes that run the same code: nanoseconds, and a share of the call.
+
+One matrix product from C++ shows none of it, Python code that keeps the host busy does (docs/clock.md).
+"""
 _MOST_OFFSET_NS = 400.0
 """Event readings of two processes differ by at most so much (docs/clock.md)."""
 _LOAD_S = 120.0
@@ -386,7 +389,7 @@ class CudaDevice:
 
     def process_error(self, latency_ns: float) -> float:
         """As measured for launches by a runner (docs/clock.md)."""
-        return math.hypot(_PROCESS_NS / latency_ns, PROCESS_SHARE)
+        return math.hypot(_PROCESS_NS / latency_ns, _PROCESS_SHARE)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """A call that is not much longer than a launch measures the launch."""

@@ -16,7 +16,7 @@ from harness.model.verdict import Trust
 
 MOST_AROUND_NS = 2_400.0
 """Most that an event pair adds to a single call, by CUPTI (docs/clock.md): to subtract more would flatter."""
-PROCESS_SHARE = 0.0005
+_PROCESS_SHARE = 0.0005
 _PROCESS_NS = 40.0
 """Standard deviations between processes that run the same kernel: a share of a call, and nanoseconds."""
 
@@ -81,7 +81,7 @@ class SealedClock:
 
     def process_error(self, latency_ns: float) -> float:
         """As measured for events around a kernel (docs/clock.md)."""
-        return math.hypot(_PROCESS_NS / latency_ns, PROCESS_SHARE)
+        return math.hypot(_PROCESS_NS / latency_ns, _PROCESS_SHARE)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """Events are trusted for calls of any length."""
