@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test coverage test-long test-gpu check bench bench-agents bench-gpu bench-gpu-solutions format sandbox browser test-browser docs clean
+.PHONY: demo test coverage test-long test-gpu check bench bench-agents bench-gpu bench-gpu-intervals bench-gpu-solutions format sandbox browser test-browser docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -71,6 +71,10 @@ test-gpu:
 
 bench-gpu:
 	$(PYTHON) -m benchmarks.gpu --skip solutions
+
+# Evaluations of the same code against itself; FILE keeps them, so that a run can be resumed.
+bench-gpu-intervals:
+	$(PYTHON) -m benchmarks.gpu_intervals sealed,recorded,cuda_cpp,eager,references --file $(or $(FILE),build/gpu-intervals.jsonl)
 
 bench-gpu-solutions:
 	$(PYTHON) -m benchmarks.gpu --skip way,repeat,same,cupti
