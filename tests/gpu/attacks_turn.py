@@ -30,6 +30,21 @@ run = attack(work)
 """,
     ),
     _left(
+        "kernel_behind_long_copies",
+        """
+host, _ = pinned(4 << 20)
+target = cupy.cuda.alloc(32 << 20)
+
+def work():
+    runtime = cupy.cuda.runtime
+    for _ in range(1 if line is None else 10):  # 6 ms of a copy engine, which no kernel of the judge notices
+        runtime.memcpyAsync(target.ptr, host.ptr, 32 << 20, runtime.memcpyHostToDevice, side.ptr)
+    spin(50 if line is None else 6)
+
+run = attack(work)
+""",
+    ),
+    _left(
         "kernel_behind_a_host_function",
         """
 def work():

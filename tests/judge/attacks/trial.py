@@ -6,6 +6,7 @@ naive judge, and measures how little it gains in ours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -110,7 +111,7 @@ def is_honest(answer: JudgeAnswer, honest: JudgeAnswer) -> bool:
     latency, usual = (each.workloads[-1].latency_us for each in (answer, honest))
     assert latency is not None
     assert usual is not None
-    return speedup(answer) <= (1 + error) * speedup(honest) and latency >= (1 - error) * usual
+    return math.log(speedup(answer) / speedup(honest)) <= error and math.log(usual / latency) <= error
 
 
 def speedup(answer: JudgeAnswer) -> float:
@@ -120,10 +121,10 @@ def speedup(answer: JudgeAnswer) -> float:
 
 
 def _half_width(answer: JudgeAnswer) -> float:
-    """Half of the interval of the speed-up, as a share of it."""
+    """Half-width of the interval of ln(speed-up)."""
     assert answer.summary.speedup_ci95 is not None
     low, high = answer.summary.speedup_ci95
-    return (high - low) / 2 / speedup(answer)
+    return math.log(high / low) / 2
 
 
 def gains_without(attack: Attack, undefended: Courts) -> None:
