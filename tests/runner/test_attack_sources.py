@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -49,3 +51,16 @@ def _compiles(source: str, kernels: list[str], directory: Path) -> None:
     log = (directory / "compile.log").read_text()
     assert code == 0, log
     assert "warning" not in log, log
+
+
+@pytest.mark.slow
+def test_defences_that_are_switched_off_are_where_they_were() -> None:
+    """In a process of its own, which they change."""
+    names = "from tests.gpu import undefended as u; print(*u.DEFENCES)"
+    code = f"{names}; u.forget_the_floor(); [off() for off in u.DEFENCES.values()]"
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {name for attack in ATTACKS for name in attack.off} == set(done.stdout.split())
