@@ -294,13 +294,13 @@ class Rounds:
             blocks.append(block(match, self._fill, self._check_both))
             self._patience(1)
             if not secrets.randbelow(_STRESS_CHANCE):
-                self._some_stress()
+                self._some_stress(match.candidate.calls)
             clean = [each.log_ratio for each in blocks if not each.spoiled]
             if len(clean) >= blocks_needed(clean, wanted_width(half_width, blocks, self.candidate.device)):
                 break
             if time.monotonic() > end and len(blocks) >= FIRST_BLOCKS:
                 break
-        self._some_stress()
+        self._some_stress(match.candidate.calls)
         self.candidate.device.conclude(self.candidate.runner)
         counted = kept(blocks, FIRST_BLOCKS)
         slowed = slowed_by(self.baseline_alone_ns, [each.baseline_ns for each in counted])
@@ -315,13 +315,16 @@ class Rounds:
             doubt=doubt,
         )
 
-    def _some_stress(self) -> None:
-        """Awkward inputs again, between timed batches or after them, among ordinary ones."""
+    def _some_stress(self, calls: int) -> None:
+        """Awkward inputs again, between timed batches or after them, in a batch that is as long as a timed one."""
         stress = list(self.sets.stress())
-        chosen = secrets.SystemRandom().sample(stress, min(2, len(stress)))
-        kinds = [*chosen, ""][: self.memory.capacity]
+        chosen = secrets.SystemRandom().sample(stress, min(2, len(stress), calls))
+        kinds = [*chosen, *[""] * (calls - len(chosen))]
         secrets.SystemRandom().shuffle(kinds)
-        self._checked_batch(kinds, self._patience(len(kinds)))
+        self._fill(calls, kinds)
+        self.candidate.batch(self.memory, range(calls), self._patience(calls))
+        awkward = {slot for slot, kind in enumerate(kinds) if kind}
+        self._check(sorted(awkward | {secrets.randbelow(calls)}), kinds)
 
     def _sample(self, calls: int) -> list[int]:
         """Calls of a batch that are checked: all, or of a long batch some.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from unittest.mock import create_autospec
 
 import pytest
@@ -14,7 +14,7 @@ from harness.judge.rounds import Checker, CheckOutcome, InputSets, Rounds
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block
-from harness.model.verdict import Verdict
+from harness.model.verdict import Trust, Verdict
 
 BLOCKS = [Block(1_000.0, 1_000.0, 1_000.0, 0.0, spoiled=False)] * 12
 
@@ -25,6 +25,8 @@ class Machine:
     def __init__(self, alone_ns: int, disturbed_ns: Iterator[int]) -> None:
         self.alone_ns, self.disturbed_ns = alone_ns, disturbed_ns
         self.batches = 0
+        self.lengths: list[int] = []
+        """Calls of each batch of the candidate."""
 
     def rounds(self) -> Rounds:
         device = create_autospec(Device, instance=True)
@@ -34,16 +36,23 @@ class Machine:
             Side(device, create_autospec(Runner, instance=True), trusted, 1.0, {}) for trusted in (True, False)
         )
 
-        def batch(runner: Runner, *_: object) -> Batch:
+        def batch(runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+            del memory, within_s
             if runner is baseline.runner:
-                return Batch(1_000, 1_000, 0)
+                return Batch(len(slots) * 1_000, len(slots) * 1_000, 0)
             self.batches += 1
-            return Batch(self.alone_ns, self.alone_ns, next(self.disturbed_ns))
+            self.lengths.append(len(slots))
+            return Batch(len(slots) * self.alone_ns, len(slots) * self.alone_ns, next(self.disturbed_ns))
 
         device.batch.side_effect = batch
         checker = create_autospec(Checker, instance=True)
         checker.check.return_value = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
         memory, sets = create_autospec(Memory, instance=True), create_autospec(InputSets, instance=True)
+        memory.capacity = 64
+        device.untried.return_value = 0
+        device.trust.return_value = Trust.BOUNDED
+        sets.stress.return_value = ("large", "small", "zeros")
+        self.sets, self.checker = sets, checker
         made = Rounds(memory, sets, checker, baseline, candidate, time.monotonic() + 1e6)
         made.time_alone()
         return made
@@ -77,3 +86,20 @@ def test_calls_that_cost_the_same_alone_are_believed_at_once() -> None:
     machine = Machine(1_400, always(0))
     assert machine.rounds().compare_alone(BLOCKS) == 0.0
     assert machine.batches == 5
+
+
+@pytest.mark.parametrize(("call_ns", "calls"), [(1_000, 32), (1_500_000, 4), (9_000_000, 1)])
+def test_awkward_inputs_come_in_batches_like_the_timed_ones(call_ns: int, calls: int) -> None:
+    machine = Machine(call_ns, always(0))
+    rounds = machine.rounds()
+    machine.lengths.clear()
+    machine.sets.fill.reset_mock()
+    machine.checker.check.reset_mock()
+    rounds.time(0.5, 0.0)
+    kinds = [call.args[1] for call in machine.sets.fill.call_args_list if any(call.args[1])]
+    assert kinds, "there are some after the last block at least"
+    assert {len(each) for each in kinds} == {calls} == set(machine.lengths[-len(kinds) :])
+    awkward = sum(bool(kind) for each in kinds for kind in each)
+    assert awkward == len(kinds) * min(2, calls)
+    checked = [call.args[3] for call in machine.checker.check.call_args_list if len(call.args) > 3]
+    assert sum(bool(kind) for kind in checked) == awkward, "all of them are checked"
