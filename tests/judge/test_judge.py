@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shutil
@@ -15,6 +16,7 @@ from _pytest.mark import ParameterSet
 from harness.errors import ConfigurationError
 from harness.model.judging import JUDGE_PROTOCOL, PROTOCOL_FIX
 from harness.model.verdict import Trust, Verdict
+from harness.sol.targets import hardware
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 from tests.judge.courtroom import KERNEL, judge, write_cpp, write_problem, write_pytorch
 from tests.waiting import wait_until
@@ -316,6 +318,24 @@ def test_without_bubblewrap_the_answer_says_so(tmp_path: Path, monkeypatch: pyte
         answer = judge(unconfined, write_problem(tmp_path), write_cpp(tmp_path / "solution"))
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.environment.sandbox == "none"
+
+
+@pytest.mark.slow
+def test_a_bound_from_a_busy_moment_accuses_nobody(
+    tmp_path: Path, judge_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a neighbour had held the processor while the host was measured: each figure a hundredth of what it is."""
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    hardware("cpu", cache_dir=judge_cache)
+    (source,) = (judge_cache / "sol").iterdir()
+    honest = json.loads(source.read_text())
+    file = tmp_path / "cache" / "sol" / source.name
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({name: value if name == "cpu" else value / 100 for name, value in honest.items()}))
+    with judge_process("cpu", tmp_path / "cache", "bubblewrap") as process:
+        answer = judge(process, write_problem(tmp_path, sizes=(400_000,)), write_cpp(tmp_path / "solution"))
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    assert json.loads(file.read_text())["cached_read_gbs"] > 0.1 * honest["cached_read_gbs"]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,20 @@ def test_the_figures_have_the_ratios_of_a_machine(kept: tuple[Path, Hardware]) -
     assert single == pytest.approx(2 * double, rel=0.3)
 
 
+def test_figures_of_a_busy_moment_are_raised_and_none_is_lowered(
+    kept: tuple[Path, Hardware], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "sol" / only_file(kept[0]).name
+    file.parent.mkdir()
+    file.write_text(json.dumps({**MEASURED, "read_gbs": 0.001, "copy_gbs": 0.001, "stream_gbs": 1e9}))
+    assert measured_cpu(tmp_path).bandwidth_gbs == 1e9
+    monkeypatch.setattr("harness.sol.cpu._SECONDS", 0.1)
+    assert measured_cpu(tmp_path, again=True).bandwidth_gbs == 1e9
+    figures = json.loads(file.read_text())
+    assert figures["stream_gbs"] == 1e9
+    assert 0.1 < figures["read_gbs"] < 1000
+
+
 def test_it_is_measured_once_and_then_read(kept: tuple[Path, Hardware], monkeypatch: pytest.MonkeyPatch) -> None:
     directory, cpu = kept
     monkeypatch.setenv("PATH", "")  # no compiler: measuring again would fail
