@@ -65,7 +65,7 @@ class Plan:
         low, high = summary.speedup_ci95 or (None, None)
         values = {
             "case": case, "session": session, "verdict": str(answer.verdict), "reason": answer.reason,
-            "speedup": summary.speedup, "ci95_low": low, "ci95_high": high,
+            "speedup": summary.speedup, "ci95_low": low, "ci95_high": high, "block_error": block_error(answer),
             "discarded": sum(workload.discarded for workload in answer.workloads), "judge_s": answer.cost.judge_s,
             "handshake_us": (answer.device.model_extra or {}).get("handshake_us"),
         }  # fmt: skip
@@ -118,6 +118,14 @@ def ask(judge: JudgeProcess, directory: Path, variant: str) -> JudgeAnswer:
     )  # fmt: skip
 
 
+def block_error(answer: JudgeAnswer) -> float | None:
+    """Standard error of the mean log ratio over all workloads, from their blocks; None unless all were timed."""
+    ratios = [workload.log_ratios for workload in answer.workloads]
+    if not ratios or min(map(len, ratios)) < 2:
+        return None
+    return math.sqrt(sum(statistics.variance(each) / len(each) for each in ratios)) / len(ratios)
+
+
 def against_itself(plan: Plan) -> Iterator[SummaryLine]:
     """Each problem `count` times."""
     missing = {name: plan.count - len(plan.rows(name)) for name in AGAINST_ITSELF}
@@ -150,8 +158,11 @@ def _spread(rows: Sequence[MeasuredRow]) -> list[str]:
         for row in passed
         if row.speedup and row.ci95_low and row.ci95_high
     )
+    errors = [row.block_error for row in passed if row.block_error is not None]
+    beyond = statistics.variance(logs) - statistics.fmean(error**2 for error in errors) if errors else 0.0
     return [
         f"median half-width {half:.2%}",
+        f"process error of a side {math.sqrt(max(0.0, beyond) / 2):.2%}",
         f"mean {math.exp(statistics.fmean(logs)):.4g}x, sd {statistics.stdev(logs):.2%}",
         f"{sum(row.discarded for row in rows)} blocks discarded",
         f"median {statistics.median(row.judge_s for row in rows):.1f} s",

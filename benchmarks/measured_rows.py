@@ -33,6 +33,8 @@ class MeasuredRow(BaseModel):
     process_error: float | None = None
     placement_error: float | None = None
     trust: str | None = None
+    block_error: float | None = None
+    """Standard error of ln(speedup) by the blocks alone: what other evaluations differ by beyond it is per process."""
     discarded: int = 0
     """Blocks."""
     handshake_us: float | None = None

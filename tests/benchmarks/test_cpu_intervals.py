@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,13 @@ def test_pairs_are_those_of_the_longest_series_of_one_judge(tmp_path: Path) -> N
     table = _table("repeated", rows, tmp_path / "rows.jsonl")
     assert table["3 evaluations, one judge"].startswith("2 of 3 pairs do not overlap (66.7%)")
     assert table["5 evaluations, both"].startswith("4 of 10 pairs do not overlap (40.0%)")
+
+
+def test_the_error_of_processes_is_what_blocks_do_not_explain(tmp_path: Path) -> None:
+    """ln(speed-up) is +-3 %, of which blocks explain 1 %: sqrt((0.03**2 * 2 - 0.01**2) / 2) = 2.92 % for each side."""
+    rows = [_row("one judge", math.exp(log), session="a", block_error=0.01) for log in (-0.03, 0.03)]
+    table = _table("repeated", rows, tmp_path / "rows.jsonl")
+    assert "process error of a side 2.92%" in table["2 evaluations, one judge"]
 
 
 def test_confirmations_are_entries_too(tmp_path: Path) -> None:
