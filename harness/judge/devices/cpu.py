@@ -20,13 +20,14 @@ import torch
 from harness.judge import memory as shared
 from harness.judge.cgroup_freezer import freezer_works
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord, parse_record
-from harness.judge.clock import LAUNCH_BOUND, dispatch_ns, handshake_ns, now_ns
+from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed, summed
+from harness.judge.devices.cpu_overheads import measure_overheads
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.freeze import Herd
 from harness.judge.handshake import HandshakeCalibration, calibrate_handshake, remember_handshake, usual_handshake_ns
-from harness.judge.layout import Field, Layout
+from harness.judge.layout import Layout
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.memory import OutputPool, Region
 from harness.judge.native import Exchanged, Native, load_native
@@ -44,9 +45,6 @@ from harness.runner import wire
 _ARENA_BYTES = 64 << 20
 """Of inputs, and of outputs, unless one set is larger: populated pages of shared memory on both sides."""
 _NICE = -5
-_COPIED_BYTES, _COPIES = 1 << 20, 6
-"""Work of the calibrated call: enough that the ends of a batch find their caches used, as after a real one."""
-_DISPATCHES = 1000
 _URGENT_S = 0.25
 """So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
 _PROCESS_SHARE = 0.028
@@ -54,7 +52,6 @@ _PROCESS_SHARE = 0.028
 _CACHE, _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR", "/inductor"
 _WITHOUT_TORCH = {"HARNESS_RUNNER_TORCH": "0"}
 """Compiled code needs no torch, whose import takes 2 s of a core: such a runner is started when it is needed."""
-_LOAD_S = 60.0
 _MOST_WORKERS = 4
 """More would wait for the interpreter's lock."""
 _OWN_SCHEDSTAT = Path("/proc/thread-self/schedstat")
@@ -317,7 +314,7 @@ class CpuDevice:
         dispatches: list[float] = []
 
         def calibrate() -> float:
-            handshake, dispatch = self._calibrate_once()
+            handshake, dispatch = self._measure_overheads()
             dispatches.append(dispatch)
             return handshake
 
@@ -325,20 +322,11 @@ class CpuDevice:
         remember_handshake(self._cache, key, self._handshake)
         self.calibration = Calibration(self._handshake.ns, min(dispatches))
 
-    def _calibrate_once(self) -> tuple[float, float]:
-        """(HandshakeCalibration, dispatch) in ns, as a clean runner has them."""
+    def _measure_overheads(self) -> tuple[float, float]:
+        """(Handshake, dispatch) in ns, in a runner that is ended after it."""
         runner = self.runner(needs_torch=False)
         try:
-            words, descriptors = self.grant(runner)
-            runner.ask({"op": "load", "language": "empty", **words}, wire.Code.LOADED, _LOAD_S, descriptors)
-            copy, nothing = _calibration_layout(_COPIED_BYTES), _calibration_layout(0)
-
-            def batches(layout: Layout, calls: int) -> Callable[[], Batch]:
-                memory = self.memory(layout)
-                runner.ask(layout.message(calls, ""), wire.Code.READY, _LOAD_S)
-                return lambda: self.batch(runner, memory, range(calls), _LOAD_S)
-
-            return handshake_ns(batches(copy, _COPIES)), dispatch_ns(batches(nothing, _DISPATCHES), _DISPATCHES)
+            return measure_overheads(self, runner)
         finally:
             self.forget(runner)
 
@@ -382,14 +370,6 @@ def _pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
 
 def _with_env(plan: RunnerPlan, env: Mapping[str, str]) -> RunnerPlan:
     return replace(plan, env={**plan.env, **env})
-
-
-def _calibration_layout(copied: int) -> Layout:
-    """Arguments of an ordinary kernel; the call copies so many bytes."""
-    size = max(64, copied)
-    inputs = tuple(Field(f"a{n}", "uint8", (size,), n * size, size, None) for n in range(1 if copied else 5))
-    stride = -(-len(inputs) * size // 4096) * 4096
-    return Layout(inputs, (Field("out", "uint8", (size,), 0, size, None),), stride, stride, (copied,))
 
 
 @contextlib.contextmanager
