@@ -181,7 +181,7 @@ def launch(
     """
     gate_read, gate_write = os.pipe()
     info_read, info_write = os.pipe()
-    filter_file = program_file() if kind == "bubblewrap" else None
+    filter_file = program_file(shares_pages=not binds.devices) if kind == "bubblewrap" else None
     try:
         if filter_file is not None:
             passed = [filter_file, info_write, gate_read]

@@ -69,7 +69,8 @@ _FCNTL = {"x86_64": 72, "aarch64": 25}
 _SIGNALS_BY_DESCRIPTOR = (8, 10, 15)
 """fcntl's F_SETOWN, F_SETSIG and F_SETOWN_EX: which signal a descriptor sends when it becomes ready, and to whom."""
 _MADVISE = {"x86_64": 28, "aarch64": 233}
-_OTHER_PAGES = (9, 14, 25)
+_COLLAPSE = (25,)
+_OTHER_PAGES = (9, 14, *_COLLAPSE)
 """madvise's MADV_REMOVE, MADV_HUGEPAGE and MADV_COLLAPSE: other pages than the judge chose for both sides."""
 _FALLOCATE = {"x86_64": 285, "aarch64": 47}
 _MAKES_HOLES = 0xFFFFFFFE
@@ -80,8 +81,11 @@ def _instruction(code: int, k: int, if_true: int = 0, if_false: int = 0) -> byte
     return struct.pack("=HBBI", code, if_true, if_false, k)
 
 
-def program(machine: str | None = None) -> bytes:
+def program(machine: str | None = None, *, shares_pages: bool = True) -> bytes:
     """The filter as `struct sock_filter[]` for this machine's architecture.
+
+    `shares_pages`: the sandbox may get inputs and outputs in memory that it shares with the judge. A GPU's runner gets
+    none, and its driver's requests for memory of the host are left alone.
 
     `clone3`, whose flags a filter cannot read, answers ENOSYS, and the C library falls back to `clone`.
 
@@ -110,14 +114,15 @@ def program(machine: str | None = None) -> bytes:
     for number in denied:
         code += [_instruction(_JUMP_EQ, number, 0, 1), deny]
     code += _denied_by_argument(_FCNTL[machine], _ARG1, _SIGNALS_BY_DESCRIPTOR)
-    code += _denied_by_argument(_MADVISE[machine], _ARG2, _OTHER_PAGES)
-    code += [
-        _instruction(_JUMP_EQ, _FALLOCATE[machine], 0, 4),
-        _instruction(_LOAD, _ARG1),
-        _instruction(_JUMP_SET, _MAKES_HOLES, 0, 1),
-        deny,
-        allow,
-    ]
+    code += _denied_by_argument(_MADVISE[machine], _ARG2, _OTHER_PAGES if shares_pages else _COLLAPSE)
+    if shares_pages:
+        code += [
+            _instruction(_JUMP_EQ, _FALLOCATE[machine], 0, 4),
+            _instruction(_LOAD, _ARG1),
+            _instruction(_JUMP_SET, _MAKES_HOLES, 0, 1),
+            deny,
+            allow,
+        ]
     code += [
         _instruction(_JUMP_EQ, _CLONE[machine], 0, 2),
         _instruction(_LOAD, _ARG0),
@@ -137,9 +142,9 @@ def _denied_by_argument(number: int, argument: int, values: tuple[int, ...]) -> 
     return [_instruction(_JUMP_EQ, number, 0, 1 + len(checks)), _instruction(_LOAD, argument), *checks]
 
 
-def program_file() -> int:
-    """A descriptor that bwrap can read the filter from. The caller closes it."""
+def program_file(*, shares_pages: bool = True) -> int:
+    """A descriptor that bwrap can read the filter from (see `program`). The caller closes it."""
     descriptor = os.memfd_create("seccomp", 0)
-    os.write(descriptor, program())
+    os.write(descriptor, program(shares_pages=shares_pages))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor

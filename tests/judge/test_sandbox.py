@@ -135,6 +135,19 @@ def test_other_uses_of_calls_that_are_denied_by_argument_are_allowed(tmp_path: P
     assert says(code, tmp_path) == "allowed"
 
 
+def test_a_sandbox_with_a_device_may_ask_for_pages_of_its_own(tmp_path: Path) -> None:
+    """It shares no memory of the host with the judge, and the device's driver may need them."""
+    code = """
+    import mmap, sys
+    mmap.mmap(-1, 1 << 22).madvise(mmap.MADV_HUGEPAGE)
+    try:
+        mmap.mmap(-1, 1 << 22).madvise(25)  # MADV_COLLAPSE
+    except PermissionError:
+        print("collapsing is denied", file=sys.stderr)
+    """
+    assert says(code, tmp_path, binds=Binds(devices=("/dev/null",))) == "collapsing is denied"
+
+
 def test_threads_and_children_are_allowed(tmp_path: Path) -> None:
     code = """
     import os, subprocess, sys, threading
