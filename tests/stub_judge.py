@@ -142,7 +142,7 @@ def content(directory: Path) -> bytes:
 class Stub:
     def __init__(self, device: str, cache: Path, sandbox: str) -> None:
         self.target = "cpu" if device.startswith("cpu") else "h200"
-        self.device = {"name": f"stub {device}", "id": f"stub-{device}"}
+        self.device = {"name": f"stub {device}", "id": f"stub-{device}", "handshake_us": 90.0, "calibration_age_s": 60}
         self.cache = cache
         version = os.environ.get("STUB_JUDGE_VERSION", "1")
         self.environment = {

@@ -60,7 +60,6 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
-    from harness.cli.results import print_judgement
     from harness.cli.targets import candidate
     from harness.errors import AnswerIsNo
     from harness.workspace.blocking_judge import judge_process
@@ -70,8 +69,9 @@ def evaluate(
     config, chosen = _chosen(workspace, device)
     with candidate(what, named, theirs, target=chosen.target, workspace=workspace) as (problem, solution_dir):
         with judge_process(_first(chosen), cache, _kind(sandbox)) as judge:
-            if against == "fastest":
-                raced = _fastest(_baselines(judge, problem, cache))
+            measured = _baselines(judge, problem, cache) if against == "fastest" else None
+            if measured is not None:
+                raced = _fastest(measured)
             else:
                 raced = {"baseline": dict.fromkeys((each.uuid for each in problem.workloads), _variant(against))}
             width = half_width or config.judge.half_width(chosen.target)
@@ -81,9 +81,16 @@ def evaluate(
         if as_json:
             echo_json(answer.model_dump_json(indent=2))
         else:
-            print_judgement(answer)
+            _print(answer, measured)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"{answer.verdict}: {answer.reason}")
+
+
+def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
+    from harness.cli.results import print_with_weaknesses
+    from harness.model.weaknesses import facts_of, weaknesses
+
+    print_with_weaknesses(answer, weaknesses(facts_of(answer), facts_of(measured) if measured else None))
 
 
 @click.command()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -46,20 +46,37 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
         rows = index.rows(problem, run=run, limit=number)
         lines = [_line(index, repo, row) for row in rows]
     if as_json:
-        emit([{**asdict(row), "message": line.message} for row, line in zip(rows, lines, strict=True)], as_json=True)
+        emit([_for_scripts(row, line) for row, line in zip(rows, lines, strict=True)], as_json=True)
     if not rows:
         about = "".join([f" of {problem}" if problem else "", f" in run {run}" if run else ""])
         raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` names the problems")
     if not as_json:
         for text in table_lines(lines, _columns(one_problem=problem is not None), screen_width()):
             echo(text)
+        for text in _legend(lines):
+            echo(text)
+
+
+def _for_scripts(row: Row, line: _LogLine) -> dict[str, Any]:
+    from harness.model.weaknesses import for_scripts
+
+    fields = {name: value for name, value in asdict(row).items() if name != "weaknesses_text"}
+    return {**fields, "weaknesses": for_scripts(line.row.weaknesses), "message": line.message}
+
+
+def _legend(lines: Sequence[_LogLine]) -> list[str]:
+    """What the symbol after a number means, the newest entries first."""
+    from harness.model.weaknesses import weakness_legend
+
+    shown = [line.row for line in reversed(lines) if line.row.speedup is not None or line.row.kind == "baseline"]
+    return weakness_legend((row.problem, row.seq, row.weaknesses) for row in shown)
 
 
 def _line(index: Index, repo: Repo, row: Row) -> _LogLine:
     cited = index.row(row.problem, row.cites) if row.kind == "champion" and row.cites else None
     shown = row
     if cited is not None:
-        numbers = ("speedup", "speedup_ci95_low", "speedup_ci95_high", "latency_us", "trust")
+        numbers = ("speedup", "speedup_ci95_low", "speedup_ci95_high", "latency_us", "trust", "weaknesses_text")
         shown = replace(row, **{name: getattr(cited, name) for name in numbers})
     if row.kind == "baseline":
         shown = replace(row, latency_us=row.baseline_us)
@@ -105,6 +122,7 @@ def _columns(*, one_problem: bool) -> tuple[Column[_LogLine], ...]:
     from harness.cli.standings import speedup_with_margin
     from harness.cli.tables import Column
     from harness.ledger.standings_table import microseconds, speedup
+    from harness.model.weaknesses import weakness_mark
 
     def at(line: _LogLine) -> str:
         return line.row.at[:19].replace("T", " ")
@@ -118,6 +136,10 @@ def _columns(*, one_problem: bool) -> tuple[Column[_LogLine], ...]:
     def short_kind(line: _LogLine) -> str:
         return _SHORT_KINDS.get(line.row.kind, line.row.kind)
 
+    def latency(line: _LogLine) -> str:
+        mark = weakness_mark(line.row.weaknesses) if line.row.kind == "baseline" and line.row.latency_us else ""
+        return f"{microseconds(line.row.latency_us)}{mark}"
+
     problem: tuple[Column[_LogLine], ...] = (Column("problem", lambda line: line.row.problem, least=16),)
     return (
         Column("at", at, ((6, lambda line: at(line)[5:16]), (4, None))),
@@ -125,7 +147,7 @@ def _columns(*, one_problem: bool) -> tuple[Column[_LogLine], ...]:
         Column("seq", lambda line: str(line.row.seq)),
         Column("kind", lambda line: line.row.kind, ((2, short_kind),)),
         Column("verdict", lambda line: line.row.verdict or "-", least=8),
-        Column("latency", lambda line: microseconds(line.row.latency_us)),
+        Column("latency", latency),
         Column("speed-up [95 %]", interval, ((5, margin),), "speed-up ±"),
         Column("worker", lambda line: line.row.worker or "-", ((3, None),)),
         Column("commit", lambda line: (line.row.commit or "-")[:_COMMIT_LENGTH], ((7, None),)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import click
 from harness.cli.completing import complete_branch, complete_problem
 from harness.cli.output import echo, echo_json, emit, json_option
 from harness.model.printable import markdown_text, printable
+from harness.model.weaknesses import for_scripts, weakness_mark
 
 if TYPE_CHECKING:
     from harness.git.repo import Repo
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from harness.ledger.index import Index
     from harness.model.config import Config
     from harness.model.entry import Entry
+    from harness.model.weaknesses import Weakness
     from harness.report.merging import Pull
     from harness.report.review import Attempt, Review
     from harness.workspace.directories import Workspace
@@ -124,18 +126,19 @@ def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) ->
     with Repo(Workspace.find()) as repo:
         found = check_proof(repo, base, head.strip("."), ledger=ledger)
     entry = found.found.counts if found.found else None
+    weak = found.found.weaknesses if found.found else ()
     if as_json:
         shown = {
             name: getattr(found, name) for name in ("base", "head", "problem", "target", "tree", "faults", "notes")
         }
-        shown |= {"holds": found.holds, "seq": entry.seq if entry else None}
+        shown |= {"holds": found.holds, "seq": entry.seq if entry else None, "weaknesses": for_scripts(weak)}
         echo_json(json.dumps(shown, indent=2))
     else:
         bullet = "- " if markdown else "  "
         if markdown:
             echo(f"### {'The ledger proves this merge' if found.holds else 'Not proved'}\n")
         if entry is not None:
-            echo(f"{_headline(entry)}\n\n{workload_table(entry)}\n")
+            echo(f"{_headline(entry, weak)}\n\n{workload_table(entry)}\n")
         for line in [*found.faults, *(f"note: {note}" for note in found.notes)]:
             echo(f"{bullet}{markdown_text(line, keep_code=True) if markdown else line}")
         if found.holds and found.problem and not markdown:
@@ -196,14 +199,14 @@ def _waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, a
         echo("\n`harness review PROBLEM` shows one, `harness pr PROBLEM` makes its branch")
 
 
-def _headline(entry: Entry) -> str:
+def _headline(entry: Entry, weak: Sequence[Weakness]) -> str:
     summary = entry.summary
     if summary is None or summary.speedup is None or summary.speedup_ci95 is None:
         return f"{entry.problem} for {entry.target}: {entry.verdict}"
     low, high = summary.speedup_ci95
     score = f", score {summary.score:.3f}" if summary.score is not None else ""
     return (
-        f"{entry.problem} for {entry.target}: {summary.speedup:.3f}x the fastest baseline "
+        f"{entry.problem} for {entry.target}: {summary.speedup:.3f}x{weakness_mark(weak)} the fastest baseline "
         f"(95 % {low:.3f} to {high:.3f}){score}; {entry.trust}"
     )
 
@@ -224,7 +227,7 @@ def _print(found: Review, *, diff: bool) -> None:
             echo(f"warning: {printable(warning)}", fg="yellow")
     if found.measured:
         echo()
-        print_judgement(found.measured.counts)
+        print_judgement(found.measured.counts, found.measured.weaknesses)
     _print_before(found)
     if diff and found.diff:
         echo(f"\n{found.diff}")

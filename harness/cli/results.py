@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.cli.output import echo
+from harness.model.weaknesses import Weakness, weakness_lines, weakness_mark
 
 if TYPE_CHECKING:
     from harness.model.entry import Entry
     from harness.model.judging import JudgeAnswer, WorkloadResult
 
 
-def print_judgement(judged: JudgeAnswer | Entry) -> None:
-    """The workloads' table; below it the reasons of workloads that have one, and the whole's speed-up."""
+def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> None:
+    """Print the workloads' table; below it the reasons of workloads that have one, and the whole's speed-up.
+
+    Args:
+        judged: what to print.
+        weak: its weaknesses: they mark the speed-up.
+    """
     _table(judged.workloads)
     reasons = [f"{workload.uuid[:8]}: {workload.reason}" for workload in judged.workloads if workload.reason]
     if reasons:
@@ -25,9 +31,16 @@ def print_judgement(judged: JudgeAnswer | Entry) -> None:
     low, high = summary.speedup_ci95
     score = f", score {summary.score:.3f}" if summary.score is not None else ""
     echo(
-        f"\n{judged.verdict}: {summary.speedup:.3f}x ({low:.3f} to {high:.3f}){score}, {judged.trust}; "
-        f"built in {cost.build_s:.1f} s, judged in {cost.judge_s:.1f} s"
+        f"\n{judged.verdict}: {summary.speedup:.3f}x{weakness_mark(weak)} ({low:.3f} to {high:.3f}){score}, "
+        f"{judged.trust}; built in {cost.build_s:.1f} s, judged in {cost.judge_s:.1f} s"
     )
+
+
+def print_with_weaknesses(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> None:
+    """Print a judgement, and below it a sentence for each weakness of its numbers."""
+    print_judgement(judged, weak)
+    for line in weakness_lines(weak):
+        echo(line)
 
 
 def _table(workloads: Sequence[WorkloadResult]) -> None:

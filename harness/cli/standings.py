@@ -10,7 +10,7 @@ from harness.cli.tables import Column, screen_width, table_lines
 from harness.ledger.entry_rows import Row
 from harness.ledger.standings import Standing
 from harness.ledger.standings_table import doubt, microseconds, shown_row, speedup, verdicts
-from harness.model.verdict import Trust
+from harness.model.weaknesses import weakness_mark
 
 _TREND, _SHORT_TREND = 24, 10
 
@@ -40,12 +40,12 @@ def standing_columns(trends: Mapping[str, Sequence[float]] | None = None) -> tup
 
 
 def speedup_with_margin(row: Row) -> str:
-    """Return `1.386x ±0.4 %`: the speed-up and half the width of its interval."""
+    """Return `1.386x ±0.4 %`: the speed-up, half the width of its interval, and the symbol of a weakened number."""
     low, high = row.speedup_ci95_low, row.speedup_ci95_high
-    if row.speedup is None or low is None or high is None:
-        return "-" if row.speedup is None else f"{row.speedup:.3f}x"
-    doubt = " launch-bound" if row.trust == Trust.LAUNCH_BOUND else ""
-    return f"{row.speedup:.3f}x ±{(high - low) / 2 / row.speedup * 100:.1f} %{doubt}"
+    if row.speedup is None:
+        return "-"
+    margin = "" if low is None or high is None else f" ±{(high - low) / 2 / row.speedup * 100:.1f} %"
+    return f"{row.speedup:.3f}x{margin}{weakness_mark(row.weaknesses)}"
 
 
 def _trend_column(trends: Mapping[str, Sequence[float]]) -> Column[Standing]:

@@ -214,7 +214,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
     from harness.git.repo import Repo
     from harness.ledger.index import Index
     from harness.ledger.standings import standings
-    from harness.ledger.standings_table import for_scripts, outdated_note, totals
+    from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)
@@ -236,7 +236,8 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
     echo(f"ended: {outcome.why}")
     print_standings(table)
     not_judged = [pending_line(pending)] if pending else []
-    for line in [totals(table), *outdated_note(table), *_unbeaten(table), *not_judged, *sentences, next_line(table)]:
+    notes = [*outdated_note(table), *weakness_notes(table)]
+    for line in [totals(table), *notes, *_unbeaten(table), *not_judged, *sentences, next_line(table)]:
         echo(line)
 
 

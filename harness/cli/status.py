@@ -73,7 +73,7 @@ def _room(lines: int, tables: int) -> int | None:
 
 def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
     from harness.cli.standings import print_standings
-    from harness.ledger.standings_table import outdated_note, totals
+    from harness.ledger.standings_table import outdated_note, totals, weakness_notes
 
     shown = list(table)
     if room is not None and len(table) > room:  # those with news; in the order of their names, as always
@@ -85,7 +85,7 @@ def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
         echo("no problems here: `harness problems import` brings some in")
     if len(shown) < len(table):
         echo(f"… and {len(table) - len(shown)} more: `harness status --all`")
-    for line in [totals(table), *outdated_note(table)] if shown else []:
+    for line in [totals(table), *outdated_note(table), *weakness_notes(table)] if shown else []:
         echo(line)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.model.printable import printable
+from harness.model.weaknesses import SYMBOL
 
 if TYPE_CHECKING:
     from harness.ledger.index import Index
@@ -33,7 +34,8 @@ def run_standings(
 def today_lines(day: Today) -> list[str]:
     """Return a line for each thing that a person asks in the morning."""
     improved = [
-        f"{one.problem} {one.speedup:.3f}x" + (f" (was {one.before:.3f}x)" if one.before else "")
+        f"{one.problem} {one.speedup:.3f}x{SYMBOL if one.weakened else ''}"
+        f"{f' (was {one.before:.3f}x)' if one.before else ''}"
         for one in day.improved
     ]
     stuck = [f"{problem} ({why})" for problem, why in day.stuck]

@@ -20,13 +20,14 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     import json
     import threading
 
-    from harness.cli.results import print_judgement
+    from harness.cli.results import print_with_weaknesses
     from harness.errors import EXIT_NO, AnswerIsNo
     from harness.git.repo import Repo
     from harness.ledger.candidates import Tried
     from harness.ledger.submission import locate, trailers, wait_for_outcome
     from harness.ledger.submission import submit as commit
     from harness.model.paths import problem_path
+    from harness.model.weaknesses import facts_of, weaknesses
     from harness.workspace.configuration import load_config
 
     place = locate()
@@ -69,5 +70,5 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     if as_json:
         echo_json(entry.model_dump_json(indent=2))
     else:
-        print_judgement(entry)
+        print_with_weaknesses(entry, weaknesses(facts_of(entry)))
     return 0 if entry.verdict == "PASSED" else EXIT_NO

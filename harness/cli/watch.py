@@ -15,7 +15,7 @@ from harness.cli.merging import opened
 from harness.cli.standings import standing_columns
 from harness.cli.status_lines import run_standings, running_lines, today_lines
 from harness.cli.tables import table_lines
-from harness.ledger.standings_table import totals
+from harness.ledger.standings_table import totals, weakness_notes
 from harness.model.printable import printable
 from harness.model.truncate import shortened
 
@@ -101,7 +101,8 @@ def frame(
 
     Problems without news are left out first where the screen is too small.
     """
-    texts = [*running, *(line for view in views for line in view.today)]
+    weak = (line for view in views for line in weakness_notes(view.table))
+    texts = [*running, *(line for view in views for line in view.today), *weak]
     below = [part for text in texts for part in textwrap.wrap(printable(text), width, subsequent_indent="  ")]
     room = max(3, (height - len(below)) // max(1, len(views)) - 5)
     lines = []

@@ -285,7 +285,7 @@ class Daemon:
             draft = baseline_draft(run, job.key.problem, answered.request.problem_digest, job.key.target, answer)
             self._recorder.enter(draft, self._baseline_entered)
         else:
-            draft = judged_draft(run, job, work.ask.language, answer, work.ask.baseline_seq)
+            draft = judged_draft(run, job, work.ask.language, answer, work.ask.baseline)
             self._recorder.enter(draft, lambda entry: self._entered(job, entry))
 
     def _lost(self, judge: JudgeClient, work: Work | None, lost: JudgeLost) -> None:

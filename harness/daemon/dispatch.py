@@ -30,7 +30,7 @@ class Ask:
     request: JudgeRequest
     problem: Problem
     language: str = ""
-    baseline_seq: int | None = None
+    baseline: Entry | None = None
     """The baseline entry that the candidate is compared with."""
 
 
@@ -124,7 +124,7 @@ class JobPlanner:
             return decided(*verdict_of_losses(losses), language)
         raced = {"baseline": variants, "sealed_baseline": fastest(baseline.sealed_baselines)}
         request = self._request(problem, job.kind, job.key.target, directory).model_copy(update=raced)
-        return Ask(request, problem, language, baseline.seq)
+        return Ask(request, problem, language, baseline)
 
     def _check(self, job: Job, problem: Problem) -> tuple[Path, Language]:
         """The candidate's files and language.

@@ -10,6 +10,9 @@ from harness.model.entry import Candidate, Entry, EntryDraft
 from harness.model.judging import Baselines, JudgeAnswer, JudgeReady, Summary, Variant
 from harness.model.verdict import EntryKind, Verdict
 
+_MISSING = ("missing_baselines", "missing_sealed_baselines")
+"""Fields of an environment: variant of the baseline -> why it has no time."""
+
 
 def baseline_draft(run: str, problem: str, digest: str, target: str, answer: JudgeAnswer) -> EntryDraft:
     """The entry of a problem's measured baselines."""
@@ -50,21 +53,24 @@ def lost_baseline_draft(
     )
 
 
-def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baseline_seq: int | None) -> EntryDraft:
+def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None) -> EntryDraft:
     """The entry of a candidate's evaluation or confirmation, from the judge's answer.
 
-    An evaluation cites the baseline entry that it was compared with, a confirmation its evaluation.
+    An evaluation cites the baseline entry that it was compared with, a confirmation its evaluation. Both name the
+    baselines that are missing there, since a speed-up over fewer baselines means less.
     """
+    measured = baseline.environment.model_extra if baseline and baseline.environment else None
+    missing = {name: reasons for name, reasons in (measured or {}).items() if name in _MISSING}
     return EntryDraft(
         kind=EntryKind(job.kind),
         run=run,
         problem=job.key.problem,
         problem_digest=job.key.problem_digest,
         target=job.key.target,
-        cites=job.cites if job.kind == "confirmation" else baseline_seq,
+        cites=job.cites if job.kind == "confirmation" else baseline.seq if baseline else None,
         candidate=candidate(job, language),
         device=answer.device,
-        environment=answer.environment,
+        environment=answer.environment.model_copy(update=missing),
         judge_protocol=answer.protocol,
         verdict=answer.verdict,
         reason=_reason(answer),

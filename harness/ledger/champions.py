@@ -10,7 +10,8 @@ from harness.ledger.index import Index
 from harness.model.champions import champion_of, counts, rank
 from harness.model.entry import Entry
 from harness.model.judging import JUDGE_PROTOCOL
-from harness.model.verdict import EntryKind, Trust, Verdict
+from harness.model.verdict import EntryKind, Verdict
+from harness.model.weaknesses import Weakness, facts_of, weakness_lines, weaknesses
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,18 @@ class MeasuredCandidate:
     confirmation: Entry | None
     hash: str
     """Of the ledger document that counts: what the next document of its file has as `prev`."""
+    baseline: Entry | None = None
+    """The baseline entry that the evaluation cites; null where it is unknown."""
 
     @property
     def counts(self) -> Entry:
         """The entry whose numbers count."""
         return self.confirmation or self.evaluation
+
+    @property
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """Reasons why the numbers that count mean less."""
+        return weaknesses(facts_of(self.counts), facts_of(self.baseline) if self.baseline else None)
 
     @property
     def tree(self) -> str:
@@ -111,11 +119,10 @@ def measured_by(index: Index, row: Row) -> MeasuredCandidate | None:
         return None
     confirmation = entry if entry.kind is EntryKind.CONFIRMATION else None
     evaluation = index.entry(row.problem, entry.cites) if confirmation and entry.cites else entry
-    return (
-        None
-        if evaluation is None
-        else MeasuredCandidate(evaluation, confirmation, hash_in(index, row.problem, row.seq))
-    )
+    if evaluation is None:
+        return None
+    baseline = index.entry(row.problem, evaluation.cites) if evaluation.cites else None
+    return MeasuredCandidate(evaluation, confirmation, hash_in(index, row.problem, row.seq), baseline)
 
 
 def hash_in(index: Index, problem: str, seq: int) -> str:
@@ -132,17 +139,15 @@ def protocol_doubt(protocol: int | None) -> str:
     )
 
 
-def doubts(entry: Entry) -> list[str]:
-    """What about an entry a person should know before believing it, a sentence each."""
+def doubts(candidate: MeasuredCandidate) -> list[str]:
+    """Facts about the entry that counts that a person should know before believing it, a sentence each."""
+    entry = candidate.counts
     found = [] if counts(entry) else [f"history: this entry is {protocol_doubt(entry.judge_protocol)}"]
     if entry.verdict is Verdict.SUSPECT:
         found.append(f"SUSPECT, held for a person: {entry.reason}")
     elif entry.verdict is not Verdict.PASSED:
         found.append(f"{entry.verdict}: {entry.reason}")
-    if entry.trust is Trust.LAUNCH_BOUND:
-        found.append("launch-bound: most of each call is the launch, which a kernel cannot make faster")
-    if entry.environment is not None and entry.environment.sandbox == "none":
-        found.append("judged without a sandbox: the candidate's code could reach the judge")
+    found += weakness_lines(candidate.weaknesses)
     slower = [one for one in entry.workloads if one.speedup_ci95 is not None and one.speedup_ci95[1] < 1.0]
     if slower:
         worst = min(slower, key=lambda one: one.speedup or 1.0)

@@ -6,16 +6,20 @@ import hashlib
 import sqlite3
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import Document, split
+from harness.formats.ledger_documents import Document, parse, split
+from harness.formats.ledger_versions import in_newest_format
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of, row_values
 from harness.ledger.spool import read_all, signature
 from harness.model.paths import LEDGER, parse_ledger_file
+from harness.model.verdict import EntryKind
+from harness.model.weaknesses import MeasurementFacts, facts_of_document
 from harness.workspace.directories import Workspace
 
-SCHEMA = "kernel-harness index 3"
+SCHEMA = "kernel-harness index 4"
 Progress = Callable[[int, int], None]
 """Called with the bytes of ledger read so far, and the bytes to read in all."""
 
@@ -80,6 +84,9 @@ class _Filling:
         }
         self._rows: list[tuple[object, ...]] = []
         self._bodies: list[tuple[str, int, bytes]] = []
+        self._cited: dict[tuple[str, int], int | None] = {}
+        """(problem, seq) of an evaluation -> the `seq` of its baseline entry."""
+        self._baselines: dict[tuple[str, int], MeasurementFacts | None] = {}
         self.messages: list[str] = []
 
     def branch(self, repo: Repo, branch: str, tip: str, progress: Progress) -> None:
@@ -143,16 +150,39 @@ class _Filling:
             return
         where = f"{file} seq {document.seq}"
         try:
-            row: Row = row_of(document.raw, where)
+            row: Row = row_of(document.raw, where, partial(self._baseline_of, problem))
         except LedgerError as error:
             self.messages.append(f"{error}: not in the standings; `harness audit` says more")
             return
         if row.problem != problem:
             self.messages.append(f"{where}: an entry of {row.problem} in another problem's file: not in the standings")
             return
+        if row.kind == EntryKind.EVALUATION:
+            self._cited[problem, row.seq] = row.cites
+        elif row.kind == EntryKind.BASELINE:
+            self._baselines[problem, row.seq] = _facts(document.raw, where)
         short = short_id(row.problem_digest), short_id(row.tree)
         self._rows.append((*row_values(row), *short, document.hash, int(committed)))
         self._bodies.append((problem, row.seq, zlib.compress(document.raw, 1)))
+
+    def _baseline_of(self, problem: str, kind: str, cites: int | None) -> MeasurementFacts | None:
+        """The baseline entry that an evaluation cites, or that the evaluation cites which a confirmation cites."""
+        if kind == EntryKind.CONFIRMATION and cites is not None:
+            if (problem, cites) not in self._cited:
+                query = "SELECT cites FROM entries WHERE problem = ? AND seq = ? AND kind = 'evaluation'"
+                found = self._database.execute(query, (problem, cites)).fetchone()
+                self._cited[problem, cites] = found[0] if found else None
+            cites = self._cited[problem, cites]
+        elif kind != EntryKind.EVALUATION:
+            return None
+        if cites is None:
+            return None
+        key = (problem, cites)
+        if key not in self._baselines:
+            query = "SELECT body FROM documents WHERE problem = ? AND seq = ?"
+            body = self._database.execute(query, key).fetchone()
+            self._baselines[key] = _facts(zlib.decompress(body[0]), f"{problem} seq {cites}") if body else None
+        return self._baselines[key]
 
     def _forget(self, file: str, message: str) -> None:
         problem = parse_ledger_file(file)
@@ -160,3 +190,12 @@ class _Filling:
         self._database.execute("DELETE FROM files WHERE file = ?", (file,))
         self._database.execute("DELETE FROM entries WHERE problem = ? AND committed = 1", (problem,))
         self._database.execute("DELETE FROM documents WHERE problem = ?", (problem,))
+
+
+def _facts(raw: bytes, where: str) -> MeasurementFacts | None:
+    """The facts of a baseline document; None for another kind, or for one that cannot be read."""
+    try:
+        document = in_newest_format(parse(raw, where), where)
+    except LedgerError:
+        return None
+    return facts_of_document(document) if document.get("kind") == EntryKind.BASELINE else None

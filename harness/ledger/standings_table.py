@@ -8,6 +8,8 @@ from typing import Any
 from harness.ledger.entry_rows import Row
 from harness.ledger.standings import Standing
 from harness.model.printable import markdown_text, printable
+from harness.model.weaknesses import for_scripts as weaknesses_for_scripts
+from harness.model.weaknesses import weakness_legend, weakness_mark
 
 _NAMED = 3
 HEADINGS = ("problem", "baseline", "best", "speed-up [95 %]", "score", "verdicts", "entries")
@@ -43,10 +45,13 @@ def doubt(standing: Standing) -> str:
 
 
 def markdown(standings: Iterable[Standing]) -> str:
-    """The table as Markdown."""
-    rows = [HEADINGS, tuple("---" for _ in HEADINGS), *(cells(standing) for standing in standings)]
+    """Return the table as Markdown, and below it a list of the weaknesses of its numbers."""
+    shown = tuple(standings)
+    rows = [HEADINGS, tuple("---" for _ in HEADINGS), *(cells(standing) for standing in shown)]
     # The other cells are numbers and words of ours, with brackets around intervals.
-    return "\n".join(f"| {' | '.join([markdown_text(row[0]), *map(printable, row[1:])])} |" for row in rows)
+    table = "\n".join(f"| {' | '.join([markdown_text(row[0]), *map(printable, row[1:])])} |" for row in rows)
+    notes = [f"- {markdown_text(line, keep_code=True)}" for line in weakness_notes(shown)]
+    return "\n".join([table, *(["", *notes] if notes else [])])
 
 
 def for_scripts(standing: Standing) -> dict[str, Any]:
@@ -69,12 +74,12 @@ def for_scripts(standing: Standing) -> dict[str, Any]:
 
 
 def speedup(row: Row) -> str:
-    """`1.38x [1.36, 1.40]`, as far as the row has it; how far to trust it where that is less than usual."""
+    """Return `1.38x [1.36, 1.40]`, as far as the row has it, with the symbol of a weakened number."""
     if row.speedup is None:
         return "-"
     low, high = row.speedup_ci95_low, row.speedup_ci95_high
     interval = f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
-    return f"{row.speedup:.3f}x{interval}{' launch-bound' if row.trust == 'launch-bound' else ''}"
+    return f"{row.speedup:.3f}x{interval}{weakness_mark(row.weaknesses)}"
 
 
 def microseconds(value: float | None) -> str:
@@ -111,6 +116,12 @@ def outdated_note(standings: Sequence[Standing]) -> list[str]:
     return [f"to be measured again: {named}: {why}. `harness start` measures them before other candidates"]
 
 
+def weakness_notes(standings: Sequence[Standing]) -> list[str]:
+    """Return a line for each kind of weakness of the speed-ups in the table; nothing without any."""
+    shown = [(one.problem, shown_row(one)) for one in standings]
+    return weakness_legend((problem, None, row.weaknesses) for problem, row in shown if row and row.speedup is not None)
+
+
 def _candidate(row: Row | None) -> dict[str, Any] | None:
     if row is None:
         return None
@@ -126,5 +137,6 @@ def _candidate(row: Row | None) -> dict[str, Any] | None:
         "score": row.score,
         "trust": row.trust,
         "judge_protocol": row.judge_protocol,
+        "weaknesses": weaknesses_for_scripts(row.weaknesses),
         "at": row.at,
     }

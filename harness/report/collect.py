@@ -19,12 +19,13 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_documents, read_records
 from harness.ledger.standings import Standing, standings
-from harness.ledger.standings_table import outdated_note
+from harness.ledger.standings_table import outdated_note, weakness_notes
 from harness.model.entry import Entry
 from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.verdict import Verdict
+from harness.model.weaknesses import SYMBOL
 from harness.report.steps import DetailBudget, Json, short, step_rows, step_seqs
 
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
@@ -113,6 +114,7 @@ def collect(
             "other_problems": others,
         },
         "history": outdated_note(table),
+        "weakened": {"symbol": SYMBOL, "notes": weakness_notes(table)},
         "headline": _headline(shown, table, accounts),
         "problems": shown,
         "moves": _moves(repo, branch, run, target, begin),
@@ -197,6 +199,7 @@ def _problem(
         "high": short(shown.speedup_ci95_high) if shown else None,
         "score": short(shown.score) if shown else None,
         "trust": shown.trust if shown else None,
+        "weaknesses": [weakness.sentence for weakness in shown.weaknesses] if shown else [],
         "seq": shown.seq if shown else None,
         "commit": shown.commit if shown else None,
         "worker": shown.worker if shown else None,

@@ -202,17 +202,22 @@
     if (said) said.replaceChildren("On no web host. In the workspace: ", h("code", {}, `git show ${commit}`));
   }
 
+  function mark(one) {
+    return one.speedup && one.weaknesses.length ? data.weakened.symbol : "";
+  }
+
   function facts(one) {
     const pairs = [
-      ["Speed-up", one.speedup ? `${times(one.speedup, 3)} (95 % ${plain(one.low, 3)} to ${plain(one.high, 3)})${one.state === "outdated" ? `, by judge protocol ${one.judge_protocol}: history, which does not count` : ""}` : "–"],
+      ["Speed-up", one.speedup ? `${times(one.speedup, 3)}${mark(one)} (95 % ${plain(one.low, 3)} to ${plain(one.high, 3)})${one.state === "outdated" ? `, by judge protocol ${one.judge_protocol}: history, which does not count` : ""}` : "–"],
       ["Latency now", latency(one.latency_us)], ["Fastest baseline", latency(one.baseline_us)], ["Bound (SOL)", latency(one.bound_us)],
       ["SOL score", plain(one.score)], ["Trust", one.trust || "–"],
       ["Over agent-written PyTorch", times(one.against.baseline, 3)], ["Over eager PyTorch", times(one.against.eager, 3)],
       ["Evaluations", `${one.evaluations} by ${count(one.workers, "worker")}, ${count(one.duplicates, "duplicate")}`],
       ["Since the last gain", count(one.since_gain, "evaluation")], ["Device time", duration(one.cost_s / 3600)],
       ["Verdicts", Object.entries(one.verdicts).sort((a, b) => b[1] - a[1]).map(([name, number]) => `${number} ${name}`).join(", ") || "–"],
+      ...one.weaknesses.map((sentence) => [`${data.weakened.symbol} Weakened`, sentence]),
     ];
-    return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", { class: name === "Verdicts" ? "wide" : null }, [h("dt", {}, name), h("dd", {}, value)])));
+    return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", { class: /^Verdicts|Weakened$/.test(name) ? "wide" : null }, [h("dt", {}, name), h("dd", {}, value)])));
   }
 
   function stepDetails(step, before) {
@@ -263,8 +268,8 @@
   const most = Math.max(1.0001, ...problems.map((one) => (one.state === "confirmed" ? one.speedup : 1)));
   const columns = [
     ["Problem", (one) => one.key, (one) => h("button", { type: "button", class: "open", onclick: () => open(one) }, one.key), true],
-    ["State", (one) => Object.keys(STATES).indexOf(one.state), (one) => h("span", { class: "state" }, [STATES[one.state], one.state === "outdated" ? h("span", { class: "flag" }, ` judge protocol ${one.judge_protocol}`) : null, one.trust === "launch-bound" ? h("span", { class: "flag" }, " launch-bound") : null, one.verdicts.SUSPECT ? h("span", { class: "flag" }, ` ${one.verdicts.SUSPECT} SUSPECT`) : null]), true],
-    ["Speed-up", (one) => (one.state === "outdated" ? null : one.speedup), (one) => h("span", {}, [times(one.speedup, 3), h("span", { class: "bar-cell", "aria-hidden": "true" }, h("i", { style: `width:${one.speedup > 1 && one.state !== "outdated" ? (100 * Math.log(one.speedup)) / Math.log(most) : 0}%` }))])],
+    ["State", (one) => Object.keys(STATES).indexOf(one.state), (one) => h("span", { class: "state" }, [STATES[one.state], one.state === "outdated" ? h("span", { class: "flag" }, ` judge protocol ${one.judge_protocol}`) : null, one.verdicts.SUSPECT ? h("span", { class: "flag" }, ` ${one.verdicts.SUSPECT} SUSPECT`) : null]), true],
+    ["Speed-up", (one) => (one.state === "outdated" ? null : one.speedup), (one) => h("span", {}, [times(one.speedup, 3), mark(one) ? h("abbr", { class: "flag", title: one.weaknesses.join("; ") }, mark(one)) : null, h("span", { class: "bar-cell", "aria-hidden": "true" }, h("i", { style: `width:${one.speedup > 1 && one.state !== "outdated" ? (100 * Math.log(one.speedup)) / Math.log(most) : 0}%` }))])],
     ["95 %", (one) => one.low, (one) => (one.low ? `${plain(one.low, 3)} – ${plain(one.high, 3)}` : "–")],
     ["Score", (one) => one.score, (one) => plain(one.score)],
     ["Baseline", (one) => one.baseline_us, (one) => latency(one.baseline_us)],
@@ -431,7 +436,7 @@
       [headline.usd === null ? "$0" : "$" + headline.usd.toLocaleString("en", { maximumFractionDigits: headline.usd < 100 ? 2 : 0 }), "spent on models", headline.usd === null ? "no agent used one" : headline.confirmed ? `$${(headline.usd / headline.confirmed).toFixed(2)} a confirmed champion` : ""],
     ];
     $("tiles").replaceChildren(...tiles.map(([value, name, more, first]) => h("div", { class: "tile" + (first ? " first" : "") }, [h("b", {}, value), h("span", {}, name), h("small", {}, more)])));
-    $("fine").textContent = `Speed-ups are of champions, by the number of their confirmation${headline.geomean_confirmed ? `; over the ${headline.confirmed} confirmed alone the geometric mean is ${times(headline.geomean_confirmed)}` : ""}. A problem without one counts as 1× and, in the median, with the baseline's score of 0.5.${meta.other_problems ? ` ${count(meta.other_problems, "other problem")} of the workspace ${meta.other_problems === 1 ? "was" : "were"} not part of this run.` : ""} ${data.history.join(" ")}`.trim();
+    $("fine").textContent = `Speed-ups are of champions, by the number of their confirmation${headline.geomean_confirmed ? `; over the ${headline.confirmed} confirmed alone the geometric mean is ${times(headline.geomean_confirmed)}` : ""}. A problem without one counts as 1× and, in the median, with the baseline's score of 0.5.${meta.other_problems ? ` ${count(meta.other_problems, "other problem")} of the workspace ${meta.other_problems === 1 ? "was" : "were"} not part of this run.` : ""} ${data.history.join(" ")} ${data.weakened.notes.map((note) => note + ".").join(" ")}`.trim();
     $("footer").textContent = `Made by kernel-harness ${meta.version} from ${count(meta.entries, "ledger entry").replace("entrys", "entries")}. Every number can be followed to its entry: harness log PROBLEM; harness audit checks them all.`;
   }
 

@@ -27,6 +27,7 @@ from harness.model.paths import (
 )
 from harness.model.printable import printable
 from harness.model.verdict import EntryKind, Verdict
+from harness.model.weaknesses import weakness_lines
 from harness.report.merge_branches import changed_paths, text_of
 from harness.report.proof_text import ENTRY_TRAILER, proof_text
 
@@ -102,6 +103,7 @@ def check_proof(repo: Repo, base: str, head: str, *, ledger: str | None = None) 
     _look_up(proof, chains, digest)
     if proof.found is not None:
         proof.faults += _word_faults(repo, proof, proof.found)
+        proof.notes += weakness_lines(proof.found.weaknesses)
         proof.notes += _newer(chains, proof, proof.found)
     return proof
 
@@ -203,7 +205,9 @@ def _look_up(proof: Proof, chains: Chains, digest: str) -> None:
         proof.faults.append(f"the confirmation of {about} {_why_it_proves_nothing(best)}")
         return
     documents = {document.seq: document for document in chains.documents[ledger_file(problem)]}
-    proof.found = MeasuredCandidate(seqs[best.cites or 0], best, documents[best.seq].hash)
+    evaluation = seqs[best.cites or 0]
+    baseline = next((one for one in entries if one.seq == evaluation.cites), None)
+    proof.found = MeasuredCandidate(evaluation, best, documents[best.seq].hash, baseline)
 
 
 def _why_it_proves_nothing(confirmation: Entry) -> str:

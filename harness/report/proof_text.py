@@ -10,6 +10,7 @@ from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
 from harness.model.paths import ledger_file, solution_path
 from harness.model.printable import markdown_text, printable
+from harness.model.weaknesses import weakness_mark
 
 ENTRY_TRAILER = "Ledger-Entry"
 _TABLE = ("workload", "latency us", "baseline us", "by", "speed-up", "95 % interval", "bound us", "score", "checked")
@@ -18,7 +19,7 @@ _TABLE = ("workload", "latency us", "baseline us", "by", "speed-up", "95 % inter
 def subject(winner: MeasuredCandidate) -> str:
     """The commit's first line and the pull request's title."""
     entry = winner.counts
-    return f"Make {entry.problem} {_speedup(entry)} as fast on {entry.target}"
+    return f"Make {entry.problem} {_speedup(entry)}{weakness_mark(winner.weaknesses)} as fast on {entry.target}"
 
 
 def proof_text(winner: MeasuredCandidate) -> str:
@@ -28,8 +29,9 @@ def proof_text(winner: MeasuredCandidate) -> str:
     measured = "second, fresh measurement" if winner.confirmation else "only measurement"
     lines = [
         (
-            f"The judge measured {_speedup(entry)} the fastest baseline's speed over {len(entry.workloads)} workloads "
-            f"(geometric mean; 95 % interval {low} to {high}), in a {measured} of this very tree."
+            f"The judge measured {_speedup(entry)}{weakness_mark(winner.weaknesses)} the fastest baseline's speed "
+            f"over {len(entry.workloads)} workloads (geometric mean; 95 % interval {low} to {high}), in a "
+            f"{measured} of this very tree."
         ),
         "",
         workload_table(entry),
@@ -41,7 +43,7 @@ def proof_text(winner: MeasuredCandidate) -> str:
         f"    {reproduce(entry)}",
         "",
     ]
-    known = doubts(entry)
+    known = doubts(winner)
     if known:
         lines += ["Known about it:", "", *(f"- {markdown_text(doubt, keep_code=True)}" for doubt in known), ""]
     candidate = evaluation.candidate

@@ -16,7 +16,6 @@ from harness.ledger.champions import (
     MeasuredCandidate,
     champion,
     doubts,
-    hash_in,
     measured,
     measured_by,
     unconfirmed_better,
@@ -160,8 +159,7 @@ def _best(index: Index, problem: str, digest: str, target: str, run: str) -> Mea
     passed = [row for row in rows if row.problem_digest == digest and row.verdict == "PASSED" and row.speedup]
     passed = [row for row in passed if counts(row)]
     best = max(passed, key=lambda row: row.speedup or 0.0, default=None)
-    entry = index.entry(problem, best.seq) if best else None
-    return MeasuredCandidate(entry, None, hash_in(index, problem, entry.seq)) if entry else None
+    return measured_by(index, best) if best else None
 
 
 def _history(index: Index, problem: str, digest: str, target: str, run: str) -> MeasuredCandidate | None:
@@ -187,7 +185,7 @@ def _warnings(repo: Repo, index: Index, this: Review) -> Iterator[str]:
     if found is None:
         yield "the ledger has no entry of this tree: it was never judged"
     else:
-        yield from doubts(found.counts)
+        yield from doubts(found)
         if found.counts.problem_digest != this.digest:
             yield "the entry is stale: the problem has changed since it was judged"
         if found.confirmation is None:

@@ -17,6 +17,7 @@ from harness.model.config import Config
 from harness.model.entry import stamp
 from harness.model.paths import ACCOUNTS, run_merge_branches, solution_path
 from harness.model.verdict import Verdict
+from harness.model.weaknesses import weakness_mark
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Improved:
     before: float | None
     """null: it had none."""
     worker: str | None
+    weakened: bool = False
+    """The speed-up means less; see `harness.model.weaknesses`."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ def champions_waiting(repo: Repo, table: Sequence[Standing], run: str, target: s
         place = solution_path(one.problem, target)
         if any(repo.tree_of(commit, place) == one.champion.tree for commit in (tip, *wins)):
             continue
-        what = f"{one.problem} {one.champion.speedup:.3f}x" if one.champion.speedup else one.problem
+        mark = weakness_mark(one.champion.weaknesses)
+        what = f"{one.problem} {one.champion.speedup:.3f}x{mark}" if one.champion.speedup else one.problem
         found.append(Waiting(what, one.problem, one.champion.seq, f"harness pr {one.problem}"))
     return found
 
@@ -131,7 +135,8 @@ def _improved(index: Index, table: Sequence[Standing], run: str, target: str, si
         if former is None and champion.tree in _older_champions(earlier.get(problem, []), champion):
             continue  # measured again, and not improved
         before = former.speedup if former else None
-        found.append(Improved(problem, champion.speedup or 0.0, before, champion.worker))
+        weakened = bool(champion.weaknesses)
+        found.append(Improved(problem, champion.speedup or 0.0, before, champion.worker, weakened))
     return sorted(found, key=lambda one: -(one.speedup / (one.before or 1.0)))
 
 

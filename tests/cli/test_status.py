@@ -122,7 +122,7 @@ def test_the_log_ends_with_the_newest_and_each_entry_has_message_latency_and_spe
     assert "3 of 4096 elements are off" in lines[-1]
     assert "cccccccccc" in lines[1]
     assert "12.0 us" in lines[0]
-    assert lines[0].endswith("eager 12.0 us")
+    assert lines[0].endswith("eager 12.0 us, compile 12.5 us")
     assert lines[2].endswith("confirms seq 2")
     assert lines[3].endswith("champion now, by seq 3")
     for line in lines[2:4]:

@@ -17,7 +17,7 @@ import pytest
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import render, render_entry
 from harness.git.repo import Repo
-from harness.ledger.entry_rows import row_of
+from harness.ledger.entry_rows import BaselineOf, row_of
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.paths import ledger_file
@@ -135,9 +135,9 @@ def test_only_what_was_appended_is_read(
     parsed: list[str] = []
     from harness.ledger import index_filling
 
-    def counted(raw: bytes, where: str) -> object:
+    def counted(raw: bytes, where: str, baseline_of: BaselineOf) -> object:
         parsed.append(where)
-        return row_of(raw, where)
+        return row_of(raw, where, baseline_of)
 
     monkeypatch.setattr(index_filling, "row_of", counted)
     ledger.append(draft())

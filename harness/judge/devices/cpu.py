@@ -131,6 +131,7 @@ class CpuDevice:
         self.calibration = Calibration(0.0, 0.0)
         self._cache = cache
         self._handshake = HandshakeCalibration(0.0)
+        self._calibrated_at = 0.0
         self.recalibrate()
 
     def clock(self, *, sealed: bool) -> Device:
@@ -152,6 +153,7 @@ class CpuDevice:
                 "handshake_us": round(self._handshake.ns / 1e3, 2),
                 **({} if refused is None else {"handshake_refused_us": round(refused / 1e3, 2)}),
                 "dispatch_us": round(self.calibration.dispatch_ns / 1e3, 3),
+                "calibration_age_s": round(time.monotonic() - self._calibrated_at),
             }
         )
 
@@ -321,6 +323,7 @@ class CpuDevice:
         self._handshake = calibrate_handshake(calibrate, usual_handshake_ns(self._cache, key))
         remember_handshake(self._cache, key, self._handshake)
         self.calibration = Calibration(self._handshake.ns, min(dispatches))
+        self._calibrated_at = time.monotonic()
 
     def _measure_overheads(self) -> tuple[float, float]:
         """(Handshake, dispatch) in ns, in a runner that is ended after it."""

@@ -134,6 +134,7 @@ class CudaDevice:
         self._lines: dict[int, Line] = {}
         self._trusted_runners: set[int] = set()
         self._throttled: set[str] = set()
+        self._most_others = 0
         self._looked = nvml.look()
         self._probe = self._trusted.known(_PROBE_CYCLES)
         self._probe_ns = float(_BUSY_NS)
@@ -141,6 +142,7 @@ class CudaDevice:
         self._least_around_ns = math.inf
         self.calibration = _BOUNDED
         self._short_kernel_ns = self._trusted.short_kernel_us() * 1e3
+        self._calibrated_at = 0.0
         self.sealed = SealedClock(self, self._trusted.pair_overhead_us() * 1e3)
         self.recalibrate()
 
@@ -149,9 +151,10 @@ class CudaDevice:
         return self.sealed if sealed else self
 
     def record(self) -> DeviceRecord:
-        """Name, id, driver, the clocks as they are, what slowed it down since the last record."""
+        """Name, id, driver, the clocks as they are, what slowed it down and who used it since the last record."""
         now = self._nvml.look()
         throttled, self._throttled = sorted(self._throttled), set()
+        others, self._most_others = max(now.others, self._most_others), 0
         return DeviceRecord.model_validate(
             {
                 "name": self._nvml.name,
@@ -161,10 +164,11 @@ class CudaDevice:
                 "clocks_mhz": {"sm": now.sm_mhz, "memory": now.memory_mhz},
                 "power_w": now.power_w,
                 "throttle": throttled,
-                "others": now.others,
+                "others": others,
                 "around_us": round(self.calibration.around_ns / 1e3, 2),
                 "dispatch_us": round(self.calibration.dispatch_ns / 1e3, 2),
                 "events_us": round(self.sealed.calibration.around_ns / 1e3, 2),
+                "calibration_age_s": round(time.monotonic() - self._calibrated_at),
             }
         )
 
@@ -350,6 +354,7 @@ class CudaDevice:
 
     def _disturbed(self, before: Sample, after: Sample) -> bool:
         self._throttled |= {*before.throttle, *after.throttle}
+        self._most_others = max(self._most_others, before.others, after.others)
         return bool(before.throttle or after.throttle or before.others or after.others)
 
     def forget(self, runner: Runner) -> None:
@@ -383,6 +388,7 @@ class CudaDevice:
             self._least_around_ns = min(self._least_around_ns, max(0.0, around))
             dispatch = statistics.median(each.claimed_ns for each in readings)
             self.calibration = replace(_BOUNDED, around_ns=self._least_around_ns, dispatch_ns=dispatch)
+            self._calibrated_at = time.monotonic()
             self._probe_ns = self._cycle.probe_beside(self._lines[id(runner)], time.monotonic() + _LOAD_S)
         finally:
             self.forget(runner)

@@ -26,8 +26,11 @@ from harness.ledger.audit.history import (
 from harness.ledger.audit.origins import Origins
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import Record, read_all
+from harness.model.champions import counts
 from harness.model.entry import LEDGER_FORMAT, Entry
 from harness.model.paths import HEADS, LEDGER, parse_ledger_file
+from harness.model.verdict import EntryKind
+from harness.model.weaknesses import Weakness, facts_of, weakness_legend, weaknesses
 from harness.workspace.directories import Workspace
 
 Progress = Callable[[int, int], None]
@@ -113,7 +116,7 @@ def audit(
     result.checked[:0] = _said(chains, contents)
     if shallow:
         result.notes.append(_SHALLOW.format(unchecked=contents.unchecked))
-    result.notes += _other_hands(repo, tip)
+    result.notes += [*_other_hands(repo, tip), *weakness_legend(contents.weakened)]
     result.breaks.sort(key=lambda found: (found.file, found.seq or 0))
     return result
 
@@ -159,6 +162,8 @@ class _Contents:
         self.digests: set[str] = set()
         self.numbers = 0
         self.looked_into = 0
+        self.weakened: list[tuple[str, int, tuple[Weakness, ...]]] = []
+        """Entries whose speed-ups count, and the reasons why these mean less."""
 
     @property
     def unchecked(self) -> int:
@@ -209,6 +214,20 @@ class _Contents:
         self.candidates |= {entry.candidate.tree for entry in recent if entry.candidate}
         self.digests |= {entry.problem_digest for entry in recent}
         self.numbers += sum(len(entry.workloads) for entry in recent)
+        known = {entry.seq: entry for entry in entries}
+        for entry in recent:
+            if entry.summary is not None and entry.summary.speedup is not None and counts(entry):
+                baseline = _baseline_of(entry, known)
+                found = weaknesses(facts_of(entry), facts_of(baseline) if baseline else None)
+                self.weakened.append((problem, entry.seq, found))
+
+
+def _baseline_of(entry: Entry, known: Mapping[int, Entry]) -> Entry | None:
+    """The baseline entry that an evaluation cites, or that the evaluation cites which a confirmation cites."""
+    cited = known.get(entry.cites or 0)
+    if cited is not None and cited.kind is EntryKind.EVALUATION:
+        cited = known.get(cited.cites or 0)
+    return cited if cited is not None and cited.kind is EntryKind.BASELINE else None
 
 
 def _said(chains: Chains, contents: _Contents) -> list[str]:

@@ -1,0 +1,233 @@
+"""Weaknesses of a measured number: recorded facts that make it mean less than other numbers.
+
+Every output derives them here from what entries record, so that entries of earlier versions have them too. An output
+puts `SYMBOL` after the number and the sentence below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from harness.model.judging import Baselines, DeviceRecord, EnvironmentRecord
+from harness.model.truncate import one_line
+from harness.model.verdict import Trust
+
+SYMBOL = "†"
+"""The mark after a weakened number."""
+OLD_CALIBRATION_S = 24 * 3600.0
+"""A calibration of the judge's clock that is older was made under other conditions than the measurement."""
+_LONGEST_REASON = 160
+_NAMED_PROBLEMS, _NAMED_ENTRIES = 3, 4
+_CALIBRATED = ("handshake_us", "around_us", "events_us")
+"""Overheads in a device's record, any of which shows that the clock was calibrated."""
+
+
+class WeaknessKind(StrEnum):
+    """Reasons why a number means less, in the order in which outputs list them."""
+
+    NO_COMPILE = "no-compile-baseline"
+    NO_COMPILE_BY_EVENTS = "no-compile-baseline-by-events"
+    NO_SANDBOX = "no-sandbox"
+    SHARED_DEVICE = "shared-device"
+    THROTTLED = "throttled"
+    LAUNCH_BOUND = "launch-bound"
+    NO_CALIBRATION = "no-calibration"
+    OLD_CALIBRATION = "old-calibration"
+
+
+_SENTENCES = {
+    WeaknessKind.NO_COMPILE: "no torch.compile baseline: the speed-up is over the fastest of the other baselines",
+    WeaknessKind.NO_COMPILE_BY_EVENTS: (
+        "no torch.compile baseline by the device's events: the speed-up is over the fastest of the other baselines"
+    ),
+    WeaknessKind.NO_SANDBOX: "judged without a sandbox: the candidate's code could reach the judge",
+    WeaknessKind.SHARED_DEVICE: "other processes used the device during the measurement",
+    WeaknessKind.THROTTLED: "the device was throttled during the measurement",
+    WeaknessKind.LAUNCH_BOUND: "launch-bound: most of each call is the launch, which a kernel cannot make faster",
+    WeaknessKind.NO_CALIBRATION: "no calibration of the clock is recorded: its overhead may be part of the times",
+    WeaknessKind.OLD_CALIBRATION: "the clock was calibrated more than 24 h before the measurement",
+}
+
+
+@dataclass(frozen=True)
+class Weakness:
+    """One reason why a number means less."""
+
+    kind: WeaknessKind
+    detail: str = ""
+    """Facts of this measurement, such as the compiler's message: one line."""
+
+    @property
+    def sentence(self) -> str:
+        """The reason and its detail, without a full stop."""
+        return f"{_SENTENCES[self.kind]} ({self.detail})" if self.detail else _SENTENCES[self.kind]
+
+
+class MeasuredRecord(Protocol):
+    """A ledger entry or a judge's answer."""
+
+    @property
+    def device(self) -> DeviceRecord | None: ...  # noqa: D102
+    @property
+    def environment(self) -> EnvironmentRecord | None: ...  # noqa: D102
+    @property
+    def trust(self) -> Trust | None: ...  # noqa: D102
+    @property
+    def baselines(self) -> Baselines: ...  # noqa: D102
+    @property
+    def sealed_baselines(self) -> Baselines: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class MeasurementFacts:
+    """The recorded facts that weaknesses follow from, as a ledger document has them.
+
+    Fields are as written, so values may be of any type.
+    """
+
+    device: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, object] = field(default_factory=dict)
+    trust: str | None = None
+    baselines: Mapping[str, object] = field(default_factory=dict)
+    sealed_baselines: Mapping[str, object] = field(default_factory=dict)
+
+
+def facts_of(record: MeasuredRecord) -> MeasurementFacts:
+    """Return the facts of an entry or of a judge's answer."""
+    return MeasurementFacts(
+        device=record.device.model_dump() if record.device else {},
+        environment=record.environment.model_dump() if record.environment else {},
+        trust=record.trust,
+        baselines=record.baselines,
+        sealed_baselines=record.sealed_baselines,
+    )
+
+
+def facts_of_document(document: Mapping[str, object]) -> MeasurementFacts:
+    """Return the facts of a ledger document in the newest format; a part that is no mapping counts as empty."""
+    parts = ("device", "environment", "baselines", "sealed_baselines")
+    trust = document.get("trust")
+    return MeasurementFacts(
+        **{name: _mapping(document.get(name)) for name in parts}, trust=trust if isinstance(trust, str) else None
+    )
+
+
+def weaknesses(facts: MeasurementFacts, baseline: MeasurementFacts | None = None) -> tuple[Weakness, ...]:
+    """Return the weaknesses of a measurement, in the order of `WeaknessKind`.
+
+    Args:
+        facts: of a baseline, an evaluation or a confirmation. Without an environment nothing was measured.
+        baseline: of an evaluation or confirmation, the baseline entry that it goes back to; null where it is unknown.
+            Then what the measurement itself records about missing baselines counts.
+    """
+    if not facts.environment:
+        return ()
+    found = [*_missing_compile(facts, baseline)]
+    if facts.environment.get("sandbox") == "none":
+        found.append(Weakness(WeaknessKind.NO_SANDBOX))
+    others = _number(facts.device.get("others"))
+    if others:
+        found.append(Weakness(WeaknessKind.SHARED_DEVICE, f"{others:.0f} of them"))
+    throttle = facts.device.get("throttle")
+    if isinstance(throttle, list | tuple) and throttle:
+        found.append(Weakness(WeaknessKind.THROTTLED, one_line(", ".join(map(str, throttle)), _LONGEST_REASON)))
+    if facts.trust == Trust.LAUNCH_BOUND:
+        found.append(Weakness(WeaknessKind.LAUNCH_BOUND))
+    age_s = _number(facts.device.get("calibration_age_s"))
+    if not any(_number(facts.device.get(name)) for name in _CALIBRATED):
+        found.append(Weakness(WeaknessKind.NO_CALIBRATION))
+    elif age_s is not None and age_s > OLD_CALIBRATION_S:
+        found.append(Weakness(WeaknessKind.OLD_CALIBRATION, f"{age_s / 3600:.0f} h"))
+    return tuple(found)
+
+
+def _missing_compile(facts: MeasurementFacts, baseline: MeasurementFacts | None) -> list[Weakness]:
+    """The clocks by which `torch.compile` has no time, of those that concern a measurement."""
+    if facts.baselines:
+        return [*_gap(facts, WeaknessKind.NO_COMPILE), *_gap(facts, WeaknessKind.NO_COMPILE_BY_EVENTS)]
+    source = baseline or facts
+    by_events = facts.trust in (Trust.SEALED, Trust.RECORDED)
+    # Where the sealed clock measured no variant, a sealed candidate races what the other clock named.
+    if by_events and (baseline is None or baseline.sealed_baselines):
+        return _gap(source, WeaknessKind.NO_COMPILE_BY_EVENTS)
+    return _gap(source, WeaknessKind.NO_COMPILE)
+
+
+def _gap(facts: MeasurementFacts, kind: WeaknessKind) -> list[Weakness]:
+    sealed = kind is WeaknessKind.NO_COMPILE_BY_EVENTS
+    table = facts.sealed_baselines if sealed else facts.baselines
+    reasons = _mapping(facts.environment.get("missing_sealed_baselines" if sealed else "missing_baselines"))
+    missing = [uuid for uuid, times in table.items() if _mapping(times).get("compile") is None]
+    if not missing and "compile" not in reasons:
+        return []
+    share = f"on {len(missing)} of {len(table)} workloads" if 0 < len(missing) < len(table) else ""
+    reason = one_line(str(reasons.get("compile", "")), _LONGEST_REASON)
+    return [Weakness(kind, ": ".join(filter(None, (share, reason))))]
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def weakness_mark(found: Sequence[Weakness]) -> str:
+    """Return the symbol that follows a weakened number; nothing for another one."""
+    return SYMBOL if found else ""
+
+
+def weakness_lines(found: Sequence[Weakness]) -> list[str]:
+    """Return a line for each weakness of one measurement: the symbol and the sentence."""
+    return [f"{SYMBOL} {weakness.sentence}" for weakness in found]
+
+
+def weakness_legend(marked: Iterable[tuple[str, int | None, Sequence[Weakness]]]) -> list[str]:
+    """Return a line for each kind of weakness among marked numbers: the symbol, where they are and the sentence.
+
+    Args:
+        marked: a number's problem, the `seq` of its entry (null where the problem has one number), its weaknesses.
+    """
+    places: dict[WeaknessKind, dict[str, list[int]]] = {}
+    details: dict[WeaknessKind, set[str]] = {}
+    for problem, seq, found in marked:
+        for weakness in found:
+            seqs = places.setdefault(weakness.kind, {}).setdefault(problem, [])
+            seqs += [] if seq is None else [seq]
+            details.setdefault(weakness.kind, set()).add(weakness.detail)
+    lines = []
+    for kind in WeaknessKind:
+        if kind in places:
+            shared = Weakness(kind, details[kind].pop() if len(details[kind]) == 1 else "")
+            lines.append(f"{SYMBOL} {_named(places[kind])}: {shared.sentence}")
+    return lines
+
+
+def _named(places: Mapping[str, Sequence[int]]) -> str:
+    """Some of the problems, each with some of its entries."""
+    words = []
+    for problem, seqs in [*places.items()][:_NAMED_PROBLEMS]:
+        more = f" and {len(seqs) - _NAMED_ENTRIES} more" if len(seqs) > _NAMED_ENTRIES else ""
+        words.append(f"{problem} seq {', '.join(map(str, seqs[:_NAMED_ENTRIES]))}{more}" if seqs else problem)
+    others = len(places) - _NAMED_PROBLEMS
+    return "; ".join(words) + (f"; {others} more {'problem' if others == 1 else 'problems'}" if others > 0 else "")
+
+
+def for_scripts(found: Sequence[Weakness]) -> list[dict[str, str]]:
+    """Return the weaknesses as JSON has them."""
+    return [{"kind": str(weakness.kind), "sentence": weakness.sentence} for weakness in found]
+
+
+def to_text(found: Sequence[Weakness]) -> str | None:
+    """Return the weaknesses as one column of text; None without any."""
+    return "\n".join(f"{weakness.kind} {weakness.detail}" for weakness in found) or None
+
+
+def from_text(text: str | None) -> tuple[Weakness, ...]:
+    """Return the weaknesses of a column of text that `to_text` made."""
+    lines = [line.partition(" ") for line in (text or "").splitlines()]
+    return tuple(Weakness(WeaknessKind(kind), detail) for kind, _, detail in lines)
