@@ -1,8 +1,9 @@
 """From a solution's sources to what a runner loads: compiled in a sandbox, kept by content.
 
 Compiling executes attacker-chosen code (macros, includes, compiler plug-ins), so it happens with no network, no device,
-a private /tmp, the sources read-only and one directory to write to. What comes out is bounded, hashed, and kept under a
-name made of everything it depends on; its hash stands in an index no sandbox can reach.
+the sources read-only, and nothing to write to but file systems in memory of limited size. What comes out is bounded,
+hashed, and kept under a name made of everything it depends on; its hash stands in an index no sandbox can reach. A
+build holds no lock: others may be timed meanwhile.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -25,16 +28,18 @@ from types import ModuleType
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
+from harness.judge.build_output import OUTPUT_BYTES, copying, keep_results, memory_file
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.model.axis_types import ConstAxis
 from harness.model.config import SandboxKind
 from harness.model.problem import Problem
 from harness.model.solution import ParamValue, Solution, macros
-from harness.workspace.timing_lock import working
 
-BUILD_S = 120.0
-"""A compiler that takes longer is stopped: COMPILE_ERROR."""
+BUILD_CPU_S = 60
+"""Processor time of one compiler process. One that takes longer is stopped: COMPILE_ERROR."""
+BUILD_S = 180.0
+"""A whole build, by the wall clock: on a busy host a compiler waits, which is no fault of the candidate."""
 LARGEST_ARTEFACT = 64 << 20
 ARTEFACT = "artefact.so"
 QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
@@ -42,6 +47,8 @@ QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
 _MESSAGE_BYTES = 64 << 10
 _REASON_LINES = 3
 _FORMAT = 1
+_OUT_OF_TIME = "CPU time limit exceeded"
+"""The C library's words for SIGXCPU, with which g++ and nvcc name what ended a compiler process."""
 _ERROR = re.compile(r"\b(error|undefined reference|cannot find -l\S+|fatal)\b", re.IGNORECASE)
 
 
@@ -62,19 +69,32 @@ class Built:
 
 
 @dataclass(frozen=True)
+class BuildPaths:
+    """Directories and files of a build, as its sandbox sees them."""
+
+    sources: str
+    output: str
+    request: str
+
+
+@dataclass(frozen=True)
 class Compilation:
     """Command that makes an artefact, and its limits."""
 
-    command: Callable[[str, str], list[str]]
-    """From the directories of the sources and of the output, as the sandbox sees them; leaves `makes` in the output."""
+    command: Callable[[BuildPaths], list[str]]
+    """Leaves `makes` in the output."""
     limits: SandboxLimits
     within_s: float
-    """It is stopped then."""
+    """It is stopped then, by the wall clock."""
     shown: Sequence[Path] = ()
     """Paths that it must see besides the system and this Python."""
     makes: Sequence[str] = (ARTEFACT,)
     log: str = ""
     """The file in the output that has its messages, should these not come on stderr."""
+    request: Callable[[BuildPaths], object] | None = None
+    """Content of the request file, as JSON."""
+    unusable_code: int | None = None
+    """Exit code that says that the compiler itself cannot be used here, whatever the sources are."""
 
 
 @cache
@@ -101,14 +121,19 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
     arguments = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", *solution.spec.compile.flags]
     arguments += [*defines(problem, solution.spec.params), *QUIET]
 
-    def command(sources: str, output: str) -> list[str]:
-        whole = [compiler()[0], *arguments, "-I", sources, "-o", f"{output}/{ARTEFACT}"]
-        return [*whole, f"{sources}/{solution.spec.file}"]
+    def command(paths: BuildPaths) -> list[str]:
+        whole = [compiler()[0], *arguments, "-I", paths.sources, "-o", f"{paths.output}/{ARTEFACT}"]
+        return [*whole, f"{paths.sources}/{solution.spec.file}"]
 
     key = content_key(solution, [compiler(), _machine(), solution.spec.file, arguments])
-    limits = SandboxLimits(address_space_bytes=8 * GIB, memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
+    limits = replace(build_limits(8 * GIB, processes=64), address_space_bytes=8 * GIB)
     compilation = Compilation(command, limits, BUILD_S)
     return kept(cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT)
+
+
+def build_limits(memory_bytes: int, processes: int) -> SandboxLimits:
+    """Limits of a build's sandbox; `memory_bytes` are those of all of its processes together."""
+    return SandboxLimits(memory_bytes=memory_bytes, file_bytes=LARGEST_ARTEFACT, processes=processes, cpu_s=BUILD_CPU_S)
 
 
 def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
@@ -122,7 +147,7 @@ def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
     if artefact.is_file() and index.is_file() and load_json_file(index)["sha256"] == _digest(artefact):
         return Built(artefact, cached=True)
     store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=store, prefix="build-") as scratch, working():
+    with tempfile.TemporaryDirectory(dir=store, prefix="build-") as scratch:
         made = make(Path(scratch))
         failpoint("judge.built")
         index_text = json.dumps({"format": _FORMAT, "sha256": _digest(made), "compiler": compiler()[1]})
@@ -165,6 +190,8 @@ def _digest(path: Path) -> str:
 def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbox: SandboxKind) -> Path:
     """The output of a compilation, carried out in a sandbox of its own: a directory below `scratch`.
 
+    Without a sandbox the compiler writes to that directory itself, without a limit on all files together.
+
     Args:
         solution: whose sources it sees, read-only.
         compilation: what to run.
@@ -173,40 +200,60 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
 
     Raises:
         BuildFailed: the compiler said no, took too long, or made too much.
+        ConfigurationError: the compiler cannot be used here.
+        OSError: the host's disk is full.
     """
-    sources, output = scratch / "sources", scratch / "output"
+    sources, output, request = scratch / "sources", scratch / "output", scratch / "request.json"
     output.mkdir()
     for name in solution.sources:
         target = sources / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(solution.directory / name, target)
-    inside = ("/sources", "/output") if sandbox == "bubblewrap" else (str(sources), str(output))
+    confined = sandbox == "bubblewrap"
+    paths = BuildPaths("/sources", "/output", "/request.json") if confined else _on_host(sources, output, request)
+    request.write_text(json.dumps(compilation.request(paths) if compilation.request else None))
     shown = {path: str(path) for path in compilation.shown if not shown_already(path)}
+    names = [*compilation.makes, *filter(None, [compilation.log])]
     begin = time.monotonic()
-    with (scratch / "messages").open("w+b") as messages:
+    with ExitStack() as stack:
+        messages = stack.enter_context(memory_file("messages"))
+        results = {name: stack.enter_context(memory_file(name)) for name in names} if confined else {}
         process = launch(
             sandbox,
-            compilation.command(*inside),
-            binds=Binds(read_only={sources: "/sources", **shown}, writable={output: "/output"}),
+            copying(compilation.command(paths), paths.output, results),
+            binds=Binds(
+                read_only={sources: paths.sources, request: paths.request, **shown},
+                tmpfs={paths.output: OUTPUT_BYTES},
+            ),
             limits=compilation.limits,
             env={},
             stderr=messages,
+            inherit=[file.fileno() for file in results.values()],
             cwd=scratch,
         )
         code = process.exit_signal_or_code(compilation.within_s)
         process.kill()
         said = os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace")
+        keep_results(results, output)
     log = output / compilation.log
     if compilation.log and log.is_file() and not log.is_symlink():
         said = log.read_text(errors="replace")[:_MESSAGE_BYTES] or said
     if code is None:
         raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
+    if code == -signal.SIGXCPU or (code != 0 and _OUT_OF_TIME in said):
+        raise BuildFailed(f"the compiler was stopped after {compilation.limits.cpu_s} s of processor time")
+    if code == compilation.unusable_code:
+        raise ConfigurationError(f"the compiler cannot be used here: {reason_of(said, paths.sources)}")
     made = [output / name for name in compilation.makes]
     if code != 0 or any(path.is_symlink() or not path.is_file() for path in made):
-        raise BuildFailed(reason_of(said, inside[0]) or f"the compiler ended with code {code} and said nothing")
+        raise BuildFailed(reason_of(said, paths.sources) or f"the compiler ended with code {code} and said nothing")
     if sum(path.stat().st_size for path in made) > LARGEST_ARTEFACT:
         raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
     return output
+
+
+def _on_host(sources: Path, output: Path, request: Path) -> BuildPaths:
+    return BuildPaths(str(sources), str(output), str(request))
 
 
 def runs(module: ModuleType, sandbox: SandboxKind) -> list[str]:

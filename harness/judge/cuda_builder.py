@@ -17,15 +17,16 @@ from pydantic import ValidationError
 from harness.errors import ConfigurationError, FormatError
 from harness.judge.builder import (
     BUILD_S,
-    LARGEST_ARTEFACT,
     BuildFailed,
+    BuildPaths,
     Compilation,
+    build_limits,
     compiled,
     content_key,
     defines,
     runs,
 )
-from harness.judge.limits import GIB, SandboxLimits
+from harness.judge.limits import GIB
 from harness.judge.toolkit import Toolkit, find_toolkit
 from harness.model.config import SandboxKind
 from harness.model.launches import ResolvedPlan, resolve
@@ -35,7 +36,6 @@ from harness.model.solution import Solution
 from harness.runner import nvrtc
 from harness.runner.module_variables import MalformedCubinError, check_size
 from harness.runner.wire import TRUSTED_KERNELS
-from harness.workspace.timing_lock import working
 
 _FORMAT = 1
 _OPTIONS = ("-std=c++17", "-default-device")
@@ -109,7 +109,7 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
     if _whole(kept):
         return SealedBuild(kept, plans, cached=True)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as scratch, working():
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as scratch:
         made = _compile(solution, request, toolkit, Path(scratch), sandbox)
         try:
             check_size((made / "kernel.cubin").read_bytes())
@@ -134,14 +134,18 @@ def _whole(directory: Path) -> bool:
 def _compile(
     solution: Solution, request: Mapping[str, object], toolkit: Toolkit, scratch: Path, sandbox: SandboxKind
 ) -> Path:
-    def command(sources: str, output: str) -> list[str]:
-        whole = {**request, "source": f"{sources}/{solution.spec.file}"}
-        (scratch / "output" / "request.json").write_text(json.dumps(whole))
-        return [*runs(nvrtc, sandbox), f"{output}/request.json", output]
+    def command(paths: BuildPaths) -> list[str]:
+        return [*runs(nvrtc, sandbox), paths.request, paths.output]
 
-    limits = SandboxLimits(memory_bytes=8 * GIB, file_bytes=LARGEST_ARTEFACT, processes=64)
+    def whole(paths: BuildPaths) -> object:
+        return {**request, "source": f"{paths.sources}/{solution.spec.file}"}
+
+    limits = build_limits(8 * GIB, processes=64)
     shown = (toolkit.library.parent, *toolkit.includes)
-    return compiled(solution, Compilation(command, limits, BUILD_S, shown, _MAKES, _LOG), scratch, sandbox)
+    compilation = Compilation(
+        command, limits, BUILD_S, shown, _MAKES, _LOG, request=whole, unusable_code=nvrtc.UNUSABLE
+    )
+    return compiled(solution, compilation, scratch, sandbox)
 
 
 def trusted_cubin(cache: Path) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import sys
 import sysconfig
@@ -22,11 +21,13 @@ import torch
 from harness.errors import ConfigurationError
 from harness.judge.builder import (
     ARTEFACT,
-    LARGEST_ARTEFACT,
+    BUILD_S,
     QUIET,
     BuildFailed,
+    BuildPaths,
     Built,
     Compilation,
+    build_limits,
     compiled,
     compiler,
     content_key,
@@ -34,7 +35,7 @@ from harness.judge.builder import (
     kept,
     runs,
 )  # fmt: skip
-from harness.judge.limits import GIB, SandboxLimits
+from harness.judge.limits import GIB
 from harness.judge.toolkit import Nvcc, find_nvcc, seek_nvcc
 from harness.model.config import SandboxKind
 from harness.model.problem import Problem
@@ -43,8 +44,6 @@ from harness.runner import compilers
 from harness.runner.extension import EXTENSION
 
 _CUDA, _CPP = ".cu", (".cpp", ".cc", ".cxx", ".c")
-_BUILD_S = 300.0
-"""Torch's headers, or CUTLASS's templates, take minutes on a slow host."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,14 @@ def build_extension(
     settings = [compiler(), nvcc.version if nvcc else "", binding.versions, commands.of(sources, "/sources", "/output")]
 
     def make(scratch: Path) -> Path:
-        def command(inside: str, output: str) -> list[str]:
-            request = scratch / "output" / "request.json"  # too long for an argument, with many sources
-            request.write_text(json.dumps(commands.of(sources, inside, output)))
-            return [*runs(compilers, sandbox), f"{output}/request.json"]
+        def request(paths: BuildPaths) -> object:  # too long for an argument, with many sources
+            return commands.of(sources, paths.sources, paths.output)
 
-        limits = SandboxLimits(memory_bytes=16 * GIB, file_bytes=LARGEST_ARTEFACT, processes=256)
-        compilation = Compilation(command, limits, _BUILD_S, commands.shown)
+        limits = build_limits(16 * GIB, processes=256)
+        run_all = [*runs(compilers, sandbox)]
+        compilation = Compilation(
+            lambda paths: [*run_all, paths.request], limits, BUILD_S, commands.shown, request=request
+        )
         return compiled(solution, compilation, scratch, sandbox) / ARTEFACT
 
     return kept(cache_dir, content_key(solution, settings), make)

@@ -16,6 +16,7 @@ from pathlib import Path
 GIB = 1 << 30
 _CGROUPS = Path("/sys/fs/cgroup")
 _PREFIX = "kernel-harness-"
+_AFTER_SIGXCPU_S = 5
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class SandboxLimits:
     open_files: int = 1024
     processes: int = 512
     cpu_s: int | None = None
+    """Of each process: SIGXCPU then, and SIGKILL some seconds later."""
 
 
 def apply_limits(pid: int, limits: SandboxLimits) -> None:
@@ -43,6 +45,8 @@ def apply_limits(pid: int, limits: SandboxLimits) -> None:
     os.sched_setaffinity(pid, limits.cpus)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, pid, limits.nice)
+    if limits.cpu_s is not None:
+        resource.prlimit(pid, resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + _AFTER_SIGXCPU_S))
     bounds = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
@@ -52,8 +56,6 @@ def apply_limits(pid: int, limits: SandboxLimits) -> None:
     ]
     if limits.address_space_bytes is not None:
         bounds.append((resource.RLIMIT_AS, limits.address_space_bytes))
-    if limits.cpu_s is not None:
-        bounds.append((resource.RLIMIT_CPU, limits.cpu_s))
     for kind, value in bounds:
         _, hard = resource.prlimit(pid, kind)
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)  # noqa: PLW2901 - never upwards

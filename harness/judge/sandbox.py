@@ -42,6 +42,8 @@ class Binds:
     read_only: Mapping[Path, str] = field(default_factory=dict)
     writable: Mapping[Path, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
+    tmpfs: Mapping[str, int] = field(default_factory=dict)
+    """Path inside -> size in bytes of an empty, writable file system in memory."""
     shm_bytes: int = 256 << 20
     tmp_bytes: int = 512 << 20
 
@@ -94,6 +96,8 @@ def _binds(binds: Binds) -> list[str]:
         arguments += ["--ro-bind", str(source), target]
     for source, target in binds.writable.items():
         arguments += ["--bind", str(source), target]
+    for target, size in binds.tmpfs.items():
+        arguments += ["--size", str(size), "--tmpfs", target]
     for node in binds.devices:
         arguments += ["--dev-bind-try", node, node]
     return arguments

@@ -2,7 +2,8 @@
 
 The request names library, include directories, source file, architecture, options and the kernels' name expressions;
 the output is `kernel.cubin`, `names.json` (name expression -> symbol) and `compile.log` as the compiler wrote it. Exit
-code 0 compiled, 1 the source has errors, 2 the compiler could not be used. No CUDA driver is needed.
+code 0 compiled, 1 the source has errors, 2 the compiler refused the request, 3 it is missing or cannot be loaded. No
+CUDA driver is needed.
 
 Source: NVRTC documentation, https://docs.nvidia.com/cuda/nvrtc/; NVIDIA's `cuda.bindings` makes the calls.
 """
@@ -16,6 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+UNUSABLE = 3
+"""Exit code where the compiler is missing or cannot be loaded, whatever the source is."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,14 @@ def main(request_file: str, output: str) -> int:
     ]
     try:
         ctypes.CDLL(request["library"], mode=ctypes.RTLD_GLOBAL)  # cuda.bindings takes the library that is loaded
+        from cuda.bindings import nvrtc  # noqa: F401, PLC0415 - what is missing is said in the log
+    except (ImportError, OSError) as error:
+        (directory / "compile.log").write_text(str(error))
+        return UNUSABLE
+    try:
         # The name is what messages show: the user's own file, not where the sandbox put it.
         made = compile_source(source.read_text(), source.name, options, request["kernels"])
-    except (ImportError, OSError, RuntimeError) as error:
+    except RuntimeError as error:
         (directory / "compile.log").write_text(str(error))
         return 2
     (directory / "compile.log").write_text(made.log)

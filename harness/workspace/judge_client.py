@@ -41,7 +41,7 @@ START_S = 180.0
 MARGIN_S = 420.0
 """Beyond the judge's own limit, which is what ends a candidate that hangs: this one is for a judge that does.
 
-The judge's limit counts from the first round on; building an extension before that may take 300 s.
+The judge's limit counts from the first round on; building before that may take 180 s.
 """
 BASELINE_FACTOR = 15.0
 """A baseline request times every variant on every workload by each of the device's clocks, and compiles one first."""

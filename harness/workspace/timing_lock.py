@@ -1,4 +1,4 @@
-"""The timing lock: builds and other work hold it shared, a timed batch holds it exclusively.
+"""The timing lock: work that would disturb a measurement holds it shared, a timed batch holds it exclusively.
 
 A judge that waits for the exclusive lock gets it before work that starts later, so that a stream of short jobs cannot
 delay it for ever.

@@ -105,6 +105,32 @@ def test_code_that_runs_while_compiling_sees_and_changes_nothing(made: Problem, 
     assert not planted.exists()
 
 
+def test_what_a_build_writes_stays_in_memory_of_limited_size(made: Problem, tmp_path: Path) -> None:
+    """A wrapper of the compiler fills whatever it can write to; the host's cache gets nothing of it."""
+    fill = "for n in 1 2 3 4 5 6 7 8; do head -c 60M /dev/zero > /output/$n 2> /dev/null; done"
+    script = f"{fill}; echo error: $(du -sm /output) >&2; exit 1"
+    directory = write_cpp(tmp_path / "solution", KERNEL, compile={"flags": ["-wrapper", f"/bin/sh,-c,{script}"]})
+    with pytest.raises(BuildFailed, match=r"^error: 256 /output$"):
+        _build(made, directory, tmp_path / "cache")
+    assert not list((tmp_path / "cache" / "artefacts").iterdir())
+
+
+def test_a_build_holds_no_timing_lock(made: Problem, tmp_path: Path) -> None:
+    _build(made, write_cpp(tmp_path / "solution"), tmp_path / "cache")
+    assert not list((tmp_path / "locks").glob("quiet*")), "a lock's file is made when it is first taken"
+
+
+def test_a_compiler_that_computes_too_long_is_stopped(
+    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processor time counts: on a busy host the wall clock says nothing about the candidate."""
+    monkeypatch.setattr(builder, "BUILD_CPU_S", 1)
+    source = "template<int n, int m> struct S { S<n - 1, 2 * m> a; S<n - 1, 2 * m + 1> b; };\n"
+    source += "template<int m> struct S<0, m> {};\nint size = sizeof(S<24, 0>);\n"
+    with pytest.raises(BuildFailed, match="the compiler was stopped after 1 s of processor time"):
+        _build(made, write_cpp(tmp_path / "solution", source + KERNEL), tmp_path / "cache")
+
+
 def test_without_a_compiler_the_error_says_which_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     builder.compiler.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda _: None)

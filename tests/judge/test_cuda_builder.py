@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from harness.errors import ConfigurationError
 from harness.formats.solutions import load_solution
 from harness.judge import cuda_builder
 from harness.judge.builder import BuildFailed
 from harness.judge.cuda_builder import SealedBuild, build_cuda
+from harness.judge.toolkit import find_toolkit
 from harness.model.problem import Problem
 from tests.judge.made import problem, tensor
 
@@ -62,6 +65,18 @@ def test_a_compiler_that_says_no_is_quoted_in_the_users_own_lines(made: Problem,
         build(made, tmp_path, KERNEL.replace("SCALE", "FACTOR"))
     assert failed.value.reason.startswith('kernel.cu(1): error: identifier "FACTOR" is undefined')
     assert not list((tmp_path / "cache" / "cubins").iterdir())
+
+
+def test_a_compiler_that_cannot_be_loaded_is_no_fault_of_the_sources(
+    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "toolkit" / "libnvrtc.so"
+    broken.parent.mkdir()
+    broken.write_text("not a library")
+    real = find_toolkit()
+    monkeypatch.setattr(cuda_builder, "find_toolkit", lambda: replace(real, library=broken))
+    with pytest.raises(ConfigurationError, match=r"the compiler cannot be used here: .*libnvrtc\.so"):
+        build(made, tmp_path)
 
 
 def test_a_compiler_that_takes_too_long_is_stopped(
