@@ -10,6 +10,10 @@ EXIT_ERROR = 2
 """Usage, configuration, or anything else that a person can fix."""
 EXIT_INTERNAL_ERROR = 70
 """An unexpected exception: a defect of the harness (EX_SOFTWARE of sysexits.h)."""
+EXIT_OUT_OF_MEMORY = 71
+"""A judge ends so that found no memory or process on this machine (EX_OSERR of sysexits.h)."""
+EXIT_HOST_FAULT = 75
+"""A judge ends so that cannot work on this machine now: try again later (EX_TEMPFAIL of sysexits.h)."""
 EXIT_INTERRUPTED = 130
 """Ctrl-C: 128 + SIGINT."""
 EXIT_OUTPUT_CLOSED = 141
@@ -42,6 +46,18 @@ class HarnessError(Exception):
 
 class ConfigurationError(HarnessError):
     """harness.yaml, the command line or the machine cannot be used as it is."""
+
+
+class HostFaultError(HarnessError):
+    """This machine does not let a judge work now (no compiler, full disk, lost driver): no fault of what it judges."""
+
+    exit_code = EXIT_HOST_FAULT
+
+
+class OutOfHostMemoryError(HostFaultError):
+    """This machine has no memory or process left. A candidate may have taken it, where it is not limited."""
+
+    exit_code = EXIT_OUT_OF_MEMORY
 
 
 class FormatError(HarnessError):

@@ -289,6 +289,8 @@ class _Supervisor:
                 where=str(log),
                 remedy="see that file; `harness doctor` checks what a judge needs",
             )
+        if now.daemon is not None and now.daemon.paused:
+            return ConfigurationError(f"this machine let no judge work, so nothing was evaluated: {now.daemon.paused}")
         return self._sessions_failed() or self._no_request_fits(now)
 
     def _sessions_failed(self) -> ConfigurationError | None:

@@ -15,7 +15,9 @@ Directives of a problem (in its definition's description) work on its baseline. 
 sealed clock too, and eager is the fastest by that. Every request is noted, one JSON object a line, in
 `$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed, and
 `$STUB_JUDGE_ANSWERS_AS` another one for its answers alone. `$STUB_JUDGE_PROTOCOL` is the protocol version it names, and
-`$STUB_JUDGE_ANSWERS_IN` another one for its answers alone.
+`$STUB_JUDGE_ANSWERS_IN` another one for its answers alone. While the file `$STUB_JUDGE_FAULT` exists, this machine lets
+it answer nothing: it ends with the exit code and the message that the file holds. A candidate's `fault=FILE` is such a
+file for its evaluation alone.
 """
 
 from __future__ import annotations
@@ -194,6 +196,12 @@ class Stub:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        for file in filter(None, (os.environ.get("STUB_JUDGE_FAULT"), asked.get("fault"))):
+            if Path(file).exists():
+                code, _, message = Path(file).read_text().partition(" ")
+                sys.stderr.write(f"harness judge: {message}\n")
+                sys.stderr.flush()
+                os._exit(int(code))
         if "exit" in asked:
             sys.stderr.write("stub judge: asked to give up\n")
             sys.stderr.flush()

@@ -185,3 +185,17 @@ def test_an_unreachable_endpoint_is_shown_long_before_sessions_pause_by_it(site:
 )
 def test_something_is_left_while_any_process_may_go_on(now: Snapshot) -> None:
     assert not nothing_left(now)
+
+
+@pytest.mark.slow
+def test_a_machine_that_lets_no_judge_work_is_an_error_with_the_reason(site: Site) -> None:
+    fault = site.scratch / "fault"
+    site.scratch.mkdir(parents=True, exist_ok=True)
+    fault.write_text("75 no C++ compiler\n  apt-get install g++")
+    extra = {"STUB_JUDGE_FAULT": str(fault)}
+    code, output = ended(site.start(*START, "--max-minutes", "0.2", extra=extra))
+    assert code == 2, output
+    assert "paused: no C++ compiler; fix: apt-get install g++; tried again until it works" in output
+    assert "this machine let no judge work, so nothing was evaluated: no C++ compiler" in output
+    assert not site.entries()
+    site.no_strays()

@@ -76,7 +76,9 @@ def _activity(status: ProcessStatus) -> str:
     if isinstance(status, WorkerStatus):
         words = [status.state, status.problem]
     elif isinstance(status, DaemonStatus):
-        if judge := status.current:
+        if status.paused:
+            words = [f"paused: {status.paused}"]
+        elif judge := status.current:
             words = [judge.kind, judge.problem, judge.stage, f"of {judge.worker}" if judge.worker else None]
         words.append(f"({status.queued} queued)" if status.queued else None)
     return printable(" ".join(word for word in words if word)) or "running"

@@ -13,9 +13,19 @@ import time
 from collections.abc import Callable, Sequence
 
 from harness.daemon.attempts import MOST, Attempts, Loss
-from harness.daemon.dispatch import Ask, Decided, JobPlanner, Outdated, Work, baseline_identity, job_identity
+from harness.daemon.dispatch import (
+    Ask,
+    Decided,
+    JobPlanner,
+    Outdated,
+    Work,
+    baseline_identity,
+    baseline_identity_of,
+    job_identity,
+)
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
 from harness.daemon.due_work import DueWork
+from harness.daemon.postponed import PostponedWork
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
 from harness.daemon.snapshots import Snapshots
@@ -82,6 +92,7 @@ class Daemon:
         data_root = workspace.root / config.data_root if config.data_root else None
         self._snapshots = Snapshots(workspace, repo, data_root)
         self._attempts = Attempts(workspace.state / "attempts")
+        self._postponed = PostponedWork()
         self._planner = JobPlanner(config, self._snapshots, index, self._attempts)
         self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, self._record_champion)
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
@@ -257,6 +268,8 @@ class Daemon:
         def allowed(job: Job) -> bool:
             if job.key.judge != ready.environment.judge or job.key.problem in measuring:
                 return False
+            if self._postponed.waits(job_identity(job)) or self._postponed.waits(baseline_identity_of(job)):
+                return False
             return job.kind == "confirmation" or within_limit
 
         return allowed
@@ -277,6 +290,7 @@ class Daemon:
     def _answered(self, work: Work, answered: RequestAnswered) -> None:
         failpoint("daemon.after_answer")
         answer, job, run = answered.answer, work.job, self._config.run
+        self._postponed.answered(work.identity)
         if answer.environment.judge != job.key.judge:
             self._gone(work, Loss(how="ended", reason="the judge answered as another version than it began as"))
         elif work.is_baseline:
@@ -298,7 +312,7 @@ class Daemon:
         if lost.how == "protocol":
             raise ConfigurationError(lost.reason, where=str(judge.log_file), remedy=lost.fix)
         if work is not None:
-            self._gone(work, Loss(how=lost.how, reason=lost.reason))
+            self._gone_with(work, lost)
         if judge.failed_starts < (_LATER_STARTS if judge.became_ready else _FIRST_STARTS):
             return
         self._give_up(judge)
@@ -318,6 +332,15 @@ class Daemon:
             del self._known[target]
             self._queue.drop(lambda job: job.key.target == target)
             self._due_work.forget()
+
+    def _gone_with(self, work: Work, lost: JudgeLost) -> None:
+        """Count a loss against what was being judged, unless this machine is to blame: then it waits."""
+        of_host = lost.how in {"host", "memory"}
+        if of_host and not (self._postponed.postpone(work.identity) and lost.how == "memory"):
+            if not work.is_baseline:
+                self._queue.put_last(work.job)
+            return
+        self._gone(work, Loss(how="deadline" if lost.how == "deadline" else "ended", reason=lost.reason))
 
     def _gone(self, work: Work, loss: Loss) -> None:
         if not work.is_baseline:

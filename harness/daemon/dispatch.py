@@ -65,10 +65,7 @@ class Work:
     @property
     def identity(self) -> Sequence[str]:
         """What its attempts are counted by."""
-        key = self.job.key
-        if self.is_baseline:
-            return baseline_identity(key.problem, key.problem_digest, key.target, key.judge)
-        return job_identity(self.job)
+        return baseline_identity_of(self.job) if self.is_baseline else job_identity(self.job)
 
 
 @dataclass(frozen=True)
@@ -158,6 +155,11 @@ class JobPlanner:
 def job_identity(job: Job) -> Sequence[str]:
     """What a job's attempts are counted by."""
     return job.kind, job.key.problem, job.key.problem_digest, job.key.tree, job.key.target, job.key.judge
+
+
+def baseline_identity_of(job: Job) -> Sequence[str]:
+    """What the attempts at the baseline of a job's problem are counted by."""
+    return baseline_identity(job.key.problem, job.key.problem_digest, job.key.target, job.key.judge)
 
 
 def baseline_identity(problem: str, digest: str, target: str, judge: str) -> Sequence[str]:

@@ -98,6 +98,12 @@ class EvaluationQueue:
         self._lanes.setdefault(job.worker, deque()).appendleft(job)
         self._lanes.move_to_end(job.worker, last=False)
 
+    def put_last(self, job: Job) -> None:
+        """Return a job in flight to the end of its lane, and its worker to the end of the turn."""
+        del self._in_flight[job.kind, job.key]
+        self._lanes.setdefault(job.worker, deque()).append(job)
+        self._lanes.move_to_end(job.worker)
+
     def finish(self, job: Job) -> None:
         """The job in flight is over: its outcome is in the ledger, or it need not be judged any more."""
         del self._in_flight[job.kind, job.key]

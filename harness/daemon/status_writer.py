@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _EVERY_S = 0.2
 _MESSAGES = 20
+_PAUSED = "paused"
 
 
 class StatusWriter:
@@ -42,6 +43,16 @@ class StatusWriter:
         logger.log(logging.INFO if before else logging.WARNING, "%s: %s", what, error)
         self.over(what)
         self._messages.append(f"{what}: {error}")
+
+    def _pause(self, reason: str | None) -> None:
+        """Show why nothing can be judged now, or that the reason is over."""
+        sentence = None if reason is None else f"{_PAUSED}: {reason}; tried again until it works"
+        if sentence is not None and sentence in self._messages:
+            return
+        self.over(_PAUSED)
+        if sentence is not None:
+            logger.warning("%s", sentence)
+            self._messages.append(sentence)
 
     def over(self, what: str) -> None:
         """Remove the messages that begin with `what`."""
@@ -71,11 +82,14 @@ class StatusWriter:
         now = time.monotonic()
         if now < self._next_at and not force:
             return
+        paused = _paused(judges)
+        self._pause(paused)
         status = DaemonStatus(
             queued=len(queue),
             judges=tuple(_judge_status(judge, workers.get(judge.device)) for judge in judges),
             evaluations_done=evaluations_done,
             limit_reached=limit_reached,
+            paused=paused,
             messages=tuple(self._messages),
         )
         if status == self._written and not force:
@@ -83,6 +97,12 @@ class StatusWriter:
         self._written, self._next_at = status, now + _EVERY_S
         with contextlib.suppress(HarnessError, OSError):  # a full disk is reported where entries are written
             write_status(self._workspace, status)
+
+
+def _paused(judges: Sequence[JudgeClient]) -> str | None:
+    """Why no judge can work now because of this machine; None while one can."""
+    faults = [judge.host_fault for judge in judges if judge.state != "given up"]
+    return faults[0] if faults and all(faults) else None
 
 
 def _judge_status(judge: JudgeClient, worker: str | None) -> JudgeStatus:

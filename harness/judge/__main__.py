@@ -19,12 +19,13 @@ from types import FrameType
 
 from pydantic import BaseModel, ValidationError
 
-from harness.errors import EXIT_INTERNAL_ERROR, HarnessError
+from harness.errors import EXIT_INTERNAL_ERROR, ConfigurationError, HarnessError, HostFaultError
 from harness.failpoints import failpoint
 from harness.judge import sandbox
 from harness.judge.devices.opening import open_device
+from harness.judge.host_faults import host_fault
 from harness.judge.judge import Judge
-from harness.model.judging import PROTOCOL_FIX, JudgeReady, JudgeRequest, protocol_mismatch
+from harness.model.judging import PROTOCOL_FIX, JudgeAnswer, JudgeReady, JudgeRequest, protocol_mismatch
 from harness.workspace.crash_report import report_crash
 
 _PR_SET_PDEATHSIG = 1
@@ -42,6 +43,18 @@ def _on_term(number: int, frame: FrameType | None) -> None:
 def _say(event: BaseModel) -> None:
     sys.stdout.write(event.model_dump_json() + "\n")
     sys.stdout.flush()
+
+
+def _answer(judge: Judge, request: JudgeRequest) -> JudgeAnswer:
+    """The judge's answer.
+
+    Raises:
+        HostFaultError: this judge worked, and now something of this machine is missing or broken.
+    """
+    try:
+        return judge.answer(request, _say)
+    except ConfigurationError as error:
+        raise HostFaultError(error.what, where=error.where, remedy=error.remedy) from error
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -65,7 +78,7 @@ def _serve(arguments: argparse.Namespace) -> None:
                 request = JudgeRequest.model_validate_json(line)
             except ValidationError as error:
                 raise HarnessError(f"not a request: {error}", where="stdin") from error
-            answer = judge.answer(request, _say)
+            answer = _answer(judge, request)
             failpoint("judge.answered")
             _say(answer)
     finally:
@@ -96,8 +109,9 @@ def main() -> None:
         sys.stderr.write(f"harness judge: {error}\n")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 - the border of the process: a defect gets a crash report
-        sys.stderr.write(f"harness judge: {report_crash(error)}\n")
-        sys.exit(EXIT_INTERNAL_ERROR)
+        fault = host_fault(error)
+        sys.stderr.write(f"harness judge: {fault or report_crash(error)}\n")
+        sys.exit(fault.exit_code if fault else EXIT_INTERNAL_ERROR)
 
 
 if __name__ == "__main__":

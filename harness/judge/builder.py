@@ -29,6 +29,7 @@ from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
 from harness.judge.build_output import OUTPUT_BYTES, copying, keep_results, memory_file
+from harness.judge.compiler_trial import check_compiler
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.model.axis_types import ConstAxis
@@ -116,19 +117,25 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
 
     Raises:
         BuildFailed: the compiler said no, took too long, or made too much.
-        ConfigurationError: no compiler.
+        ConfigurationError: there is no compiler that works.
+        OSError: the host's disk is full.
     """
     arguments = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", *solution.spec.compile.flags]
     arguments += [*defines(problem, solution.spec.params), *QUIET]
 
     def command(paths: BuildPaths) -> list[str]:
-        whole = [compiler()[0], *arguments, "-I", paths.sources, "-o", f"{paths.output}/{ARTEFACT}"]
+        whole = [found, *arguments, "-I", paths.sources, "-o", f"{paths.output}/{ARTEFACT}"]
         return [*whole, f"{paths.sources}/{solution.spec.file}"]
 
+    found, _ = compiler()
     key = content_key(solution, [compiler(), _machine(), solution.spec.file, arguments])
     limits = replace(build_limits(8 * GIB, processes=64), address_space_bytes=8 * GIB)
     compilation = Compilation(command, limits, BUILD_S)
-    return kept(cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT)
+    try:
+        return kept(cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT)
+    except BuildFailed:
+        check_compiler(found, sandbox)
+        raise
 
 
 def build_limits(memory_bytes: int, processes: int) -> SandboxLimits:

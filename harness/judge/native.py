@@ -143,12 +143,12 @@ class Native:
 
 def load_native(cache: Path) -> Native | None:
     """Build the library, or take it from the cache; None where there is no compiler."""
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-    if compiler is None:
-        return None
     name = hashlib.sha256(b"".join((*(map(Path.read_bytes, _SOURCES)), *map(str.encode, _FLAGS)))).hexdigest()[:16]
     artefact = cache / "native" / f"judge-{name}.so"
     if not artefact.is_file():
+        compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+        if compiler is None:
+            return None
         artefact.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=artefact.parent) as scratch:
             built = Path(scratch) / "judge.so"

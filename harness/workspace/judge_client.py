@@ -22,6 +22,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY
 from harness.failpoints import failpoint
 from harness.model.config import SandboxKind
 from harness.model.judging import (
@@ -72,6 +73,8 @@ class JudgeEnded:
     process_number: int
     reason: str
     wrong_protocol: bool = False
+    exit_code: int = 0
+    """Negative: the signal that ended it."""
 
 
 JudgeNotice = JudgeMessage | JudgeEnded
@@ -90,8 +93,9 @@ class JudgeLost:
     """The judge's process has ended, and with it the request that it was working on, if any."""
 
     request: JudgeRequest | None
-    how: Literal["ended", "deadline", "protocol"]
-    """`protocol`: it has another protocol version, so that starting it again does not help."""
+    how: Literal["ended", "deadline", "protocol", "host", "memory"]
+    """`protocol`: it has another protocol version, so that starting it again does not help. `host`: this machine does
+    not let it work now. `memory`: this machine ran out of memory or processes, which a candidate may have taken."""
     reason: str
     error: str = ""
     """The judge's own error message, if it wrote one: what went wrong, and on further lines the fix."""
@@ -152,6 +156,9 @@ class JudgeClient:
         """Whether any process of this client was ready."""
         self.failure: str | None = None
         """Why the judge was lost last; None while it is ready."""
+        self.host_fault: str | None = None
+        """Why this machine let it answer nothing, in one line; None once it has answered."""
+        self._oom_kills = 0
         self._target = target
         self._command = list(command)
         self._post = post
@@ -209,6 +216,7 @@ class JudgeClient:
         if self.state != "idle" or self._process is None or self._process.stdin is None:
             raise RuntimeError(f"the judge of {self.device} is {self.state}, not idle")
         self.state, self.request, self.progress = "busy", request, None
+        self._oom_kills = oom_kills()
         self._allowed_s = within_s if within_s is not None else deadline_s(request)
         self._until = time.monotonic() + self._allowed_s
         line = json.dumps(request.model_dump(mode="json")).encode() + b"\n"
@@ -233,7 +241,7 @@ class JudgeClient:
             self.progress = event
             return event
         answered = RequestAnswered(self.request, event)
-        self.state, self.request, self.progress, self.failures = "idle", None, None, 0
+        self.state, self.request, self.progress, self.failures, self.host_fault = "idle", None, None, 0, None
         return answered
 
     def tick(self) -> None:
@@ -262,6 +270,13 @@ class JudgeClient:
                 reader.join(timeout=grace_s)
         self._forget()
 
+    def _how_lost(self, ended: JudgeEnded) -> Literal["ended", "host", "memory"]:
+        """Whether this machine ended the process: by its own word, or by the kernel's when it was out of memory."""
+        if ended.exit_code == EXIT_HOST_FAULT:
+            return "host"
+        killed_for_memory = self.request and ended.exit_code == -signal.SIGKILL and oom_kills() > self._oom_kills
+        return "memory" if killed_for_memory or ended.exit_code == EXIT_OUT_OF_MEMORY else "ended"
+
     def give_up(self) -> None:
         """Do not start the process again. To be called after it was lost."""
         self.state = "given up"
@@ -278,8 +293,10 @@ class JudgeClient:
         request, overdue = self.request, self._overdue
         late = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s"
         what = late if overdue else ended.reason
+        how = "deadline" if overdue else self._how_lost(ended)
+        host_fault = how in {"host", "memory"}
         self.failures += 1
-        self.failed_starts += self.state == "starting"
+        self.failed_starts += self.state == "starting" and not host_fault and self.host_fault is None
         self.state, self.request, self.progress, self.ready = "waiting", None, None, None
         self._forget()
         self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
@@ -288,7 +305,9 @@ class JudgeClient:
         self.failure = f"the judge of {self.device} {what}{quoted}"
         if ended.wrong_protocol:
             return JudgeLost(request, "protocol", f"the judge of {self.device} {ended.reason}", fix=PROTOCOL_FIX)
-        return JudgeLost(request, "deadline" if overdue else "ended", self.failure, error)
+        if host_fault:
+            self.host_fault = "; fix: ".join((error or what).split("\n  "))
+        return JudgeLost(request, how, self.failure, error)
 
     def _forget(self) -> None:
         """The process is over: join its reader and close its stdin."""
@@ -324,7 +343,17 @@ def _listen(process: subprocess.Popen[bytes], device: str, number: int, post: Ca
     _signal_group(process, signal.SIGKILL)
     code = process.wait()
     ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    post(JudgeEnded(device, number, mismatch or broken or ended, wrong_protocol=mismatch is not None))
+    mismatched = mismatch is not None
+    post(JudgeEnded(device, number, mismatch or broken or ended, wrong_protocol=mismatched, exit_code=code))
+
+
+def oom_kills() -> int:
+    """Processes that the kernel has killed since boot because memory was short; 0 where it does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:

@@ -14,6 +14,7 @@ from harness.daemon.run import run_daemon
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
+from harness.workspace import judge_client
 from tests.site import Commit, Site, site_in
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -45,6 +46,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         for name, value in made.environment().items():
             if name.startswith(("HARNESS_", "STUB_")):
                 monkeypatch.setenv(name, value)
+        # A memory test beside this one raises the kernel's count, and no judge here is killed for memory.
+        monkeypatch.setattr(judge_client, "oom_kills", lambda: 0)
         yield made
         # This process carries no marker: what is left now, the daemon has left.
         assert not made.strays()

@@ -1,0 +1,135 @@
+"""Faults of the machine are no candidate's verdict: it stays queued, the run pauses, and goes on when it can."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from harness.daemon import postponed
+from harness.daemon.postponed import PostponedWork
+from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY
+from harness.model.verdict import EntryKind, Verdict
+from harness.workspace import judge_client
+from tests.daemon.conftest import Daemon, Once, of
+from tests.site import Site
+from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_client, "LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(postponed, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(postponed, "LONGEST_PAUSE_S", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "shown"),
+    [
+        (EXIT_HOST_FAULT, "no C++ compiler\n  apt-get install g++", "no C++ compiler; fix: apt-get install g++"),
+        (EXIT_OUT_OF_MEMORY, "this machine is out of memory: MemoryError", "this machine is out of memory"),
+    ],
+)
+def test_a_run_pauses_with_the_reason_and_goes_on(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, code: int, message: str, shown: str
+) -> None:
+    fault = site.scratch / "fault"
+    fault.write_text(f"{code} {message}")
+    monkeypatch.setenv("STUB_JUDGE_FAULT", str(fault))
+    commit = site.submit("w01", "t/one", "honest")
+    with daemon() as running:
+        said = running.says(f"paused: {shown}")
+        assert said.endswith("; tried again until it works")
+        wait_until(lambda: len(site.requests()) >= 6, what="more tries than a candidate has")
+        status = site.daemon()
+        assert status.paused is not None
+        assert status.paused.startswith(shown)
+        assert status.queued == 1
+        fault.unlink()
+        assert running.entry_of(commit).verdict is Verdict.PASSED
+        wait_until(lambda: not site.daemon().paused, what="the end of the pause")
+        assert not [line for line in site.daemon().messages if line.startswith("paused")]
+    assert not list((site.workspace.state / "attempts").glob("*.json")), "no loss is counted"
+    verdicts = [entry.verdict for entry in site.entries() if entry.kind is not EntryKind.CHAMPION]
+    assert set(verdicts) == {Verdict.PASSED}
+
+
+def test_harness_status_shows_the_pause(site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = site.scratch / "fault"
+    fault.write_text(f"{EXIT_HOST_FAULT} the GPU's driver does not work: GPU is lost")
+    monkeypatch.setenv("STUB_JUDGE_FAULT", str(fault))
+    site.submit("w01", "t/one", "honest")
+    with daemon() as running:
+        running.says("paused")
+        shown = site.call("status").stdout
+        assert "): paused: the GPU's driver does not work: GPU is lost (1 queued)" in shown
+        fault.unlink()
+        wait_until(lambda: not site.daemon().queued, what="the end of the queue")
+
+
+def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon) -> None:
+    """One that needs what this machine lacks keeps no other waiting, and is judged once it is there."""
+    fault = site.scratch / "no-nvcc"
+    special = site.submit("w01", "t/one", f"stub: fault={fault}")
+    others = [site.submit("w02", "t/two", f"honest {number}") for number in range(4)]
+    fault.write_text(f"{EXIT_HOST_FAULT} language cuda_cpp needs nvcc\n  set CUDA_HOME")
+    with daemon() as running:
+        for commit in others:
+            assert running.entry_of(commit).verdict is Verdict.PASSED
+        place = str(site.workspace.cache / "candidates" / special.tree)
+
+        def tries() -> int:
+            return sum(asked["solution_dir"] == place for asked in site.requests())
+
+        before = tries()
+        wait_until(lambda: tries() >= before + 2, what="more tries")
+        assert of(site.entries(), special) == []
+        fault.unlink()
+        assert running.entry_of(special).verdict is Verdict.PASSED
+
+
+def test_a_candidate_that_alone_exhausts_memory_gets_its_verdict(site: Site, once: Once) -> None:
+    fault = site.scratch / "memory"
+    greedy = site.submit("w01", "t/one", f"stub: fault={fault}")
+    others = [site.submit("w02", "t/two", f"honest {number}") for number in range(8)]
+    fault.write_text(f"{EXIT_OUT_OF_MEMORY} this machine lets nothing more start")
+    once()
+    entries = site.entries()
+    (entry,) = of(entries, greedy)
+    assert entry.verdict is Verdict.RUNTIME_ERROR
+    assert "this machine lets nothing more start" in str(entry.reason)
+    assert [of(entries, commit)[0].verdict for commit in others] == [Verdict.PASSED] * 8
+
+
+def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL while the kernel's count of such kills rises; a plain SIGKILL counts, as before."""
+    kills = iter(range(10**6))
+    monkeypatch.setattr(judge_client, "oom_kills", lambda: next(kills))
+    commit = site.submit("w01", "t/one", "stub: die-once")
+    once()
+    (entry,) = of(site.entries(), commit)
+    assert entry.verdict is Verdict.PASSED
+    assert not (site.workspace.state / "attempts").exists()
+
+
+def test_the_same_work_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(postponed, "FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(postponed, "LONGEST_PAUSE_S", 4.0)
+    work = PostponedWork()
+    for pause_s in (1.0, 2.0, 4.0, 4.0):
+        assert not work.postpone(["evaluation", "a"])
+        assert work.waits(["evaluation", "a"])
+        assert not work.waits(["evaluation", "b"])
+        now[0] += pause_s
+        assert not work.waits(["evaluation", "a"])
+    work.answered(["evaluation", "b"])
+    for _ in range(2):
+        assert not work.postpone(["evaluation", "a"])
+        work.answered(["evaluation", "b"])
+    assert work.postpone(["evaluation", "a"]), "others were answered between its last three faults"
+    work.answered(["evaluation", "a"])
+    assert not work.postpone(["evaluation", "a"])

@@ -1,0 +1,169 @@
+"""Faults of the machine end the judge with a code of their own; what a candidate does wrong stays its verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigurationError, HarnessError, HostFaultError, OutOfHostMemoryError
+from harness.formats.solutions import load_solution
+from harness.judge import builder
+from harness.judge.builder import BuildFailed, build_cpp
+from harness.judge.host_faults import host_fault
+from harness.model.judging import JudgeReady, JudgeRequest
+from harness.model.problem import Problem
+from harness.model.verdict import Verdict
+from harness.workspace.judge_client import JudgeClient, JudgeLost, JudgeNotice, RequestAnswered, judge_command
+from tests.judge.courtroom import KERNEL, write_cpp, write_problem
+from tests.judge.made import problem, tensor
+from tests.ledger.ledgers import small_disk
+from tests.waiting import DEADLINE_S
+
+pytestmark = pytest.mark.usefixtures("own_locks")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/a"), HostFaultError, "No space left on device"),
+        (OSError(errno.EROFS, os.strerror(errno.EROFS), "/cache/a"), HostFaultError, "Read-only file system"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), HostFaultError, "too many files are open"),
+        (MemoryError(), OutOfHostMemoryError, "this machine is out of memory"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), OutOfHostMemoryError, "Cannot allocate memory"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OutOfHostMemoryError, "nothing more start"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OutOfHostMemoryError, "can't allocate memory"),
+        (RuntimeError("CUDA error: no CUDA-capable device is detected"), HostFaultError, "driver does not work"),
+        (HarnessError("GPU is lost"), HostFaultError, "the GPU's driver does not work: GPU is lost"),
+    ],
+)
+def test_an_exception_of_the_machine_is_told_from_others(
+    error: Exception, kind: type[HostFaultError], words: str
+) -> None:
+    fault = host_fault(error)
+    assert type(fault) is kind
+    assert words in fault.what
+    assert fault.remedy
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "/proc/7/stat"),
+        RuntimeError("shape '[3]' is invalid for input of size 4"),
+        ValueError("n"),
+        BrokenPipeError(errno.EPIPE, "Broken pipe"),
+    ],
+)
+def test_other_exceptions_are_defects(error: Exception) -> None:
+    assert host_fault(error) is None
+
+
+@pytest.fixture
+def made() -> Problem:
+    return problem(
+        {"x": tensor("float32", "n")}, {"y": tensor("float32", "n")}, "def run(x):\n    return x\n", {"n": 7}
+    )
+
+
+def test_a_compiler_that_compiles_nothing_is_no_compile_error(
+    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "toolchain" / "bin" / "broken-c++"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("#!/bin/sh\ncase $* in *--version*) echo 1; exit 0;; esac\necho error: no cc1plus >&2; exit 1\n")
+    broken.chmod(0o755)
+    solution = load_solution(write_cpp(tmp_path / "solution"))
+    builder.compiler.cache_clear()
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(ConfigurationError, match="does not compile one function: error: no cc1plus"):
+        build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+    monkeypatch.undo()
+    builder.compiler.cache_clear()
+    wrong = load_solution(write_cpp(tmp_path / "wrong", KERNEL + "no\n"))
+    with pytest.raises(BuildFailed, match=r"kernel\.cpp:6:1: error"):
+        build_cpp(made, wrong, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+
+
+def test_a_full_disk_is_no_compile_error(made: Problem, tmp_path: Path) -> None:
+    solution = load_solution(write_cpp(tmp_path / "solution"))
+    with small_disk(tmp_path / "disk", "128k") as mounted:
+        if not mounted:
+            pytest.skip("no mount allowed")
+        fill(tmp_path / "disk")
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            build_cpp(made, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap")
+        assert isinstance(host_fault(raised.value), HostFaultError)
+        (tmp_path / "disk" / "filling").unlink()
+        assert build_cpp(made, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap").path.is_file()
+
+
+def fill(disk: Path) -> None:
+    """Leave no byte on a small disk."""
+    with (disk / "filling").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def outcome(
+    cache: Path, log: Path, request: JudgeRequest, before: Callable[[], None] = lambda: None
+) -> RequestAnswered | JudgeLost:
+    """What comes of a request to a judge of its own; `before` is called when that is ready."""
+    notices: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
+    judge = JudgeClient("cpu", judge_command("cpu", cache, "bubblewrap"), log, notices.put)
+    judge.start()
+    try:
+        while True:
+            event = judge.handle(notices.get(timeout=DEADLINE_S))
+            if isinstance(event, JudgeReady):
+                before()
+                judge.ask(request)
+            elif isinstance(event, RequestAnswered | JudgeLost):
+                return event
+    finally:
+        judge.close(grace_s=20)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("judge")
+def test_a_real_judge_without_compiler_or_disk_says_so_and_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_problem(tmp_path / "problems")
+    request = JudgeRequest(
+        id="1",
+        kind="evaluation",
+        problem="made/scale",
+        problem_dir=str(directory),
+        problem_digest="sha256:0",
+        solution_dir=str(write_cpp(tmp_path / "solution")),
+        baseline={"n40000": "eager"},
+    )
+    log = tmp_path / "judge.log"
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "bwrap").symlink_to(str(shutil.which("bwrap")))
+    with small_disk(tmp_path / "disk", "64m") as mounted:
+        cache = tmp_path / "disk"
+        if mounted:
+            lost = outcome(cache, log, request, before=lambda: fill(cache))
+            assert isinstance(lost, JudgeLost)
+            assert lost.how == "host"
+            assert "the disk cannot be written: No space left on device" in lost.error
+            (cache / "filling").unlink()
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", str(programs))
+            patch.delenv("CXX", raising=False)
+            lost = outcome(cache, log, request)
+        assert isinstance(lost, JudgeLost)
+        assert lost.how == "host"
+        assert lost.error.splitlines() == ["no C++ compiler", "  apt-get install g++"]
+        answered = outcome(cache, log, request)
+        assert isinstance(answered, RequestAnswered)
+        assert answered.answer.verdict is Verdict.PASSED, answered.answer.reason
