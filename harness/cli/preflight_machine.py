@@ -6,13 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from harness.cli.check import Check, RunPlan
 from harness.cli.devices import gpu_names, missing_gpu_packages
 from harness.cli.torch_trial import (
     COMPILES_WITHIN_S,
-    Depth,
+    TorchTrial,
+    TrialDevice,
     forget,
     is_remembered,
     remember,
@@ -20,10 +22,13 @@ from harness.cli.torch_trial import (
     try_torch,
 )
 from harness.errors import ConfigurationError
+from harness.judge.compiler_trial import compile_one_function
 from harness.judge.sandbox import check
+from harness.model.config import SandboxKind
 from harness.model.devices import expand_devices, parse_device
 from harness.sol.hardware import CPU, table, target_name
 from harness.workspace.directories import Workspace
+from harness.workspace.status import is_alive, read_daemon_status
 
 COMPILERS = ("c++", "g++", "clang++")
 _LEAST_GB, _AMPLE_GB = 1, 5
@@ -129,45 +134,82 @@ def check_bubblewrap(plan: RunPlan) -> str:
 
 
 def check_torch(plan: RunPlan) -> Check | str:
-    """Torch can be imported inside the sandbox, and torch.compile works there for the CPU.
+    """Torch can be imported inside the sandbox, and torch.compile works there for the run's devices.
 
-    A trial takes seconds. It is remembered for the versions of torch, Python, the compilers and bubblewrap.
+    Without torch.compile a problem lacks the baseline that is most often the fastest, and every speed-up is too high. A
+    trial takes seconds. It is remembered for the versions of torch, Python, the compilers, bubblewrap and the driver.
     """
     version = torch_version()
     if os.environ.get("HARNESS_JUDGE_COMMAND"):
         return Check("torch", "note", f"{version}; not tried, since HARNESS_JUDGE_COMMAND names another judge")
     if plan.config.judge.sandbox == "bubblewrap" and shutil.which("bwrap") is None:
         return Check("torch", "note", f"{version}; not tried, since bubblewrap is missing")
-    on_cpu = "cpu" in expand_devices(plan.chosen.devices)
-    depth: Depth = "compile" if on_cpu else "import"
-    if plan.thorough or not is_remembered(plan.cache, plan.config.judge.sandbox, depth):
-        _try_torch(plan, depth)
-    if on_cpu:
-        return f"{version}, imported and torch.compile tried inside the sandbox"
-    return Check("torch", "note", f"{version}, imported inside the sandbox; torch.compile is not tried on a GPU")
+    if plan.thorough and _uses_gpu(plan) and _is_judging(plan):
+        return Check("torch", "note", f"{version}; not tried, since a run on this GPU is in progress")
+    for device in (trials := _trial_devices(plan)):
+        if plan.thorough or not is_remembered(plan.cache, plan.config.judge.sandbox, device):
+            _try_torch(plan, device, (COMPILES_WITHIN_S if plan.thorough else _TRIAL_S) / len(trials))
+    names = " and ".join(device.name for device in trials)
+    return f"{version}, imported and torch.compile tried inside the sandbox, for {names}"
 
 
-def _try_torch(plan: RunPlan, depth: Depth) -> None:
+def _uses_gpu(plan: RunPlan) -> bool:
+    return any(parse_device(name)[0] == "cuda" for name in expand_devices(plan.chosen.devices))
+
+
+def _is_judging(plan: RunPlan) -> bool:
+    """A trial on a GPU would disturb what is being timed there."""
+    status = read_daemon_status(plan.workspace) if plan.workspace else None
+    return status is not None and is_alive(status)
+
+
+def _trial_devices(plan: RunPlan) -> list[TrialDevice]:
+    """One of each kind that the run uses."""
+    parsed = [parse_device(name) for name in expand_devices(plan.chosen.devices)]
+    on_cpu = [TrialDevice()] if any(kind == "cpu" for kind, _ in parsed) else []
+    gpus = [number for kind, number in parsed if kind == "cuda"]
+    return [*on_cpu, *([TrialDevice.gpu(gpus[0])] if gpus else [])]
+
+
+def _try_torch(plan: RunPlan, device: TrialDevice, within_s: float) -> None:
     sandbox = plan.config.judge.sandbox
     plan.say("trying torch inside the sandbox, once for the versions that are installed")
-    within_s = COMPILES_WITHIN_S if plan.thorough else _TRIAL_S
-    trial = try_torch(sandbox, depth, within_s=within_s)
+    broken = _broken_compiler(sandbox) if device.name == "cpu" else None
+    trial = TorchTrial(no_compile=broken) if broken else try_torch(sandbox, device, within_s=within_s)
     # A slow machine is no reason to refuse a run, nor to wait each time: its judges have minutes to start.
     no_compile = f"no answer within {within_s:g} s" if trial.timed_out and plan.thorough else trial.no_compile
     if trial.no_import is None and no_compile is None:
-        remember(plan.cache, sandbox, depth)
+        remember(plan.cache, sandbox, device)
         return
-    forget(plan.cache, sandbox, depth)
+    forget(plan.cache, sandbox, device)
     inside = "inside the sandbox" if sandbox == "bubblewrap" else "outside any sandbox"
     if trial.no_import is not None:
         raise ConfigurationError(
             f"torch cannot be imported {inside}: {trial.no_import}",
             remedy=f"pip install torch    # into {sys.prefix}: of other directories the sandbox shows /usr only",
         )
+    on_gpu = device.name == "cuda"
     raise ConfigurationError(
-        f"torch.compile does not work {inside}: {no_compile}",
-        remedy="apt-get install g++ python3-dev    # it needs a compiler and the headers of this Python",
+        f"torch.compile does not work {inside}{' on the GPU' if on_gpu else ''}: {no_compile}",
+        remedy="apt-get install gcc python3-dev    # Triton needs a C compiler and the headers of this Python"
+        if on_gpu
+        else "apt-get install g++ python3-dev    # it needs a compiler and the headers of this Python",
     )
+
+
+def _broken_compiler(sandbox: SandboxKind) -> str | None:
+    """Why torch.compile has no compiler for the CPU that works: known within a second, where torch needs many."""
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if not headers.is_file():
+        return f"the headers of this Python are missing: {headers}"
+    found = shutil.which("g++")
+    if found is None:
+        return None
+    try:
+        compile_one_function(str(Path(found).resolve()), sandbox)
+    except ConfigurationError as error:
+        return error.what
+    return None
 
 
 def ask(*command: str) -> str | None:

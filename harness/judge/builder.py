@@ -29,7 +29,7 @@ from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
 from harness.judge.build_output import OUTPUT_BYTES, copying, keep_results, memory_file
-from harness.judge.compiler_trial import check_compiler
+from harness.judge.compiler_trial import compile_one_function
 from harness.judge.limits import GIB, SandboxLimits
 from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.model.axis_types import ConstAxis
@@ -134,7 +134,7 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
     try:
         return kept(cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT)
     except BuildFailed:
-        check_compiler(found, sandbox)
+        compile_one_function(found, sandbox)
         raise
 
 

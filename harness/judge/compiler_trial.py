@@ -17,7 +17,7 @@ _MESSAGE_BYTES = 4096
 _SOURCE = 'extern "C" int trial() { return 0; }\n'
 
 
-def check_compiler(compiler: str, sandbox: SandboxKind) -> None:
+def compile_one_function(compiler: str, sandbox: SandboxKind) -> None:
     """Compile one function in a sandbox as builds have it.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import sysconfig
 import threading
 import venv
 from collections.abc import Callable, Mapping
@@ -115,6 +116,13 @@ def compiler_that_fails(place: Place) -> Situation:
     real = {str(Path(name).resolve()) for name in names if name}
     binds = [part for path in sorted(real) for part in ("--ro-bind", str(broken), path)]
     return Situation({}, (*EVERYTHING, *binds, *HARNESS))
+
+
+def no_python_headers(_: Place) -> Situation:
+    """A machine without the headers that what torch.compile generates includes."""
+    headers = sorted({sysconfig.get_path("include"), str(Path(sysconfig.get_path("include")).resolve())})
+    hidden = [part for path in headers for part in ("--tmpfs", path)]
+    return Situation({}, (*EVERYTHING, *hidden, *HARNESS))
 
 
 def nobody_listens(_: Place) -> Situation:

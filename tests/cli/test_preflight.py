@@ -18,12 +18,23 @@ import pytest
 
 from harness.agents.visibility import check_program
 from harness.cli import preflight_machine
-from harness.cli.check import RunPlan
+from harness.cli.check import Check, RunPlan
 from harness.cli.devices import Chosen
 from harness.cli.preflight_machine import check_torch
-from harness.cli.torch_trial import forget, is_remembered, remember
+from harness.cli.torch_trial import (
+    COMPILES_WITHIN_S,
+    TorchTrial,
+    TrialDevice,
+    forget,
+    is_remembered,
+    remember,
+    try_torch,
+)
 from harness.errors import ConfigurationError
+from harness.judge.devices.cuda_environment import runner_environment
 from harness.model.config import AgentConfig, Config
+from harness.model.process_status import DaemonStatus
+from harness.workspace.status import write_status
 from tests.cli.situations import HARNESS, Place, Situation
 from tests.cli.wrong_uses import ROWS, SLOW_ROWS, WrongUse
 from tests.site import Site, git
@@ -109,6 +120,7 @@ def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -
 JUDGE = {"torch", "bubblewrap"}
 """What only the harness' own judge needs."""
 DISK = {"files", "disk"}
+CPU = TrialDevice()
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.doctor and row.doctor not in JUDGE | DISK], ids=named)
@@ -145,15 +157,15 @@ def test_a_trial_of_torch_is_made_once(tmp_path: Path) -> None:
 
 
 def test_a_trial_is_remembered_for_what_it_was_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remember(tmp_path, "bubblewrap", "compile")
-    assert is_remembered(tmp_path, "bubblewrap", "compile")
-    assert not is_remembered(tmp_path, "none", "compile")
-    assert not is_remembered(tmp_path, "bubblewrap", "import")
+    remember(tmp_path, "bubblewrap", CPU)
+    assert is_remembered(tmp_path, "bubblewrap", CPU)
+    assert not is_remembered(tmp_path, "none", CPU)
+    assert not is_remembered(tmp_path, "bubblewrap", TrialDevice("cuda"))
     monkeypatch.setenv("CXX", "/bin/true")
-    assert not is_remembered(tmp_path, "bubblewrap", "compile"), "another compiler"
+    assert not is_remembered(tmp_path, "bubblewrap", CPU), "another compiler"
     monkeypatch.delenv("CXX")
-    forget(tmp_path, "bubblewrap", "compile")
-    assert not is_remembered(tmp_path, "bubblewrap", "compile")
+    forget(tmp_path, "bubblewrap", CPU)
+    assert not is_remembered(tmp_path, "bubblewrap", CPU)
 
 
 def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgotten(
@@ -163,16 +175,62 @@ def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgot
     plan = machine(tmp_path)
     monkeypatch.setattr(preflight_machine, "_TRIAL_S", 0.01)
     check_torch(plan)
-    assert is_remembered(tmp_path, "bubblewrap", "compile")
+    assert is_remembered(tmp_path, "bubblewrap", CPU)
     monkeypatch.setattr(preflight_machine, "COMPILES_WITHIN_S", 0.01)
     with pytest.raises(ConfigurationError, match=r"torch\.compile does not work inside the sandbox: no answer within"):
         check_torch(replace(plan, thorough=True))
-    assert not is_remembered(tmp_path, "bubblewrap", "compile")
+    assert not is_remembered(tmp_path, "bubblewrap", CPU)
 
 
-def machine(cache: Path) -> RunPlan:
-    """A run on the CPU, outside of any workspace."""
-    return RunPlan(None, Config(), Chosen(("cpu",), "cpu", ""), "tuner", cache)
+def test_a_gpu_run_compiles_on_its_gpu_and_ends_with_the_compilers_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the trial: which devices it is made for, as their judges' runners see them."""
+    monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    tried: list[TrialDevice] = []
+
+    def stand_in(kind: str, device: TrialDevice, *, within_s: float) -> TorchTrial:
+        tried.append(device)
+        assert kind == "bubblewrap"
+        assert within_s * 2 <= 18, "both trials together end before 20 s"
+        return TorchTrial(no_compile="RuntimeError: Failed to find C compiler" if device.name == "cuda" else None)
+
+    monkeypatch.setattr(preflight_machine, "try_torch", stand_in)
+    plan = machine(tmp_path, "cuda:1", "cpu")
+    with pytest.raises(ConfigurationError, match=r"on the GPU: RuntimeError: Failed to find C compiler") as refused:
+        check_torch(plan)
+    assert "apt-get install gcc" in str(refused.value.remedy)
+    assert [device.name for device in tried] == ["cpu", "cuda"]
+    assert tried[1].env["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    assert is_remembered(tmp_path, "bubblewrap", tried[0])
+    assert not is_remembered(tmp_path, "bubblewrap", tried[1])
+
+
+def test_doctor_leaves_a_gpu_alone_on_which_a_run_is_timed(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
+    write_status(site.workspace, DaemonStatus())
+    plan = replace(machine(tmp_path, "cuda"), workspace=site.workspace, thorough=True)
+    found = check_torch(plan)
+    assert isinstance(found, Check)
+    assert "not tried, since a run on this GPU is in progress" in found.found
+
+
+@pytest.mark.slow
+def test_a_trial_for_a_gpu_compiles_in_a_sandbox_with_its_device_nodes() -> None:
+    """Without a GPU here: CUDA is missing, and with the CPU as a stand-in for it `torch.compile` works there."""
+    shown = TrialDevice("cuda", ("/dev/null",), runner_environment("0"))
+    trial = try_torch("bubblewrap", shown, within_s=COMPILES_WITHIN_S)
+    assert trial.no_import is None
+    assert re.search("CUDA|NVIDIA", str(trial.no_compile)), trial
+    assert try_torch("bubblewrap", replace(shown, name="cpu"), within_s=COMPILES_WITHIN_S) == TorchTrial()
+
+
+def machine(cache: Path, *devices: str) -> RunPlan:
+    """A run outside of any workspace, on the CPU by default."""
+    return RunPlan(None, Config(), Chosen(devices or ("cpu",), "cpu", ""), "tuner", cache)
 
 
 def test_a_script_that_agent_binds_names_is_visible(tmp_path: Path) -> None:

@@ -28,10 +28,11 @@ from harness.judge.correctness import Summed
 from harness.judge.cuda_builder import trusted_cubin
 from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_cycle import Cycle, Line
+from harness.judge.devices.cuda_environment import device_nodes, runner_environment
 from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces
 from harness.judge.devices.cuda_placements import PlacementPool
 from harness.judge.devices.cuda_sealed import SealedClock
-from harness.judge.devices.cuda_start import calibration_layout, runner_environment, take_memory_and_give_it_back
+from harness.judge.devices.cuda_start import calibration_layout, take_memory_and_give_it_back
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
@@ -124,7 +125,7 @@ class CudaDevice:
             limits=SandboxLimits(cpus=self._cores.of_runners, address_space_bytes=None, memory_bytes=32 * GIB),
             scratch=self._scratch,
             env=runner_environment(nvml.uuid),
-            devices=tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*"))),
+            devices=device_nodes(),
             warms=True,
             imports_apart=self._cores.are_apart,
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from harness.judge.layout import Field, Layout
@@ -17,18 +15,6 @@ def take_memory_and_give_it_back() -> None:
     free, total = torch.cuda.mem_get_info()
     held = torch.empty(min(free // 2, total // _RESERVED_SHARE), dtype=torch.uint8, device="cuda")
     del held
-
-
-def runner_environment(uuid: str) -> dict[str, str]:
-    """Environment variables that CUDA and Triton need inside the sandbox."""
-    env = {
-        "HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": uuid, "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108
-        "CUDA_CACHE_DISABLE": "1",
-    }  # fmt: skip
-    for name in ("LD_LIBRARY_PATH", "CUDA_HOME"):
-        if name in os.environ:
-            env[name] = os.environ[name]
-    return env
 
 
 def calibration_layout(inputs: int, size: int) -> Layout:

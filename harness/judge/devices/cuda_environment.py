@@ -1,0 +1,27 @@
+"""Device nodes and environment variables of a GPU in a sandbox. Imports no torch, so that a preflight can use it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def device_nodes() -> tuple[str, ...]:
+    """Return the driver's device nodes of this machine."""
+    return tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*")))
+
+
+def runner_environment(device: str) -> dict[str, str]:
+    """Environment variables that CUDA and Triton need inside the sandbox.
+
+    Args:
+        device: the only one that is visible there, as CUDA_VISIBLE_DEVICES names it.
+    """
+    env = {
+        "HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": device, "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108
+        "CUDA_CACHE_DISABLE": "1",
+    }  # fmt: skip
+    for name in ("LD_LIBRARY_PATH", "CUDA_HOME"):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    return env
