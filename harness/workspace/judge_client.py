@@ -294,9 +294,10 @@ class JudgeClient:
         late = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s"
         what = late if overdue else ended.reason
         how = "deadline" if overdue else self._how_lost(ended)
-        host_fault = how in {"host", "memory"}
+        # A judge that does not start again after a fault of the machine has not got over it.
+        host_fault = how in {"host", "memory"} or (self.host_fault is not None and self.state == "starting")
         self.failures += 1
-        self.failed_starts += self.state == "starting" and not host_fault and self.host_fault is None
+        self.failed_starts += self.state == "starting" and not host_fault
         self.state, self.request, self.progress, self.ready = "waiting", None, None, None
         self._forget()
         self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
