@@ -269,6 +269,7 @@ def _headline(shown: list[Json], table: Sequence[Standing], accounts: list[Json]
     return {
         "problems": len(shown),
         "confirmed": len(confirmed),
+        "weakened": sum(bool(one["weaknesses"]) for one in confirmed),
         "geomean": short(geometric_mean(speedups)) if speedups else None,
         "geomean_confirmed": short(geometric_mean([one["speedup"] for one in confirmed])) if confirmed else None,
         "above_2": sum(one["speedup"] > 2 for one in confirmed),

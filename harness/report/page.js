@@ -419,14 +419,15 @@
 
   function head() {
     const share = headline.problems ? Math.round((100 * headline.confirmed) / headline.problems) : 0;
+    const weak = headline.weakened ? data.weakened.symbol : "";
     $("eyebrow").textContent = `Run ${meta.run} on ${meta.target} · ${meta.made} · ledger on ${meta.branch} at ${meta.commit.slice(0, 12)}`;
     $("title").textContent = headline.confirmed
-      ? `${times(headline.geomean)} as fast as the best baseline, over ${count(headline.problems, "problem")}`
+      ? `${times(headline.geomean)}${weak} as fast as the best baseline, over ${count(headline.problems, "problem")}`
       : `No confirmed speed-up yet, over ${count(headline.problems, "problem")}`;
     $("lede").textContent = `${headline.confirmed} of ${count(headline.problems, "problem")} ${headline.problems === 1 ? "has" : "have"} a kernel that a second, fresh measurement confirmed to be faster, after ${count(headline.evaluations, "evaluation")} in ${duration(meta.hours)}.`;
     const agent = headline.against_agent, eager = headline.against_eager;
     const tiles = [
-      [times(headline.geomean), "geometric-mean speed-up", "over the fastest of eager, compiled and given baseline; unbeaten count as 1×", "first"],
+      [times(headline.geomean) + weak, "geometric-mean speed-up", "over the fastest of eager, compiled and given baseline; unbeaten count as 1×", "first"],
       [`${headline.confirmed} of ${headline.problems}`, "faster", `${share} % of problems, confirmed`],
       [String(headline.above_2), "above 2×", `${headline.problems ? Math.round((100 * headline.above_2) / headline.problems) : 0} % of problems`],
       [plain(headline.median_score), "median SOL score", "0.5 is the baseline, 1 the bound"],
@@ -436,7 +437,8 @@
       [headline.usd === null ? "$0" : "$" + headline.usd.toLocaleString("en", { maximumFractionDigits: headline.usd < 100 ? 2 : 0 }), "spent on models", headline.usd === null ? "no agent used one" : headline.confirmed ? `$${(headline.usd / headline.confirmed).toFixed(2)} a confirmed champion` : ""],
     ];
     $("tiles").replaceChildren(...tiles.map(([value, name, more, first]) => h("div", { class: "tile" + (first ? " first" : "") }, [h("b", {}, value), h("span", {}, name), h("small", {}, more)])));
-    $("fine").textContent = `Speed-ups are of champions, by the number of their confirmation${headline.geomean_confirmed ? `; over the ${headline.confirmed} confirmed alone the geometric mean is ${times(headline.geomean_confirmed)}` : ""}. A problem without one counts as 1× and, in the median, with the baseline's score of 0.5.${meta.other_problems ? ` ${count(meta.other_problems, "other problem")} of the workspace ${meta.other_problems === 1 ? "was" : "were"} not part of this run.` : ""} ${data.history.join(" ")} ${data.weakened.notes.map((note) => note + ".").join(" ")}`.trim();
+    $("fine").textContent = `Speed-ups are of champions, by the number of their confirmation${headline.geomean_confirmed ? `; over the ${headline.confirmed} confirmed alone the geometric mean is ${times(headline.geomean_confirmed)}` : ""}. A problem without one counts as 1× and, in the median, with the baseline's score of 0.5.${meta.other_problems ? ` ${count(meta.other_problems, "other problem")} of the workspace ${meta.other_problems === 1 ? "was" : "were"} not part of this run.` : ""} ${data.history.join(" ")}`.trim();
+    $("fine").append(...data.weakened.notes.flatMap((note) => [h("br"), `${note}.`]));
     $("footer").textContent = `Made by kernel-harness ${meta.version} from ${count(meta.entries, "ledger entry").replace("entrys", "entries")}. Every number can be followed to its entry: harness log PROBLEM; harness audit checks them all.`;
   }
 

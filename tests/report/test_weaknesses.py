@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,3 +201,29 @@ def test_a_sound_number_is_not_marked(output: str, outputs: dict[str, dict[str, 
     text = outputs[output][SOUND.problem]
     assert sentences(output, text, SOUND.problem) == []
     assert not marked_number(output, text, SOUND.problem)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_page_marks_weakened_numbers(outputs: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    file = tmp_path / "report.html"
+    file.write_text(outputs["report"][SOUND.problem])
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    assert found, "no Chromium here: `make browser` installs it"
+    with (
+        sync_playwright() as playwright,
+        closing(playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])) as browser,
+    ):
+        page = browser.new_page()
+        page.goto(file.as_uri())
+        assert SYMBOL in page.locator("#title").inner_text()
+        rows = {row.split("\t")[0]: row for row in page.locator("#problems tbody tr").all_inner_texts()}
+        assert SYMBOL not in rows[SOUND.problem]
+        notes = page.locator("#fine").inner_text()
+        for case in CASES:
+            assert f"\u00d7{SYMBOL}" in rows[case.problem], rows
+            assert case.says in notes
+        page.locator("#problems button.open", has_text=CASES[-1].problem).click()
+        assert CASES[-1].says in page.locator("#detail").inner_text()
