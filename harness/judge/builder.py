@@ -48,6 +48,8 @@ QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
 _MESSAGE_BYTES = 64 << 10
 _REASON_LINES = 3
 _FORMAT = 1
+_KILLED = "Killed"
+"""The C library's word for SIGKILL, with which g++ and nvcc name what ended a compiler process."""
 _OUT_OF_TIME = "CPU time limit exceeded"
 """The C library's words for SIGXCPU, with which g++ and nvcc name what ended a compiler process."""
 _ERROR = re.compile(r"\b(error|undefined reference|cannot find -l\S+|fatal)\b", re.IGNORECASE)
@@ -209,6 +211,7 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
         BuildFailed: the compiler said no, took too long, or made too much.
         ConfigurationError: the compiler cannot be used here.
         OSError: the host's disk is full.
+        MemoryError: this machine ran out of memory, and the build is not to blame.
     """
     sources, output, request = scratch / "sources", scratch / "output", scratch / "request.json"
     output.mkdir()
@@ -239,6 +242,7 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
             cwd=scratch,
         )
         code = process.exit_signal_or_code(compilation.within_s)
+        starved = process.was_killed_for_others()
         process.kill()
         said = os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace")
         keep_results(results, output)
@@ -249,6 +253,8 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
         raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
     if code == -signal.SIGXCPU or (code != 0 and _OUT_OF_TIME in said):
         raise BuildFailed(f"the compiler was stopped after {compilation.limits.cpu_s} s of processor time")
+    if starved and code != 0 and (code == -signal.SIGKILL or _KILLED in said):
+        raise MemoryError("the kernel ended a compiler, which was within its limit of memory")
     if code == compilation.unusable_code:
         raise ConfigurationError(f"the compiler cannot be used here: {reason_of(said, paths.sources)}")
     made = [output / name for name in compilation.makes]

@@ -123,6 +123,17 @@ def _remove_left_behind(parent: Path) -> None:
                 group.rmdir()
 
 
+def reached_memory_limit(groups: tuple[Path, ...]) -> bool | None:
+    """Return whether control groups met their limit of memory; None where none of them limits it."""
+    for group in groups:
+        with contextlib.suppress(OSError, ValueError):
+            return int((group / "memory.failcnt").read_text()) > 0  # version 1
+        with contextlib.suppress(OSError):
+            events = (group / "memory.events").read_text().split()  # version 2: names and numbers in turn
+            return any(number != "0" for name, number in zip(events[::2], events[1::2], strict=True) if name == "max")
+    return None
+
+
 def remove_cgroups(groups: tuple[Path, ...]) -> None:
     """Remove groups whose processes are gone."""
     for group in groups:

@@ -258,7 +258,11 @@ class Runner:
         return record
 
     def failure(self, error: Exception, within_s: float = 0.0) -> RunnerFailed:
-        """The verdict for a broken channel."""
+        """The verdict for a broken channel.
+
+        Raises:
+            MemoryError: this machine ran out of memory, and the runner is not to blame.
+        """
         if isinstance(error, ChannelTimeout):
             return RunnerFailed(Verdict.TIMEOUT, f"no answer within {within_s:.3g} s")
         if isinstance(error, MalformedRecord):
@@ -266,6 +270,8 @@ class Runner:
         code = self._process.exit_signal_or_code(_EXIT_S)
         if code is None:
             return RunnerFailed(Verdict.REWARD_HACK, "closed its line to the judge and went on running")
+        if code == -signal.SIGKILL and self._process.was_killed_for_others():
+            raise MemoryError("the kernel ended a candidate's process, which was within its limit of memory")
         if code < 0:
             name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
             hint = (

@@ -23,9 +23,10 @@ from typing import IO
 
 import harness
 from harness.errors import ConfigurationError
-from harness.judge.limits import SandboxLimits, apply_limits, join_cgroups, remove_cgroups
+from harness.judge.limits import SandboxLimits, apply_limits, join_cgroups, reached_memory_limit, remove_cgroups
 from harness.judge.seccomp import program_file
 from harness.model.config import SandboxKind
+from harness.workspace.host_memory import oom_kills
 from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
 
 RUNNER_HOME = "/opt/judge"
@@ -135,7 +136,16 @@ class Sandboxed:
     """Its pidfd: a process id could be somebody else's by the time it is used."""
     kind: SandboxKind
     groups: tuple[Path, ...]
+    oom_kills_before: int
+    """Of this machine, when it was started."""
     _killed: bool = False
+
+    def was_killed_for_others(self) -> bool:
+        """Return whether the kernel may have ended a process of it because this machine was out of memory.
+
+        False where the sandbox met a limit of its own, or where no control group tells. To be asked before `kill`.
+        """
+        return reached_memory_limit(self.groups) is False and oom_kills() > self.oom_kills_before
 
     def kill(self) -> None:
         """End every process of the sandbox and wait until they are gone. Without bubblewrap, those of its session."""
@@ -183,6 +193,7 @@ def launch(
     Raises:
         ConfigurationError: bubblewrap is missing or cannot run here; the message carries what it said.
     """
+    before = oom_kills()
     gate_read, gate_write = os.pipe()
     info_read, info_write = os.pipe()
     filter_file = program_file(shares_pages=not binds.devices) if kind == "bubblewrap" else None
@@ -211,7 +222,7 @@ def launch(
         apply_limits(first, limits)
         groups = join_cgroups(first, limits, name)
         os.write(gate_write, b"\n")
-        return Sandboxed(popen, first, first_fd, kind, groups)
+        return Sandboxed(popen, first, first_fd, kind, groups, before)
     finally:
         for descriptor in (gate_read, gate_write, info_read, info_write, filter_file):
             if descriptor is not None and descriptor >= 0:

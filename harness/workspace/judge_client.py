@@ -36,6 +36,7 @@ from harness.model.judging import (
 )
 from harness.model.process_status import JudgeState
 from harness.workspace.directories import Workspace
+from harness.workspace.host_memory import oom_kills
 
 START_S = 180.0
 """A judge imports torch and calibrates its clock before it is ready; on a slow, cold disk that takes minutes."""
@@ -346,15 +347,6 @@ def _listen(process: subprocess.Popen[bytes], device: str, number: int, post: Ca
     ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     mismatched = mismatch is not None
     post(JudgeEnded(device, number, mismatch or broken or ended, wrong_protocol=mismatched, exit_code=code))
-
-
-def oom_kills() -> int:
-    """Processes that the kernel has killed since boot because memory was short; 0 where it does not tell."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
 
 
 def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:

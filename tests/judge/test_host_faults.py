@@ -7,6 +7,7 @@ import errno
 import os
 import queue
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,13 +15,15 @@ import pytest
 
 from harness.errors import ConfigurationError, HarnessError, HostFaultError, OutOfHostMemoryError
 from harness.formats.solutions import load_solution
-from harness.judge import builder
+from harness.judge import builder, sandbox
 from harness.judge.builder import BuildFailed, build_cpp
 from harness.judge.host_faults import host_fault
+from harness.judge.limits import SandboxLimits, reached_memory_limit
 from harness.model.judging import JudgeReady, JudgeRequest
 from harness.model.problem import Problem
 from harness.model.verdict import Verdict
 from harness.workspace.judge_client import JudgeClient, JudgeLost, JudgeNotice, RequestAnswered, judge_command
+from tests.judge.confined import confined
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
 from tests.judge.made import problem, tensor
 from tests.ledger.ledgers import small_disk
@@ -89,6 +92,34 @@ def test_a_compiler_that_compiles_nothing_is_no_compile_error(
     wrong = load_solution(write_cpp(tmp_path / "wrong", KERNEL + "no\n"))
     with pytest.raises(BuildFailed, match=r"kernel\.cpp:6:1: error"):
         build_cpp(made, wrong, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+
+
+@pytest.mark.parametrize("own_limit", [False, True, None])
+def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile_error(
+    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool | None
+) -> None:
+    """Only where the build's own group met no limit; without such a group nobody can tell."""
+    kills = iter(range(10**6))
+    monkeypatch.setattr(sandbox, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(sandbox, "reached_memory_limit", lambda _: own_limit)
+    spec = {"compile": {"flags": ["-wrapper", "/bin/sh,-c,kill -9 $$"]}}
+    solution = load_solution(write_cpp(tmp_path / "solution", KERNEL, **spec))
+    with pytest.raises(MemoryError if own_limit is False else BuildFailed, match=r"Killed|within its limit"):
+        build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+
+
+def test_a_candidate_that_meets_its_own_limit_is_told_from_a_machine_without_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = SandboxLimits(memory_bytes=64 << 20)
+    with confined("held = bytearray(256 << 20)", tmp_path, limits=limits) as (greedy, _):
+        code, limited = greedy.exit_signal_or_code(60.0), reached_memory_limit(greedy.groups)
+        assert (code, limited) in {(-signal.SIGKILL, True), (0, None)}, "None where no control group can be made"
+        assert not greedy.was_killed_for_others()
+    with confined("import os; os.kill(os.getpid(), 9)", tmp_path, limits=limits) as (innocent, _):
+        assert innocent.exit_signal_or_code(60.0) == -signal.SIGKILL
+        monkeypatch.setattr(sandbox, "oom_kills", lambda: innocent.oom_kills_before + 1)
+        assert innocent.was_killed_for_others() == (limited is not None)
 
 
 def test_a_full_disk_is_no_compile_error(made: Problem, tmp_path: Path) -> None:
