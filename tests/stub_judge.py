@@ -12,12 +12,13 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
     hold=FILE       answer when FILE exists
 
 Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
-sealed clock too, and eager is the fastest by that. Every request is noted, one JSON object a line, in
-`$STUB_JUDGE_REQUESTS` where that is set. `$STUB_JUDGE_VERSION` is the judge version's seed, and
-`$STUB_JUDGE_ANSWERS_AS` another one for its answers alone. `$STUB_JUDGE_PROTOCOL` is the protocol version it names, and
-`$STUB_JUDGE_ANSWERS_IN` another one for its answers alone. While the file `$STUB_JUDGE_FAULT` exists, this machine lets
-it answer nothing: it ends with the exit code and the message that the file holds. A candidate's `fault=FILE` is such a
-file for its evaluation alone.
+sealed clock too, and eager is the fastest by that. `no-compile`: the baseline lacks `torch.compile`, for want of a
+compiler. Every request is noted, one JSON object a line, in `$STUB_JUDGE_REQUESTS` where that is set.
+
+`$STUB_JUDGE_VERSION` is the judge version's seed, and `$STUB_JUDGE_ANSWERS_AS` another one for its answers alone.
+`$STUB_JUDGE_PROTOCOL` is the protocol version it names, and `$STUB_JUDGE_ANSWERS_IN` another one for its answers alone.
+While the file `$STUB_JUDGE_FAULT` exists, this machine lets it answer nothing: it ends with the exit code and the
+message that the file holds. A candidate's `fault=FILE` is such a file for its evaluation alone.
 """
 
 from __future__ import annotations
@@ -228,11 +229,13 @@ class Stub:
     def baseline(self, request: Json, asked: dict[str, str]) -> Json:
         uuids = workloads(request)
         sealed = {"eager": SEALED_EAGER_US, "compile": SEALED_COMPILE_US} if "two-clocks" in asked else None
+        compile_us, missing = (None, {"compile": "no C++ compiler"}) if "no-compile" in asked else (COMPILE_US, {})
         return self.answer(
             request,
             verdict="PASSED",
             summary={"passed": len(uuids), "of": len(uuids)},
-            baselines={uuid: {"eager": EAGER_US, "compile": COMPILE_US, "baseline": None} for uuid in uuids},
+            environment={**self.environment, "judge": self.answers_as, "missing_baselines": missing},
+            baselines={uuid: {"eager": EAGER_US, "compile": compile_us, "baseline": None} for uuid in uuids},
             sealed_baselines=dict.fromkeys(uuids, sealed) if sealed else {},
         )
 

@@ -394,6 +394,7 @@ def _against_itself(court: JudgeProcess, tmp_path: Path, times: int) -> list[tup
 def test_the_way_to_a_runner_is_short(court: JudgeProcess) -> None:
     record = court.ready.device.model_dump()
     assert 20.0 < record["handshake_us"] < 1000.0
+    assert 0 <= record["calibration_age_s"] < 24 * 3600, "of the clock, since the judge started"
     assert 0.1 < record["dispatch_us"] < 20.0
     assert record["cold"] is True
 

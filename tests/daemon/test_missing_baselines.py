@@ -1,0 +1,26 @@
+"""A baseline that could not be measured is named by every entry whose speed-up is over the others."""
+
+from __future__ import annotations
+
+from harness.model.verdict import EntryKind
+from harness.model.weaknesses import SYMBOL
+from tests.daemon.conftest import Once, of
+from tests.site import Site, git, write_problem
+
+
+def test_entries_name_the_baselines_that_are_missing(site: Site, once: Once) -> None:
+    write_problem(site.root, "t/one", description="stub: no-compile")
+    git(site.root, "commit", "--quiet", "-am", "Take the compiler away")
+    weak, sound = site.submit("w01", "t/one", "stub: speedup=7.2"), site.submit("w02", "t/two", "stub: speedup=3.3")
+    once()
+    entries = site.entries()
+    for kind in (EntryKind.EVALUATION, EntryKind.CONFIRMATION):
+        (entry,) = of(entries, weak, kind)
+        assert entry.environment is not None
+        assert (entry.environment.model_extra or {})["missing_baselines"] == {"compile": "no C++ compiler"}
+        (other,) = of(entries, sound, kind)
+        assert other.environment is not None
+        assert not (other.environment.model_extra or {}).get("missing_baselines")
+    (line,) = [line for line in site.call("status").stdout.splitlines() if line.startswith(SYMBOL)]
+    assert line.startswith(f"{SYMBOL} t/one: no torch.compile baseline: ")
+    assert line.endswith("(no C++ compiler)")
