@@ -1,68 +1,181 @@
-"""The documentation pack: Markdown files that agents read without the web, and a search over their sections."""
+"""The documentation pack: Markdown pages that agents read without the web, and a ranked search over their sections.
+
+The search is SQLite's FTS5 with bm25 over the terms that `index_terms` makes of the text. FTS5's own tokenizers either
+split `cp.async.bulk.tensor` and `__shfl_xor_sync` or keep them whole; here both the whole word and its parts are terms.
+
+Source: https://www.sqlite.org/fts5.html (bm25, porter and unicode61 tokenizers).
+"""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
+import sqlite3
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 PACK = Path(__file__).parent / "docs"
 _HEADING = re.compile(r"^#{1,3} ", re.MULTILINE)
-_WORD = re.compile(r"[a-z0-9_.]{2,}")
-_LONGEST = 6000
-_SHOWN = 2
+_ALIASES = re.compile(r"^Also: (.*)$", re.MULTILINE)
+_COMPOUND = re.compile(r"[a-z0-9_]+(?:(?:\.|::|-)[a-z0-9_]+)*", re.IGNORECASE)
+_SEPARATOR = re.compile(r"[.:_-]+")
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_SHAPE = re.compile(r"m\d+n\d+k\d+")
+_BRITISH = re.compile(r"is(e|ed|es|er|ing|ation|ations)$")
+_STOP_WORDS = frozenset(
+    (
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "can",
+        "do",
+        "does",
+        "for",
+        "from",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+    )
+    + ("is", "it", "its", "my", "of", "on", "or", "than", "that", "the", "this", "to", "use", "using", "vs", "what")
+    + ("when", "which", "why", "with")
+)
+_TITLE_WEIGHT, _PAGE_WEIGHT, _ALIAS_WEIGHT, _BODY_WEIGHT = 8.0, 5.0, 5.0, 1.0
+_RESULTS = 6
+_SHOWN_WHOLE = 2
+_LONGEST_SECTION = 6000
+_LONGEST_SNIPPET = 140
 
 
 @dataclass(frozen=True)
 class DocumentationSection:
-    """One heading and what stands below it."""
+    """One heading of a page and the text below it; a page's first heading is the page's title."""
 
     file: str
+    page: str
     title: str
     text: str
 
+    @property
+    def path(self) -> str:
+        """File and headings, such as `docs/25_wgmma.md > wgmma > Descriptors`."""
+        headings = [self.page] if self.title == self.page else [self.page, self.title]
+        return " > ".join([f"docs/{self.file}", *headings])
+
+    @property
+    def aliases(self) -> str:
+        """Other names of the section's subject: its line that begins with `Also:`."""
+        return " ".join(_ALIASES.findall(self.text))
+
 
 def sections(directory: Path = PACK) -> list[DocumentationSection]:
-    """Every section of the pack, in the order of its files."""
-    found = []
+    """Return every section of the pack, in the order of its files."""
+    result = []
     for file in sorted(directory.glob("*.md")):
         text = file.read_text(encoding="utf-8")
         starts = [match.start() for match in _HEADING.finditer(_without_code(text))]
+        page = ""
         for begin, end in zip(starts, [*starts[1:], len(text)], strict=True):
             body = text[begin:end].strip()
-            found.append(DocumentationSection(file.name, body.partition("\n")[0].lstrip("# "), body))
-    return found
+            title = body.partition("\n")[0].lstrip("# ")
+            page = page or title
+            result.append(DocumentationSection(file.name, page, title, body))
+    return result
+
+
+def index_terms(text: str) -> list[str]:
+    """Return the search terms of a text, in lower case: each word whole, its dotted prefixes and its parts.
+
+    `cp.async.bulk` gives itself, `cp.async`, `cp`, `async` and `bulk`; `SmemAllocator` gives itself, `smem` and
+    `allocator`; `m16n8k16` itself, `m16`, `n8` and `k16`; `stream-K` itself, `streamk` and `stream`.
+    """
+    terms: list[str] = []
+    for word in _COMPOUND.findall(text):
+        whole = word.strip("_")
+        pieces = [piece for piece in _SEPARATOR.split(whole) if piece]
+        variants = [whole]
+        if len(pieces) > 1:
+            variants += ["".join(pieces), *pieces]
+            dotted = whole.split(".")
+            variants += [".".join(dotted[:count]) for count in range(2, len(dotted))]
+        for piece in pieces:
+            if _SHAPE.fullmatch(piece):
+                variants += re.findall(r"[mnk]\d+", piece)
+            elif not piece.islower() and len(parts := _CAMEL.findall(piece)) > 1:
+                variants += parts
+        terms += dict.fromkeys(_normalized(variant) for variant in variants)
+    return [term for term in terms if len(term) > 1 and term not in _STOP_WORDS]
+
+
+def matching_sections(query: str, directory: Path = PACK, limit: int = _RESULTS) -> list[DocumentationSection]:
+    """Return the sections that match any word of the query, best first."""
+    terms = list(dict.fromkeys(index_terms(query)))
+    if not terms:
+        return []
+    every, index = _index(directory)
+    rows = index.execute(
+        "SELECT rowid FROM section WHERE section MATCH ? ORDER BY bm25(section, ?, ?, ?, ?), rowid LIMIT ?",
+        (
+            " OR ".join(f'"{term}"' for term in terms),
+            *(_TITLE_WEIGHT, _PAGE_WEIGHT, _ALIAS_WEIGHT, _BODY_WEIGHT),
+            limit,
+        ),
+    ).fetchall()
+    return [every[number] for (number,) in rows]
 
 
 def search(query: str, directory: Path = PACK) -> str:
-    """The sections nearest to some words; without words, or when none fits, the table of contents."""
-    every = sections(directory)
-    words = set(_WORD.findall(query.lower()))
-    counts = [Counter(_WORD.findall(f"{each.title} {each.title} {each.title} {each.text}".lower())) for each in every]
-    spread = {word: math.log(1 + len(every) / (1 + sum(word in count for count in counts))) for word in words}
-    scores = [
-        sum(spread[word] * count[word] / (count[word] + 1 + len(each.text) / 4000) for word in words)
-        for each, count in zip(every, counts, strict=True)
-    ]
-    best = sorted(zip(scores, range(len(every)), strict=True), key=lambda pair: (-pair[0], pair[1]))[:_SHOWN]
-    hits = [every[number] for score, number in best if score > 0]
+    """Return the best sections whole and the next ones as a line each; the table of contents when nothing matches."""
+    hits = matching_sections(query, directory)
     if not hits:
         return contents(directory)
-    return "\n\n".join(f"[docs/{hit.file}]\n{_cut(hit.text)}" for hit in hits)
+    terms = set(index_terms(query))
+    whole = [f"[{hit.path}] {_size(hit)}\n{_cut(hit.text)}" for hit in hits[:_SHOWN_WHOLE]]
+    others = [f"- [{hit.path}] {_size(hit)}: {_snippet(hit, terms)}" for hit in hits[_SHOWN_WHOLE:]]
+    return "\n\n".join(whole + (["Also related:\n" + "\n".join(others)] if others else []))
 
 
 def contents(directory: Path = PACK) -> str:
-    """The titles, by file."""
+    """Return the titles of the sections, a line for each file."""
     by_file: dict[str, list[str]] = {}
-    for each in sections(directory):
-        by_file.setdefault(each.file, []).append(each.title)
+    for section in sections(directory):
+        by_file.setdefault(section.file, []).append(section.title)
     return "\n".join(f"docs/{file}: {'; '.join(titles)}" for file, titles in by_file.items())
 
 
+@lru_cache(maxsize=2)
+def _index(directory: Path) -> tuple[list[DocumentationSection], sqlite3.Connection]:
+    """Index the pack once per process, in memory; the pack does not change while a process runs."""
+    every = sections(directory)
+    # Tools of several sessions may call from different threads; SQLite serializes the calls of one connection.
+    index = sqlite3.connect(":memory:", check_same_thread=False)
+    index.execute(
+        "CREATE VIRTUAL TABLE section USING fts5(title, page, aliases, body, content='',"
+        " tokenize=\"porter unicode61 tokenchars '._:-'\")"
+    )
+    index.executemany(
+        "INSERT INTO section(rowid, title, page, aliases, body) VALUES (?, ?, ?, ?, ?)",
+        (
+            (number, *(" ".join(index_terms(text)) for text in (hit.title, hit.page, hit.aliases, hit.text)))
+            for number, hit in enumerate(every)
+        ),
+    )
+    return every, index
+
+
+def _normalized(word: str) -> str:
+    """Lower case and American spelling, so that `quantisation` and `quantization` are one term."""
+    return _BRITISH.sub(r"iz\1", word.lower().strip("_"))
+
+
 def _without_code(text: str) -> str:
-    """The text with the lines of code blocks blanked, byte for byte as long: a `#` there is no heading."""
+    """Blank the lines of code blocks and keep every offset: a `#` there is no heading."""
     lines, inside = [], False
     for line in text.split("\n"):
         fence = line.lstrip().startswith("```")
@@ -71,5 +184,16 @@ def _without_code(text: str) -> str:
     return "\n".join(lines)
 
 
+def _snippet(section: DocumentationSection, terms: set[str]) -> str:
+    """Return the line below the heading that has most of the query's terms."""
+    lines = [line.strip() for line in section.text.split("\n")[1:] if line.strip() and not line.startswith("```")]
+    best = max(lines, key=lambda line: len(terms.intersection(index_terms(line))), default="")
+    return best if len(best) <= _LONGEST_SNIPPET else best[: _LONGEST_SNIPPET - 1] + "…"
+
+
+def _size(section: DocumentationSection) -> str:
+    return f"({len(section.text.encode()) / 1000:.1f} kB)"
+
+
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… (the rest is in the file)"
+    return text if len(text) <= _LONGEST_SECTION else f"{text[:_LONGEST_SECTION]}\n… (the rest is in the file)"

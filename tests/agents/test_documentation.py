@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.agents import prompting
-from harness.agents.documentation import PACK, contents, search, sections
+from harness.agents.documentation import PACK, contents, index_terms, matching_sections, search, sections
 from harness.formats.problems import load_problem
 from harness.formats.solutions import check_solution, load_solution
 from harness.judge.builder import defines
@@ -23,16 +25,50 @@ ARCHITECTURES = {
     "blackwell_gemm": ("sm_100a",),
     "fused_norm_cuda": ("sm_90a", "sm_100a"),
 }
+ONE_ARCHITECTURE = {
+    "sm_90a": {"25_wgmma.md"},
+    "sm_100a": {
+        "26_tcgen05.md",
+        "29_warp_instructions.md",
+        "30_packed_math.md",
+        "31_low_precision.md",
+        "32_block_scaling.md",
+        "34_memory_hints.md",
+    },
+}
 CUDA = [(name, architecture) for name, those in ARCHITECTURES.items() for architecture in those]
-BLOCK = re.compile(r"```cuda ([\w ]+)\n(.*?)```", re.DOTALL)
-PIECES = sorted(
-    {
-        (file.name, architecture)
-        for file in PACK.glob("*.md")
-        for architectures, _ in BLOCK.findall(file.read_text())
-        for architecture in architectures.split()
-    }
-)
+BLOCK = re.compile(r"^```cuda ([\w ]+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+HEADERS = "".join(f"#include <cuda_{name}.h>\n" for name in ("bf16", "fp16", "fp8", "fp4"))
+QUERIES = yaml.safe_load(Path(__file__).with_name("documentation_queries.yaml").read_text())
+
+
+@dataclass(frozen=True)
+class CodePiece:
+    """A block of CUDA C++ in a page, and the architectures that it names."""
+
+    page: str
+    line: int
+    architectures: tuple[str, ...]
+    code: str
+
+
+def code_pieces(directory: Path = PACK) -> list[CodePiece]:
+    pieces = []
+    for file in sorted(directory.glob("*.md")):
+        text = file.read_text()
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start(2)) + 1
+            pieces.append(CodePiece(file.name, line, tuple(match[1].split()), match[2]))
+    return pieces
+
+
+def as_one_source(pieces: list[CodePiece]) -> str:
+    """Each piece in a namespace of its own; `#line` makes the compiler name the page and its line."""
+    parts = [
+        f'namespace piece_{number} {{\n#line {piece.line} "{piece.page}"\n{piece.code}}}\n'
+        for number, piece in enumerate(pieces)
+    ]
+    return f'{HEADERS}{"".join(parts)}extern "C" __global__ void nothing() {{}}\n'
 
 
 def of_problem(name: str) -> Path:
@@ -58,23 +94,41 @@ def test_a_cuda_example_compiles(name: str, architecture: str, tmp_path: Path) -
     assert set(json.loads((tmp_path / "names.json").read_text())["symbols"]) == set(kernels)
 
 
-@pytest.mark.parametrize(("file", "architecture"), PIECES)
-def test_the_pieces_of_cuda_in_the_text_compile(file: str, architecture: str, tmp_path: Path) -> None:
-    found = BLOCK.findall((PACK / file).read_text())
-    pieces = [code for architectures, code in found if architecture in architectures.split()]
-    apart = "\n".join(f"namespace piece_{number} {{\n{code}}}" for number, code in enumerate(pieces))
+@pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
+def test_the_pieces_of_cuda_in_the_pages_compile(architecture: str, tmp_path: Path) -> None:
+    pieces = [piece for piece in code_pieces() if architecture in piece.architectures]
+    assert len({piece.page for piece in pieces}) > 10
     source = tmp_path / "pieces.cu"
-    source.write_text(f'#include <cuda_bf16.h>\n{apart}\nextern "C" __global__ void nothing() {{}}\n')
-    done = compile_cuda(source, tmp_path, architecture, ["nothing"], [])
-    assert done == 0, f"{file}: {(tmp_path / 'compile.log').read_text()}"
+    source.write_text(as_one_source(pieces))
+    # Relocatable code keeps functions that no kernel calls: without it their inline PTX would never be assembled.
+    code = compile_cuda(source, tmp_path, architecture, ["nothing"], ["-rdc=true"])
+    assert code == 0, (tmp_path / "compile.log").read_text()
+
+
+def test_wrong_ptx_in_a_page_fails_to_compile_and_the_message_names_the_page(tmp_path: Path) -> None:
+    (tmp_path / "99_wrong.md").write_text('# Wrong\n```cuda sm_90a\n__device__ void f() { asm("mma.wrong;"); }\n```\n')
+    (tmp_path / "98_typo.md").write_text("# Typo\n\n```cuda sm_90a\n__device__ int f() { return missing; }\n```\n")
+    wrong = {piece.page: piece for piece in code_pieces(tmp_path)}
+    source = tmp_path / "pieces.cu"
+    source.write_text(as_one_source([wrong["99_wrong.md"]]))
+    assert compile_cuda(source, tmp_path, "sm_90a", ["nothing"], ["-rdc=true"]) == 1
+    assert ".wrong" in (tmp_path / "compile.log").read_text()
+    source.write_text(as_one_source([wrong["98_typo.md"]]))
+    assert compile_cuda(source, tmp_path, "sm_90a", ["nothing"], ["-rdc=true"]) == 1
+    assert '98_typo.md(4): error: identifier "missing"' in (tmp_path / "compile.log").read_text()
+
+
+def test_pieces_of_one_architecture_are_those_of_its_own_instructions() -> None:
+    only = {piece.architectures[0]: set[str]() for piece in code_pieces() if len(piece.architectures) == 1}
+    for piece in code_pieces():
+        if len(piece.architectures) == 1:
+            only[piece.architectures[0]].add(piece.page)
+        else:
+            assert piece.architectures == ("sm_90a", "sm_100a"), piece.page
+    assert only == ONE_ARCHITECTURE
 
 
 def test_there_is_text_for_every_language_and_target() -> None:
-    assert PIECES == [
-        ("10_machine_sm_90a.md", "sm_100a"),
-        ("10_machine_sm_90a.md", "sm_90a"),
-        ("11_machine_sm_100a.md", "sm_100a"),
-    ]
     assert set(ARCHITECTURES) == {
         name for name in EXAMPLES if load_solution(PACK / "examples" / name).spec.language == "cuda"
     }
@@ -87,19 +141,55 @@ def test_there_is_text_for_every_language_and_target() -> None:
         assert len(system) > 2500
 
 
+@pytest.mark.parametrize("wanted", QUERIES, ids=[entry["query"] for entry in QUERIES])
+def test_a_query_finds_its_page_in_the_first_two_results(wanted: dict[str, str]) -> None:
+    assert wanted["page"] in [section.file for section in matching_sections(wanted["query"], limit=2)]
+
+
+def test_there_are_queries_and_each_page_about_kernels_answers_one() -> None:
+    assert len(QUERIES) >= 35
+    pages = {file.name for file in PACK.glob("*.md") if "20" <= file.name < "80"}
+    assert {entry["page"] for entry in QUERIES} == pages
+
+
 @pytest.mark.parametrize(
-    ("query", "file"),
+    ("text", "terms"),
     [
-        ("wgmma descriptor swizzle", "sm_90a"),
-        ("tcgen05 tensor memory alloc", "sm_100a"),
-        ("triton num_warps autotune", "triton"),
-        ("cute dsl compile once", "cute_dsl"),
-        ("bf16 accumulate tolerance", "numerics"),
-        ("launch plan tensor_map", "solution"),
+        ("cp.async.bulk.tensor", {"cp.async.bulk.tensor", "cp.async.bulk", "cp.async", "bulk", "tensor"}),
+        ("m16n8k16", {"m16n8k16", "m16", "n8", "k16"}),
+        ("sm_90a", {"sm_90a", "sm90a", "90a"}),
+        ("evict_last", {"evict_last", "evict", "last"}),
+        ("__shfl_xor_sync", {"shfl_xor_sync", "shfl", "xor", "sync"}),
+        ("SmemAllocator", {"smemallocator", "smem", "allocator"}),
+        ("mbarrier::complete_tx::bytes", {"mbarrier::complete_tx::bytes", "mbarrier", "complete", "tx", "bytes"}),
+        ("stream-K", {"stream-k", "streamk", "stream"}),
+        ("Quantisation", {"quantization"}),
     ],
 )
-def test_a_search_finds_the_section(query: str, file: str) -> None:
-    assert file in search(query).partition("]")[0]
+def test_a_word_is_searchable_whole_and_by_part(text: str, terms: set[str]) -> None:
+    assert terms <= set(index_terms(text))
+
+
+def test_spelling_case_and_plural_do_not_matter() -> None:
+    first = [section.path for section in matching_sections("tensor maps for quantised Tiles")]
+    assert first == [section.path for section in matching_sections("TENSOR MAP quantized tile")]
+    assert first
+
+
+def test_a_result_has_its_path_and_size_and_further_ones_a_line() -> None:
+    answer = search("wgmma descriptor swizzle")
+    assert answer.startswith(
+        "[docs/25_wgmma.md > wgmma: warpgroup products on sm_90a > wgmma shared-memory descriptor] ("
+    )
+    lines = answer.partition("Also related:\n")[2].splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        assert re.fullmatch(r"- \[docs/\d\d_\w+\.md > .+\] \(\d+\.\d kB\): .{10,140}", line), line
+
+
+def test_a_pages_file_can_be_read_and_is_short() -> None:
+    for file in PACK.glob("*.md"):
+        assert len(file.read_bytes()) < 9000, file.name
 
 
 def test_a_search_without_a_hit_shows_the_contents() -> None:

@@ -73,7 +73,7 @@ def compiled(program: str, *arguments: str, **environment: str) -> str:
 def test_every_python_sample_of_the_pack_is_one_of_these() -> None:
     assert {path.parent.name for path in PACK.glob("examples/*/kernel.py")} == {"triton_rmsnorm", "cute_dsl_rmsnorm"}
     pieces = {file.name: BLOCK.findall(file.read_text()) for file in PACK.glob("*.md")}
-    assert {name: len(found) for name, found in pieces.items() if found} == {"30_triton.md": 1}
+    assert {name: len(found) for name, found in pieces.items() if found} == {"60_triton.md": 1}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason=NEEDS.format("triton"))
@@ -83,7 +83,7 @@ def test_a_triton_sample_compiles(kernel: str, architecture: str, tmp_path: Path
     sample = PACK / "examples/triton_rmsnorm/kernel.py"
     if kernel == "gemm":
         sample = tmp_path / "sample.py"
-        sample.write_text(HEADER + BLOCK.findall((PACK / "30_triton.md").read_text())[0])
+        sample.write_text(HEADER + BLOCK.findall((PACK / "60_triton.md").read_text())[0])
     cache = str(tmp_path / "cache")
     said = compiled(TRITON, str(sample), kernel, architecture, TRITON_CACHE_DIR=cache, TRITON_DEFAULT_FP_FUSION="1")
     assert re.fullmatch(rf"{kernel} [1-9]\d{{3,}} bytes of cubin\n", said), said
