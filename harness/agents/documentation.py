@@ -23,28 +23,11 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SHAPE = re.compile(r"m\d+n\d+k\d+")
 _BRITISH = re.compile(r"is(e|ed|es|er|ing|ation|ations)$")
 _STOP_WORDS = frozenset(
-    (
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "can",
-        "do",
-        "does",
-        "for",
-        "from",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
+    re.findall(
+        r"\w+",
+        "a an and are as at be by can do does for from how i if in into is it its my of on or than that the this to use"
+        " using vs what when which why with",
     )
-    + ("is", "it", "its", "my", "of", "on", "or", "than", "that", "the", "this", "to", "use", "using", "vs", "what")
-    + ("when", "which", "why", "with")
 )
 _TITLE_WEIGHT, _PAGE_WEIGHT, _ALIAS_WEIGHT, _BODY_WEIGHT = 8.0, 5.0, 5.0, 1.0
 _RESULTS = 6
