@@ -15,13 +15,18 @@ from harness.agents.documentation import PACK, contents, index_terms, matching_s
 from harness.formats.problems import load_problem
 from harness.formats.solutions import check_solution, load_solution
 from harness.judge.builder import defines
+from harness.judge.cuda_builder import plans_of
 from harness.model.config import Config
 from tests.runner.test_nvrtc import compile_cuda
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
+SAMPLE_PROBLEMS = Path(__file__).parents[1] / "gpu" / "sample_problems"
 EXAMPLES = sorted(path.parent.name for path in PACK.glob("examples/*/solution.yaml"))
 ARCHITECTURES = {
     "hopper_gemm": ("sm_90a",),
+    "hopper_gemm_fast": ("sm_90a",),
+    "hopper_attention": ("sm_90a",),
+    "paged_decode": ("sm_90a", "sm_100a"),
     "blackwell_gemm": ("sm_100a",),
     "fused_norm_cuda": ("sm_90a", "sm_100a"),
 }
@@ -73,7 +78,8 @@ def as_one_source(pieces: list[CodePiece]) -> str:
 
 def of_problem(name: str) -> Path:
     notes = load_solution(PACK / "examples" / name).spec.notes or ""
-    return PROBLEMS / notes.rpartition("for problem ")[2]
+    key = notes.rpartition("for problem ")[2]
+    return next(root / key for root in (PROBLEMS, SAMPLE_PROBLEMS) if (root / key).is_dir())
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -83,17 +89,49 @@ def test_an_example_is_a_solution_of_its_problem(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "architecture"), CUDA)
-def test_a_cuda_example_compiles(name: str, architecture: str, tmp_path: Path) -> None:
+def test_a_cuda_example_compiles_without_spills(name: str, architecture: str, tmp_path: Path) -> None:
     spec = load_solution(PACK / "examples" / name).spec
-    macros = defines(load_problem(of_problem(name)), spec.params)
+    macros = [*defines(load_problem(of_problem(name)), spec.params), "--ptxas-options=-v"]
     kernels = sorted({str(launch["kernel"]) for launch in spec.launch})
     code = compile_cuda(PACK / "examples" / name / spec.file, tmp_path, architecture, kernels, macros)
-    said = (tmp_path / "compile.log").read_text()
-    assert code == 0, said
-    assert "warning" not in said, said
+    log = (tmp_path / "compile.log").read_text()
+    assert code == 0, log
+    assert log.count("0 bytes spill stores, 0 bytes spill loads") == len(kernels), log
+    for complaint in ("warning", "serialized", "ignored", "injected"):
+        assert complaint not in log, log
     assert set(json.loads((tmp_path / "names.json").read_text())["symbols"]) == set(kernels)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(name for name, those in ARCHITECTURES.items() if len(those) == 1))
+def test_a_sample_of_one_architecture_says_so_and_the_other_refuses_it(name: str, tmp_path: Path) -> None:
+    (own,) = ARCHITECTURES[name]
+    spec = load_solution(PACK / "examples" / name).spec
+    assert (spec.notes or "").startswith(f"{own} only;")
+    other = "sm_100a" if own == "sm_90a" else "sm_90a"
+    kernels = sorted({str(launch["kernel"]) for launch in spec.launch})
+    macros = defines(load_problem(of_problem(name)), spec.params)
+    assert compile_cuda(PACK / "examples" / name / spec.file, tmp_path, other, kernels, macros) == 1
+    instruction = "wgmma" if own == "sm_90a" else "tcgen05"
+    assert instruction in (tmp_path / "compile.log").read_text()
+
+
+def test_the_launch_plans_of_the_examples_resolve_for_every_workload() -> None:
+    for name in ARCHITECTURES:
+        problem, solution = load_problem(of_problem(name)), load_solution(PACK / "examples" / name)
+        plans = plans_of(problem, solution)
+        assert set(plans) == {workload.uuid for workload in problem.workloads}
+        assert all(plan.launches for plan in plans.values())
+
+
+def test_examples_that_pages_and_prompts_name_exist() -> None:
+    pages = [*PACK.glob("*.md"), *prompting.PROMPTS.glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"examples/(\w+)", page.read_text())}
+    assert named <= set(EXAMPLES)
+    assert set(EXAMPLES) <= named
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
 def test_the_pieces_of_cuda_in_the_pages_compile(architecture: str, tmp_path: Path) -> None:
     pieces = [piece for piece in code_pieces() if architecture in piece.architectures]

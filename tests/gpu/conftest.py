@@ -33,14 +33,22 @@ def why_not() -> str | None:
 
 def evaluated(solution: Path, problem: Path, tmp_path: Path, within_s: float) -> str:
     """The verdict of `harness evaluate` on a solution, in a home and a cache of its own."""
+    return str(answer_on(solution, problem, tmp_path, within_s)["verdict"])
+
+
+def answer_on(
+    solution: Path, problem: Path, tmp_path: Path, within_s: float, half_width: float = 0.05
+) -> dict[str, Any]:
+    """The answer of `harness evaluate` against the eager reference, in a home and a cache of its own."""
     command = [sys.executable, "-m", "harness", "evaluate", str(solution), "--problem", str(problem)]
-    command += ["--device", "cuda", "--against", "eager", "--half-width", "0.05", "--json"]
+    command += ["--device", "cuda", "--against", "eager", "--half-width", str(half_width), "--json"]
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=within_s, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return str(json.loads(done.stdout)["verdict"])
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
