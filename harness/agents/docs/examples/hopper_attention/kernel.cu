@@ -1,6 +1,7 @@
 // Causal attention, heads of 128, bf16: out = softmax(q k^T / sqrt(128)) v. sm_90a. A block takes 128 queries of one head: one
 // thread of warpgroup 0 copies (TMA), warpgroups 1 and 2 multiply 64 queries each (wgmma). Tiles of 128 keys, from the diagonal
-// down to key 0. The product of one tile with v runs while the exponentials of the next tile are computed.
+// down to key 0. The scores of a tile and the product of the tile before with v are issued together; while one warpgroup computes
+// exponentials, the other one's products run.
 #include <cuda_bf16.h>
 
 struct alignas(64) TensorMap {
