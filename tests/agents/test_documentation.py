@@ -187,7 +187,7 @@ def test_a_query_finds_its_page_in_the_first_two_results(wanted: dict[str, str])
 def test_there_are_sixty_queries_and_each_page_about_kernels_answers_one() -> None:
     assert len(QUERIES) >= 60
     pages = {file.name for file in PACK.glob("*.md") if file.name >= "20"}
-    assert {entry["page"] for entry in QUERIES} == pages
+    assert {entry["page"] for entry in QUERIES} >= pages
 
 
 @pytest.mark.parametrize(
