@@ -59,6 +59,27 @@ def check_tensor(file: Path, key: str, dtype: str, shape: tuple[int, ...] | None
         raise FormatError(f"tensor `{key}` of {file.name} has shape {entry.get('shape')}; expected {list(shape)}")
 
 
+def read_tensor(file: Path, key: str) -> tuple[bytes, str, tuple[int, ...]]:
+    """Return the bytes, the dtype and the shape of one tensor of a safetensors file; nothing else of it is read.
+
+    Raises:
+        FormatError: the file holds no such tensor, or not all of its bytes.
+    """
+    entry = _header(file).get(key)
+    try:
+        begin, end = (int(place) for place in entry["data_offsets"])  # type: ignore[index]
+        dtype, shape = _DTYPES[str(entry["dtype"])], tuple(int(size) for size in entry["shape"])  # type: ignore[index]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{file.name} holds no well-formed tensor `{key}`") from error
+    with file.open("rb") as stream:
+        header_bytes = int.from_bytes(stream.read(8), "little")
+        stream.seek(8 + header_bytes + begin)
+        data = stream.read(end - begin)
+    if len(data) != end - begin:
+        raise FormatError(f"{file.name} ends within tensor `{key}`")
+    return data, dtype, shape
+
+
 def _header(file: Path) -> dict[str, object]:
     try:
         with file.open("rb") as stream:

@@ -5,7 +5,7 @@ Imports no torch: people ask for these figures on machines that judge nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -16,6 +16,31 @@ from harness.formats.bounded import DOCUMENT_BYTES, load_yaml
 
 CPU = "cpu"
 _FORMAT = 1
+
+
+_NARROW = ("bfloat16", "float16")
+_WIDTHS = {
+    "float4_e2m1fn_x2": 4, "int8": 8, "float8_e4m3fn": 8, "float8_e5m2": 8, "bfloat16": 16, "float16": 16,
+    "float32": 32, "float64": 64,
+}  # fmt: skip
+"""Bits of a value, by dtype; what is not here is a constant of the reference, which any dtype may hold."""
+_UNITS = {
+    "float4_e2m1fn_x2": ("float4_e2m1fn_x2", "float8_e4m3fn", "float8_e5m2", "int8", *_NARROW),
+    "int8": ("int8", *_NARROW),
+    "float8_e4m3fn": ("float8_e4m3fn", *_NARROW),
+    "float8_e5m2": ("float8_e5m2", *_NARROW),
+    "bfloat16": _NARROW,
+    "float16": _NARROW,
+    "float64": ("float64",),
+}
+"""Matrix units that hold a dtype's values, up to a factor that scales them all."""
+_SPLIT_BOTH, _SPLIT_ONE = 3, 2
+"""Products of 16-bit parts that make up one of float32 operands, both of them or one."""
+
+
+def widest(dtypes: Iterable[str]) -> str | None:
+    """Return the widest of some dtypes, the first of equals; None of none."""
+    return max(dtypes, key=lambda dtype: _WIDTHS.get(dtype, 0), default=None)
 
 
 class _Figures(BaseModel):
@@ -61,21 +86,47 @@ class Hardware(_Figures):
         """The highest rate at which bytes can reach the arithmetic, wherever they are."""
         return max(self.bandwidth_gbs, self.cached_gbs or 0.0)
 
-    def product_tflops(self, dtype: str) -> float:
-        """The best rate of matrix products with operands of `dtype`, at the accuracy of that dtype.
+    def with_attained_products(self) -> Hardware:
+        """These figures with the rates of products that were measured, where they were."""
+        measured = dict(self.attainable.tensor) if self.attainable else {}
+        both = max((measured[unit] for unit in _NARROW if unit in measured), default=None)
+        if both is not None:  # where one 16-bit format was measured, it stands for both: they share a unit
+            measured |= {unit: measured.get(unit, both) for unit in _NARROW}
+        return self.model_copy(
+            update={"tflops": self.tflops.model_copy(update={"tensor": {**self.tflops.tensor, **measured}})}
+        )
 
-        float32 products are those of the vector unit or, where faster, three TF32 products of split operands, which
-        together are as accurate (Ootomo and Yokota, 2022). A dtype the device has no unit for runs at its float32 rate.
+    def product_tflops(self, dtype: str, other: str | None = None) -> float:
+        """The best rate of matrix products with operands of these dtypes, at the accuracy of the wider one.
+
+        A narrow dtype may run on the unit of any dtype that holds its values. A float32 operand is two 16-bit ones
+        whose sum is as accurate: a product of two such operands takes three products of parts, with a narrow operand
+        two (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). A dtype the device has
+        no unit for runs at its vector rate.
         """
-        vector, tensor = self.tflops.vector, self.tflops.tensor
+        first, second = sorted((dtype, other or dtype), key=lambda one: _WIDTHS.get(one, 0))
+        if _WIDTHS.get(first, 0) == _WIDTHS.get(second, 0):
+            return max(self._tflops_of(first), self._tflops_of(second))
+        if second == "float32" and first in _UNITS:
+            split = max(self.tflops.tensor.get(unit, 0.0) for unit in _NARROW) / _SPLIT_ONE
+            return max(self._tflops_of(second), split)
+        return self._tflops_of(second)
+
+    def _tflops_of(self, dtype: str) -> float:
+        tensor = self.tflops.tensor
         if dtype == "float32":
-            return max(vector["float32"], tensor.get("tf32", 0.0) / 3)
-        return max(tensor.get(dtype, 0.0), self.vector_tflops(dtype))
+            split = max(tensor.get(unit, 0.0) for unit in ("tf32", *_NARROW)) / _SPLIT_BOTH
+            return max(self.vector_tflops(dtype), split)
+        units = _UNITS.get(dtype, tuple(tensor))
+        return max([self.vector_tflops(dtype), *(tensor.get(unit, 0.0) for unit in units)])
 
     def vector_tflops(self, dtype: str) -> float:
         """The best rate of everything but matrix products; a narrow dtype is never slower than float32."""
         vector = self.tflops.vector
-        return vector[dtype] if dtype == "float64" else max(vector["float32"], vector.get(dtype, 0.0))
+        if dtype == "float64":
+            return vector[dtype]
+        narrower = _NARROW if _WIDTHS.get(dtype, 32) < _WIDTHS["bfloat16"] else (dtype,)
+        return max([vector["float32"], *(vector.get(one, 0.0) for one in narrower)])
 
 
 def target_of(device_name: str) -> str | None:

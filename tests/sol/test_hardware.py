@@ -60,8 +60,14 @@ def test_attainable_is_below_the_datasheet() -> None:
 def test_products_run_on_the_fastest_unit_that_keeps_their_accuracy() -> None:
     h200 = hardware("h200")
     assert h200.product_tflops("bfloat16") == 989.5
-    assert h200.product_tflops("float32") == pytest.approx(494.7 / 3)
-    assert hardware("rtx4090").product_tflops("float32") == 82.6
+    assert h200.product_tflops("float32") == pytest.approx(989.5 / 3)
+    assert h200.product_tflops("float32", "bfloat16") == h200.product_tflops("int8", "float32") == 989.5 / 2
+    assert h200.product_tflops("float8_e4m3fn", "bfloat16") == 989.5
+    assert h200.product_tflops("float8_e4m3fn") == h200.product_tflops("int8") == 1979
+    assert h200.product_tflops("float4_e2m1fn_x2") == 1979  # no unit of its own: the values fit into eight bits
+    assert hardware("b200").product_tflops("float4_e2m1fn_x2") == 9000
+    assert hardware("a100").product_tflops("float8_e4m3fn") == 312
+    assert hardware("rtx4090").product_tflops("float32") == 330.3 / 3
     assert h200.product_tflops("float64") == 66.9
     assert h200.vector_tflops("int32") == h200.vector_tflops("float32")
     plain = Hardware(name="plain", bandwidth_gbs=10, tflops=Peaks(vector={"float32": 0.1, "float64": 0.05}), source={})

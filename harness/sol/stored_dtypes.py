@@ -1,0 +1,163 @@
+"""The narrowest dtype in which the operands of a product could be stored, whatever a reference casts them to.
+
+A reference dequantises weights and multiplies them in float32; a kernel multiplies the stored values on the matrix unit
+of their dtype and applies the scales afterwards. So each tensor carries the widest dtype among the stored tensors that
+it was computed from. Scales do not count: they hold fewer values than what they scale. Neither do constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from harness.sol.arguments import Untyped
+from harness.sol.element_regions import storage_of
+
+CONSTANT = "constant"
+"""Dtype of what a reference makes without its inputs: it takes that of the other operand."""
+FOUR_BITS = "float4_e2m1fn_x2"
+_WIDTHS = {
+    CONSTANT: 0, FOUR_BITS: 4, "int8": 8, "float8_e4m3fn": 8, "float8_e5m2": 8, "bfloat16": 16, "float16": 16,
+    "float32": 32, "float64": 64,
+}  # fmt: skip
+_LOOKUPS = {"index", "index_select", "embedding", "gather", "take"}
+_TABLE_BITS = ((16, FOUR_BITS), (256, "int8"))
+"""Entries of a lookup table at most -> dtype of the codes that select them."""
+
+
+@dataclass
+class _Stored:
+    """What is known of the values of one storage."""
+
+    dtype: str
+    values: int
+    """Values it was made from at most: a broadcast scale has few."""
+    bits: int
+    """Of integers: bits that can be set."""
+    is_integral: bool = False
+    """A float tensor of whole numbers."""
+
+
+def wider(first: str, second: str) -> str:
+    """Return the wider of two dtypes, the first of equals."""
+    return second if _WIDTHS[second] > _WIDTHS[first] else first
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """Return a tensor's dtype without torch's prefix."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+class StoredDtypes:
+    """Stored dtypes of all tensors of one run."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, _Stored] = {}
+
+    def add_input(self, tensor: torch.Tensor) -> None:
+        """Note an input of the problem."""
+        name = dtype_name(tensor)
+        bits = _bits_of(tensor)
+        dtype = name if name in _WIDTHS else _integer_dtype(bits)
+        self._of[storage_of(tensor)] = _Stored(dtype, tensor.numel(), bits)
+
+    def dtype(self, tensor: torch.Tensor) -> str:
+        """Return the stored dtype of a tensor's values, never wider than its own."""
+        stored, name = self._of.get(storage_of(tensor)), dtype_name(tensor)
+        if not tensor.is_floating_point():
+            known = stored.bits if stored and stored.bits <= _bits_of(tensor) else _bits_of(tensor)
+            own = _integer_dtype(known)
+            return own if stored is None or _WIDTHS[own] < _WIDTHS[stored.dtype] else stored.dtype
+        if stored is None:
+            return CONSTANT
+        return name if _WIDTHS[name] < _WIDTHS[stored.dtype] else stored.dtype
+
+    def record(
+        self, name: str, args: Sequence[Untyped], taken: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Derive the dtypes of an operator's results from those of its operands."""
+        name = name.removesuffix("_") if not name.startswith("_") else name
+        table = taken[0] if name in _LOOKUPS and taken else None
+        operands = [table] if table is not None else [one for one in taken if one.dtype is not torch.bool] or taken
+        dtype, values, bits = CONSTANT, 0, 1
+        for operand in operands:
+            count = self._values(operand)
+            bits = max(bits, self._bits(operand))
+            operand_dtype = self.dtype(operand)
+            if operand_dtype == CONSTANT:
+                continue
+            dtype = wider(dtype, operand_dtype) if count == values else operand_dtype if count > values else dtype
+            values = max(values, count)
+        total = sum(self._values(operand) for operand in operands)
+        if table is not None and table.is_floating_point():
+            dtype = next((one for entries, one in _TABLE_BITS if table.numel() <= entries), dtype)
+        dtype = self._quantised(name, args, taken, dtype)
+        bits = _result_bits(name, args, taken, bits)
+        for tensor in made:
+            if not operands and not taken:
+                continue
+            count = tensor.numel() if table is not None else min(tensor.numel(), max(total, values))
+            integral = name in {"round", "floor", "ceil", "trunc"} or (name == "clamp" and self._is_integral(taken[0]))
+            self._of[storage_of(tensor)] = _Stored(dtype, count, min(bits, _bits_of(tensor)), is_integral=integral)
+
+    def _values(self, tensor: torch.Tensor) -> int:
+        own = 1
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            own *= size if stride else 1
+        stored = self._of.get(storage_of(tensor))
+        return min(own, stored.values) if stored else own
+
+    def _bits(self, tensor: torch.Tensor) -> int:
+        stored = self._of.get(storage_of(tensor))
+        return min(_bits_of(tensor), stored.bits) if stored and not tensor.is_floating_point() else _bits_of(tensor)
+
+    def _is_integral(self, tensor: torch.Tensor) -> bool:
+        stored = self._of.get(storage_of(tensor))
+        return stored is not None and stored.is_integral
+
+    def _quantised(self, name: str, args: Sequence[Untyped], taken: Sequence[torch.Tensor], dtype: str) -> str:
+        """Rounded values between two bounds are integers of few bits, in whatever dtype they are held."""
+        if name != "clamp" or len(args) < 3 or not self._is_integral(taken[0]):
+            return dtype
+        if not all(isinstance(bound, int | float) for bound in args[1:3]):
+            return dtype
+        quantised = _integer_dtype(int(args[2] - args[1]).bit_length())
+        return quantised if _WIDTHS[quantised] < _WIDTHS[dtype] else dtype
+
+
+def _integer_dtype(bits: int) -> str:
+    """The narrowest dtype of a matrix unit that holds integers of so many bits exactly."""
+    limits = ((4, FOUR_BITS), (8, "int8"), (11, "float16"))
+    return next((name for most, name in limits if bits <= most), "float32")
+
+
+def _bits_of(tensor: torch.Tensor) -> int:
+    return 1 if tensor.dtype is torch.bool else 8 * tensor.element_size()
+
+
+def _result_bits(name: str, args: Sequence[Untyped], taken: Sequence[torch.Tensor], bits: int) -> int:
+    """Bits that an integer result can have set, from the most that an operand has."""
+    if name in {"bucketize", "searchsorted"} and len(taken) > 1:
+        boundaries = taken[1] if name == "bucketize" else taken[0]
+        return boundaries.shape[-1].bit_length()
+    constant = next((value for value in args if isinstance(value, int) and not isinstance(value, bool)), None)
+    if constant is None or constant < 0:
+        return bits
+    after = {
+        "bitwise_and": min(bits, constant.bit_length()),
+        "bitwise_right_shift": max(1, bits - constant),
+        "bitwise_left_shift": bits + constant,
+        "remainder": min(bits, max(0, constant - 1).bit_length() or bits),
+    }
+    return after.get(_SAME.get(name, name), bits)
+
+
+_SAME = {
+    "__and__": "bitwise_and",
+    "__rshift__": "bitwise_right_shift",
+    "__lshift__": "bitwise_left_shift",
+    "fmod": "remainder",
+}
+"""Other names of the same operators."""
