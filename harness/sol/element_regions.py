@@ -150,7 +150,7 @@ class ElementRegion:
     def share(self, view: StridedView) -> float:
         """Return the share of a view's bytes that is marked, never too large."""
         if self.whole or not view.run:
-            return 1.0
+            return 1.0 if view.run else 0.0
         cells = self._cells(view) if self._map is not None else None
         located = share_of(cells) if cells is not None else 0.0
         outside = self.bytes - view.distinct_bytes

@@ -119,11 +119,7 @@ class Liveness:
     def _reads(self, step: Step, need: _Need) -> None:
         match step.kind:
             case Kind.POINTWISE:
-                others = [view for view in step.reads if not step.changes or view != step.writes[0]]
-                marks = None if need.is_whole or (step.overwrites and not others) else step.writes[0]
-                self._pointwise(others, need, marks)
-                if step.overwrites and step.writes[0].storage in self._demands:
-                    self._demands[step.writes[0].storage].region.remove(step.writes[0])
+                self._follow_pointwise(step, need)
             case Kind.MATRIX:
                 first, second, *others = step.reads
                 self._add_share(first, _Need(need.rows, need.rows, 1.0))
@@ -140,6 +136,17 @@ class Liveness:
                 share = _Need(need.elements, need.elements, need.elements)
                 for view in step.reads:
                     self._add_share(view, share)
+
+    def _follow_pointwise(self, step: Step, need: _Need) -> None:
+        """An operator of equal shapes; of what it overwrites, nothing is read."""
+        target = step.writes[0]
+        others = [view for view in step.reads if not step.changes or view != target]
+        self._pointwise(others, need, target)
+        if target.storage in self._updated:
+            if step.changes and not step.overwrites:
+                self._add(target)
+        elif step.overwrites and target.storage in self._demands:
+            self._demands[target.storage].region.remove(target)
 
     def _through(self, kept: Kept, need: _Need) -> _Need:
         """What is needed of an operand behind a mask."""

@@ -43,6 +43,11 @@ SCATTERING = {
     "scatter_reduce", "index_reduce_", "index_reduce",
 }  # fmt: skip
 """Operators that write some elements of what they are given first: as many as they are given further on."""
+SHAPED_LIKE = {
+    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty",
+    "new_zeros", "new_ones", "new_full", "new_empty_strided",
+}  # fmt: skip
+"""Operators that take the shape or dtype of what they are given first, and none of its values."""
 OVERWRITING = {"copy_", "fill_", "zero_"}
 """Operators that write every element of what they are given first and read none of it."""
 GATHERING = {"index", "index_select", "gather", "take", "embedding"}

@@ -11,7 +11,6 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import FormatError
@@ -29,7 +28,7 @@ _FEW_STEPS = 1_000
 
 
 class NoBoundError(FormatError):
-    """A workload has no bound: its reference does not run in the analysis, or takes too much time or memory there."""
+    """A workload has no bound; the message says why, and what helps."""
 
 
 @dataclass(frozen=True)
@@ -44,27 +43,32 @@ class Bounds:
     """Floating-point operations of the reference: products, and everything else."""
     bytes: int
     """Read from inputs and written to outputs, each once."""
-    limited_by: Literal["products", "elementwise", "memory"]
+    limited_by: Limit
     floor_bytes: int
     """The part of `bytes` that must reach or leave the chip whatever a kernel does."""
+    products: Mapping[tuple[str, str], int]
+    """Operations of matrix products, by the dtypes that the operands can be stored in."""
+    elementwise: Mapping[str, int]
+    """Operations of everything else, by dtype."""
+    times_us: Mapping[Limit, float]
+    """Time for each of the three; the largest is `sol_us`."""
     attainable_us: float | None = None
     """`sol_us` with the rates that were measured on such a device, where they were."""
 
 
-def bounds(problem: Problem, workload: Workload, hardware: Hardware, *, data_root: Path | None = None) -> Bounds:
+def bounds(problem: Problem, workload: Workload, hardware: Hardware) -> Bounds:
     """Bounds of a workload; runs the reference once on tensors without values (milliseconds).
 
     Args:
         problem: the workload's.
         workload: one of the problem's.
         hardware: rates of the device.
-        data_root: where safetensors paths may lead besides the problem's directory.
 
     Raises:
         NoBoundError: the reference does not run, on values or without, or its analysis takes more than 1 s of processor
             time or 2 GB.
     """
-    found = [_bounds_of(seen, problem, workload, hardware) for seen in _traces(problem, workload, data_root)]
+    found = [_bounds_of(seen, problem, workload, hardware) for seen in _traces(problem, workload)]
     return min(found, key=lambda one: one.sol_us)
 
 
@@ -93,6 +97,9 @@ def _bounds_of(seen: Trace, problem: Problem, workload: Workload, hardware: Hard
         bytes=moved,
         limited_by=limited_by,
         floor_bytes=proved,
+        products=products,
+        elementwise=elementwise,
+        times_us=times,
         attainable_us=_attainable_us(products, times, moved, hardware),
     )
 
@@ -122,7 +129,7 @@ def _attainable_us(
     return max(product_us, times["elementwise"], moved / hardware.attainable.bandwidth_gbs / 1e3)
 
 
-def _traces(problem: Problem, workload: Workload, data_root: Path | None) -> list[Trace]:
+def _traces(problem: Problem, workload: Workload) -> list[Trace]:
     """Traces of the reference: without values, or with them where it does not run without; several of random inputs."""
     from harness.sol.tensor_values import AnalysisLimits, LimitReachedError  # noqa: PLC0415 - torch takes seconds to import
 
@@ -130,12 +137,12 @@ def _traces(problem: Problem, workload: Workload, data_root: Path | None) -> lis
     _warm_up()
     limits = AnalysisLimits()
     try:
-        found = [_traced(problem, workload, data_root, limits, seed=0)]
+        found = [_traced(problem, workload, limits, seed=0)]
         for seed in range(1, _DRAWS):
             if found[0].is_random and found[0].steps <= _FEW_STEPS:
-                found.append(_traced(problem, workload, data_root, limits, seed=seed))
+                found.append(_traced(problem, workload, limits, seed=seed))
     except LimitReachedError as error:
-        raise NoBoundError(f"no bound for workload {workload.uuid}: {error}", where=where) from error
+        raise NoBoundError(f"no bound: {error}", where=f"{where}, workload {workload.uuid}") from error
     except NoBoundError:
         raise
     except Exception as error:
@@ -145,13 +152,13 @@ def _traces(problem: Problem, workload: Workload, data_root: Path | None) -> lis
     return found
 
 
-def _traced(problem: Problem, workload: Workload, data_root: Path | None, limits: Any, *, seed: int) -> Trace:  # noqa: ANN401 - torch is imported late
+def _traced(problem: Problem, workload: Workload, limits: Any, *, seed: int) -> Trace:  # noqa: ANN401 - torch is imported late
     from harness.sol.tensor_values import LimitReachedError  # noqa: PLC0415 - as above
     from harness.sol.trace import trace  # noqa: PLC0415 - as above
     from harness.sol.trace_inputs import TraceInputs  # noqa: PLC0415 - as above
 
     run, namespace = _reference(problem.definition.reference, str(problem.directory / "definition.json"))
-    making = TraceInputs(problem, workload, data_root=data_root, limits=limits)
+    making = TraceInputs(problem, workload, limits)
     updated = frozenset(problem.definition.updates.values())
     make = namespace[str(problem.definition.custom_inputs_entrypoint)] if making.is_custom else None
     try:

@@ -16,6 +16,7 @@ from harness.sol.operators import (
     MASKING,
     OVERWRITING,
     SCATTERING,
+    SHAPED_LIKE,
     SOFTMAX_OPERATIONS,
     diagonal_share,
     elementwise_operations,
@@ -48,7 +49,8 @@ class StepRecording:
     def step(self, call: OperatorCall) -> Step:
         """Keep one operator; returns its step."""
         overwrites = call.changes and call.name in OVERWRITING
-        reads = call.taken[1:] if overwrites or (call.changes and call.name in SCATTERING) else call.taken
+        unread = overwrites or call.name in SHAPED_LIKE or (call.changes and call.name in SCATTERING)
+        reads = call.taken[1:] if unread else call.taken
         step = Step(
             call.name,
             _kind(call),

@@ -38,6 +38,8 @@ _ORDERING = {
     "_unique2": True,
 }  # fmt: skip
 """Operators whose integer results depend on values; true: along the last axis all of them differ."""
+_GROWING = {"repeat", "constant_pad_nd", "one_hot", "im2col", "upsample_nearest1d", "upsample_nearest2d"}
+"""Operators of one tensor whose result can be many times as large."""
 _ASKING = {"_local_scalar_dense", *_ORDERING}
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "uniform", "exponential", "log_normal", "geometric")
 _FILLED_LIKE = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
@@ -157,7 +159,7 @@ class TensorValues:
         kwargs = _on(kwargs, "cpu")
         packet = func._overloadpacket  # noqa: SLF001
         name, product = packet.__name__, is_product(packet)
-        if product or not tensors or sum(tensor.numel() for tensor in tensors) > _LOOK_FIRST:
+        if not is_view(func):
             shape = _shape_of(func, args, kwargs)
             if shape is not None:
                 self._admit(shape)
@@ -190,7 +192,8 @@ class TensorValues:
         elements = sum(tensor.numel() for tensor in tensors)
         floats = any(_is_float(tensor) for tensor in tensors)
         product = is_product(func._overloadpacket)  # noqa: SLF001
-        if product or elements > (_LOOK_FIRST if not floats else self._known_floats) or _may_grow(tensors):
+        large = elements > (_LOOK_FIRST if not floats else self._known_floats)
+        if product or large or name in _GROWING or _may_grow(tensors):
             shape = _shape_of(func, args, kwargs)
             if isinstance(shape, torch.Tensor) and not is_view(func) and changed_argument(func) is None:
                 few = self._known_floats if _is_float(shape) else KNOWN_ELEMENTS

@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.sol.arguments import OperatorCall, Untyped, changed_argument, is_composite, is_view, tensors_in
-from harness.sol.element_regions import ElementRegion, storage_of, view_of
+from harness.sol.element_regions import ElementRegion, StridedView, storage_of, view_of
 from harness.sol.liveness import Liveness
-from harness.sol.operators import OVERWRITING, SCATTERING, SELECTING, is_product
+from harness.sol.operators import GATHERING, OVERWRITING, SCATTERING, SELECTING, SHAPED_LIKE, is_product
 from harness.sol.step_recording import StepRecording
 from harness.sol.steps import Step
 from harness.sol.tensor_values import AnalysisLimits, TensorValues
@@ -95,6 +95,8 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.writes = {name: ElementRegion(self.views[name].storage_bytes) for name in self.updated.values()}
         self.scattered: Counter[str] = Counter()
         self.partial: set[str] = set()
+        self.asked: list[StridedView] = []
+        """Numbers that the reference took out of tensors to decide what to do."""
         self.origins: dict[int, frozenset[str]] = {}
         self.alive: list[torch.Tensor] = [*inputs.values()]  # keeps a storage's address from being used again
         for tensor in inputs.values():
@@ -130,7 +132,10 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.origins[storage_of(made[0])] = sources
             self.recording.dtypes.record(name, args, taken, made)
             return
-        self.prove(name, taken, made)
+        self.prove(name, taken)
+        if name == "_local_scalar_dense":
+            self.asked.append(view_of(taken[0]))
+            return
         if name in SELECTING or _has_boolean_choice(taken, made):
             chosen_from = [tensor for place, tensor in enumerate(taken) if not _chooses(place, tensor)]
             self.partial |= frozenset[str]().union(*(self.origin(tensor) for tensor in chosen_from))
@@ -155,13 +160,11 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         itself = {self.storages[storage]} if storage in self.storages else set[str]()
         return self.origins.get(storage, frozenset()) | itself
 
-    def prove(self, name: str, taken: _Tensors, made: _Tensors) -> None:
+    def prove(self, name: str, taken: _Tensors) -> None:
         """Note which elements of inputs an operator takes in whatever the values are; of a table it indexes, none."""
-        del made
         for position, tensor in enumerate(taken):
             source = self.storages.get(storage_of(tensor))
-            looks_up = name in {"index", "index_select", "gather", "take", "embedding"} or name in SCATTERING
-            if source is not None and not (position == 0 and (looks_up or name in OVERWRITING)):
+            if source is not None and not (position == 0 and name in _UNREAD):
                 self.regions[source].add(view_of(tensor))
 
     def write(self, name: str, step: Step, taken: _Tensors) -> None:
@@ -190,14 +193,14 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         taken = [query, key, value, *([mask] if mask is not None else [])]
         self.alive += [*taken, out]
         sources = self.sources(taken)
-        self.prove("attention", taken, [out])
+        self.prove("attention", taken)
         self.partial |= sources
         self.origins[storage_of(out)] = sources
         self.recording.attention(taken, out, causal=causal)
 
     def result(self, outputs: _Tensors) -> Trace:
         """What the whole run showed; `outputs` is what it returned."""
-        returned = [view_of(tensor) for tensor in outputs if storage_of(tensor) not in self.updated]
+        returned = [view_of(tensor) for tensor in outputs if storage_of(tensor) not in self.updated] + self.asked
         updated = frozenset(self.updated)
         steps = self.recording.steps
         with_all = Liveness(unknown_share=1.0, updated=updated)
@@ -230,6 +233,8 @@ class _Attention(TorchFunctionMode):
         return out
 
 
+_UNREAD = GATHERING | SCATTERING | OVERWRITING | SHAPED_LIKE
+"""Operators that prove nothing about what they are given first."""
 _ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,14 +24,13 @@ class TraceInputs:
     Args:
         problem: whose inputs.
         workload: one of its workloads.
-        data_root: where safetensors paths may lead besides the problem's directory.
         limits: what making them may use.
     """
 
-    def __init__(self, problem: Problem, workload: Workload, *, data_root: Path | None, limits: AnalysisLimits) -> None:
+    def __init__(self, problem: Problem, workload: Workload, limits: AnalysisLimits) -> None:
         self._problem = problem
         self._workload = workload
-        self._roots = [problem.directory, *([data_root] if data_root else [])]
+        self._roots = [root for root in (problem.directory, problem.data_root) if root is not None]
         self._limits = limits
         self._sizes = problem.sizes(workload)
         self.invented: frozenset[str] = frozenset()
