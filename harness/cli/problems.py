@@ -114,25 +114,29 @@ def import_(path: Path, *, suite: str | None, key: str | None, target: str | Non
 @click.option("--target", default="cpu", show_default=True, help="cpu, h200, b200 ...")
 @json_option
 def sol(problem: str, *, target: str, as_json: bool) -> None:
-    """Bounds of each workload: speed of light for the target, and the floor that can be proved."""
-    from harness.sol.cpu import measured_cpu
-    from harness.sol.roofline import bounds
+    """Bounds of each workload: speed of light for the target, and the floor that can be proved.
+
+    A workload without a bound has the reason in its row.
+    """
+    from harness.sol.roofline import NoBoundError, bounds
     from harness.sol.targets import hardware
     from harness.workspace.directories import Workspace
 
     found = _one(problem)
-    machine = measured_cpu(Workspace.find().cache) if target == "cpu" else hardware(target)
-    rows = []
+    machine = hardware(target, cache_dir=Workspace.find().cache)
+    rows: list[dict[str, Any]] = []
     for workload in found.workloads:
-        bound = bounds(found, workload, machine)
-        rows.append({
-            "workload": workload.uuid,
-            "sol_us": bound.sol_us,
-            "floor_us": bound.floor_us,
-            "flops": bound.flops,
-            "bytes": bound.bytes,
-            "limited_by": bound.limited_by,
-        })  # fmt: skip
+        names = ("sol_us", "floor_us", "flops", "bytes", "limited_by", "products", "elementwise", "times_us", "reason")
+        row: dict[str, Any] = {"workload": workload.uuid, **dict.fromkeys(names)}
+        try:
+            bound = bounds(found, workload, machine)
+        except NoBoundError as error:
+            row["reason"] = str(error)
+        else:
+            row |= {name: getattr(bound, name) for name in names[:5]} | {"times_us": dict(bound.times_us)}
+            row["products"] = {" x ".join(pair): count for pair, count in bound.products.items()}
+            row["elementwise"] = dict(bound.elementwise)
+        rows.append(row)
     emit(
         rows,
         as_json=as_json,
@@ -142,7 +146,7 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
             "floor us": lambda row: _number(row["floor_us"]),
             "flops": lambda row: _number(row["flops"]),
             "bytes": lambda row: _number(row["bytes"]),
-            "limited by": lambda row: str(row["limited_by"]),
+            "limited by": lambda row: row["limited_by"] or row["reason"],
         },
     )
 
@@ -154,9 +158,9 @@ def _import_all(
     from harness.cli.devices import choose
     from harness.cli.importing import import_rows, print_imported
     from harness.formats.import_problems import import_problems
-    from harness.workspace.configuration import load_config
+    from harness.workspace.configuration import data_root_of, load_config
 
-    data_root = _data_root(workspace)
+    data_root = data_root_of(workspace)
     brought = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
     target = target or choose(load_config(workspace)).target
     rows = import_rows(brought, workspace, target, data_root)
@@ -175,10 +179,11 @@ def _import_solution(
     from harness.formats.problems import list_problems, load_problem
     from harness.formats.solutions import check_solution, load_solution
     from harness.model.paths import SOLUTIONS
+    from harness.workspace.configuration import data_root_of
 
     theirs = read_their_solution(path)
     key = key or problem_named(theirs.definition, workspace.problems, list_problems(workspace.problems))
-    problem = load_problem(workspace.problems / key, key=key, data_root=_data_root(workspace))
+    problem = load_problem(workspace.problems / key, key=key, data_root=data_root_of(workspace))
     target = (target or theirs.spec.target_hardware[0]).lower()
     directory = workspace.problems / key / SOLUTIONS / _safe_target(target)
     solution = load_solution(solution_from_json(path, directory, replace=replace))
@@ -206,6 +211,7 @@ def _inspected(what: Sequence[str]) -> list[Findings]:
     """What reading each named problem found; every argument is a directory or a glob over the workspace's keys."""
     from harness.errors import AnswerIsNo
     from harness.formats.problems import DEFINITION_NAME, inspect_problem, list_problems
+    from harness.workspace.configuration import data_root_of
     from harness.workspace.directories import Workspace
 
     found: dict[str, Findings] = {}
@@ -219,7 +225,7 @@ def _inspected(what: Sequence[str]) -> list[Findings]:
         keys = list_problems(workspace.problems, [word])
         if what and not keys:
             raise AnswerIsNo(f"no problem matches `{word}`", remedy="see `harness problems list`")
-        data_root = _data_root(workspace)
+        data_root = data_root_of(workspace)
         for key in keys:
             if key not in found:
                 found[key] = inspect_problem(workspace.problems / key, key=key, data_root=data_root)
@@ -238,13 +244,6 @@ def _one(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is imported 
         remedy = f"see all with `harness problems check {found[0].key}`"
         raise FormatError(first.what, where=first.where, remedy=remedy)
     return found[0].problem
-
-
-def _data_root(workspace: Workspace) -> Path | None:
-    from harness.workspace.configuration import load_config
-
-    root = load_config(workspace).data_root
-    return workspace.root / root if root else None
 
 
 def _targets(directory: Path) -> list[str]:

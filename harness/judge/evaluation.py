@@ -43,7 +43,7 @@ from harness.model.judging import (
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.model.verdict import Trust, Verdict
-from harness.sol.roofline import Bounds
+from harness.sol.roofline import Bounds, NoBoundError
 
 Progress = Callable[[JudgeProgress], None]
 _TIMING_SHARE = {"evaluation": 0.04, "confirmation": 0.08}
@@ -66,8 +66,8 @@ class Resources(Protocol):
     def opponents(self, clock: Device) -> Opponents:
         """The baselines' runners on one of the device's clocks."""
 
-    def bounds(self, problem: Problem, workload: Workload) -> Bounds | None:
-        """Of a workload on the device; None where there are none."""
+    def bounds(self, problem: Problem, workload: Workload) -> Bounds | NoBoundError:
+        """Return the bounds of a workload on the device, or why it has none."""
 
     def measure_hardware_again(self) -> None:
         """Make sure that a bound which was beaten is not that of a busy moment."""
@@ -322,7 +322,8 @@ class Evaluation:
                 rounds.deadline = self._deadline
             if times.doubt and self._device.calibration.work_outlasts_stop:
                 self._slowed[workload.uuid] = times, rounds.tally
-            return result.model_copy(update={"note": check.note})
+            notes = [note for note in (check.note, result.note) if note]
+            return result.model_copy(update={"note": "; ".join(notes) or None})
         except torch.OutOfMemoryError as error:
             failure = NoRoom(one_line(error))
         except RunnerFailed as error:
@@ -331,9 +332,14 @@ class Evaluation:
         return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
 
     def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
-        """With bound, floor and score; a reference that the bound's analysis cannot follow has none."""
+        """With bound, floor and score, or with a note that says why there are none."""
         found = self._judge.bounds(self._problem, workload)
-        return with_bounds(result, found.sol_us, found.floor_us) if found else result
+        if isinstance(found, NoBoundError):
+            reason = f"{found.what} ({found.remedy})" if found.remedy else found.what
+            return result.model_copy(
+                update={"note": reason if reason.startswith("no bound") else f"no bound: {reason}"}
+            )
+        return with_bounds(result, found.sol_us, found.floor_us)
 
     def _half_width(self) -> float:
         """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""

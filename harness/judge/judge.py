@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import harness
-from harness.errors import FormatError
+from harness.errors import ConfigurationError, FormatError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
 from harness.judge.baselines import measure
@@ -33,7 +33,7 @@ from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 from harness.sol.cpu import measured_cpu
 from harness.sol.hardware import CPU
-from harness.sol.roofline import Bounds, bounds
+from harness.sol.roofline import Bounds, NoBoundError, bounds
 from harness.sol.targets import hardware
 
 
@@ -57,7 +57,7 @@ class Judge:
         self.cache_dir = cache_dir
         self.sandbox: SandboxKind = sandbox
         self._opponents: dict[int, Opponents] = {}
-        self._bounds: dict[tuple[str, str], Bounds | None] = {}
+        self._bounds: dict[tuple[str, str], Bounds | NoBoundError] = {}
         self._tried_references: set[str] = set()
         device.start_standby()
 
@@ -71,7 +71,8 @@ class Judge:
         """Judge. Never raises for what a problem or a solution does."""
         failpoint("judge.request")
         try:
-            problem = load_problem(Path(request.problem_dir), key=request.problem)
+            data_root = Path(request.data_root) if request.data_root else None
+            problem = load_problem(Path(request.problem_dir), key=request.problem, data_root=data_root)
             reference = load_reference(problem)
         except FormatError as error:
             return self._refused(request, Verdict.INVALID_REFERENCE, one_line(error))
@@ -103,14 +104,16 @@ class Judge:
         reference.outputs(list(source.draw(smallest).values()))
         self._tried_references.add(problem.digest)
 
-    def bounds(self, problem: Problem, workload: Workload) -> Bounds | None:
-        """Of a workload on this device, worked out once; None for a reference that the analysis cannot follow."""
+    def bounds(self, problem: Problem, workload: Workload) -> Bounds | NoBoundError:
+        """Return the bounds of a workload on this device, computed once, or why it has none."""
         key = problem.digest, workload.uuid
         if key not in self._bounds:
             try:
                 self._bounds[key] = bounds(problem, workload, hardware(self.device.target, cache_dir=self.cache_dir))
-            except FormatError:
-                self._bounds[key] = None
+            except NoBoundError as error:
+                self._bounds[key] = error
+            except ConfigurationError as error:
+                self._bounds[key] = NoBoundError(error.what, where=error.where, remedy=error.remedy)
         return self._bounds[key]
 
     def measure_hardware_again(self) -> None:
