@@ -126,7 +126,8 @@ def make_baseline(
         workspace, repo := Repo(workspace), config, WORKER, "claude", target, heed=heed, moved=lambda: False, stop=stop
     )
     with repo, sessions:
-        stay = Stay(row, load_problem(directory, key=problem.key), tree, solution, bench.tools())
+        copied = load_problem(directory, key=problem.key, data_root=problem.data_root)
+        stay = Stay(row, copied, tree, solution, bench.tools())
         end = sessions.work(stay)
         model = sessions.current.model if sessions.current else "none"
     best = bench.best()

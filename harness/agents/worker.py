@@ -31,6 +31,7 @@ from harness.model.config import AgentKind, Config
 from harness.model.entry import Entry, stamp
 from harness.model.paths import agent_branch, problem_path, solution_path
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
+from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
@@ -192,7 +193,8 @@ class _Worker:
         worktree = self.repo.add_worktree(self.name, row.problem, branch, tip)
         failpoint("worktree.after_add")
         directory = solution_dir(worktree, row.problem, self.target)
-        problem = load_problem(worktree / problem_path(row.problem), key=row.problem)
+        data_root = data_root_of(self.workspace, self.config)
+        problem = load_problem(worktree / problem_path(row.problem), key=row.problem, data_root=data_root)
         self.tried.begin(row.problem, problem.directory)
         self._at = row.problem
         if not self.sessions.left(row.problem) and not self.tried.place_champion(directory):

@@ -135,7 +135,7 @@ def _measure_again(
     from harness.ledger.audit.rerun import choose, compare, sessions_of
     from harness.ledger.index import Index
     from harness.workspace.blocking_judge import judge_process
-    from harness.workspace.configuration import load_config
+    from harness.workspace.configuration import data_root_of, load_config
 
     config = load_config(workspace)
     tip = repo.tip(config.coordination_branch)
@@ -149,12 +149,12 @@ def _measure_again(
             found = []
             for entry in picked:
                 echo(f"measuring {entry.problem} seq {entry.seq} again", err=True)
-                answer = _judge(judge, repo, tip, entry, config)
+                answer = _judge(judge, repo, tip, entry, config, data_root_of(workspace, config))
                 found.append(compare(entry, answer, spread, together=len(picked)))
     return found, spread
 
 
-def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config) -> Any:  # noqa: ANN401 - an answer
+def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config, data_root: Path | None) -> Any:  # noqa: ANN401 - an answer
     from harness.model.judging import JudgeRequest
 
     assert entry.candidate is not None  # noqa: S101 - only measured candidates are picked
@@ -168,6 +168,7 @@ def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Conf
             problem=entry.problem,
             problem_dir=str(problem),
             problem_digest=entry.problem_digest,
+            data_root=str(data_root) if data_root else None,
             solution_dir=str(repo.export(entry.candidate.commit, place, Path(scratch) / "solution")),
             baseline={one.uuid: one.variant for one in entry.workloads if one.variant},
             half_width=half_width,

@@ -271,6 +271,7 @@ def _request(problem: Problem, solution: Path | None = None, **settings: Any) ->
         problem=problem.key,
         problem_dir=str(problem.directory),
         problem_digest=problem.digest,
+        data_root=str(problem.data_root) if problem.data_root else None,
         solution_dir=str(solution) if solution else None,
         **settings,
     )

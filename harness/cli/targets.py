@@ -13,6 +13,7 @@ from harness.formats.problems import DEFINITION_NAME, load_problem
 from harness.formats.solutions import SOLUTION_NAME
 from harness.model.paths import SOLUTIONS, problem_path
 from harness.model.problem import Problem
+from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 
 
@@ -24,7 +25,7 @@ def find_problem(named: str, workspace: Workspace | None) -> Problem:
     """
     for directory in (Path(named), *((workspace.problems / named,) if workspace else ())):
         if (directory / DEFINITION_NAME).is_file():
-            return load_problem(directory.resolve())
+            return load_problem(directory.resolve(), data_root=_data_root(workspace))
     raise ConfigurationError(
         f"no problem `{named}`: neither a directory with {DEFINITION_NAME} nor a key of the workspace",
         remedy="harness problems list",
@@ -65,7 +66,7 @@ def _problem_at(path: Path, named: str | None, workspace: Workspace | None) -> P
         return find_problem(named, workspace)
     for directory in (path, *path.parents[:3]):
         if (directory / DEFINITION_NAME).is_file():
-            return load_problem(directory)
+            return load_problem(directory, data_root=_data_root(workspace))
     raise ConfigurationError(f"{path} does not lie in a problem", remedy="name the problem: --problem P")
 
 
@@ -89,5 +90,9 @@ def _from_commit(
     from harness.git.repo import Repo
 
     directory = Repo(workspace).export(commit, problem_path(named), scratch / named)
-    problem = load_problem(directory, key=named)
+    problem = load_problem(directory, key=named, data_root=_data_root(workspace))
     return problem, _solution_at(directory, problem, target)
+
+
+def _data_root(workspace: Workspace | None) -> Path | None:
+    return data_root_of(workspace) if workspace is not None else None

@@ -39,6 +39,7 @@ from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeReady
 from harness.model.verdict import Verdict
+from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import RefWatch
 from harness.workspace.judge_client import (
@@ -89,8 +90,7 @@ class Daemon:
         self._queue = EvaluationQueue()
         self._status = StatusWriter(workspace)
         self._recorder = Recorder(workspace, ledger, self._status)
-        data_root = workspace.root / config.data_root if config.data_root else None
-        self._snapshots = Snapshots(workspace, repo, data_root)
+        self._snapshots = Snapshots(workspace, repo, data_root_of(workspace, config))
         self._attempts = Attempts(workspace.state / "attempts")
         self._postponed = PostponedWork()
         self._planner = JobPlanner(config, self._snapshots, index, self._attempts)

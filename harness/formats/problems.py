@@ -75,6 +75,7 @@ def inspect_problem(directory: Path, *, key: str | None = None, data_root: Path 
         problem = Problem(
             key=key,
             directory=directory,
+            data_root=data_root,
             digest=digest,
             definition=definition,
             workloads=workloads,

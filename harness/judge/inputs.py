@@ -13,7 +13,6 @@ import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -62,7 +61,6 @@ class InputSource:
         problem: whose inputs.
         reference: the problem's reference, loaded; it has the entry point of custom inputs.
         seed: for tests; an evaluation takes the operating system's randomness.
-        data_root: where safetensors paths may lead besides the problem's directory.
         device: where the tensors that are filled lie; the CPU by default.
         copy_all: how that device copies many pieces at once, where it does.
     """
@@ -73,13 +71,11 @@ class InputSource:
         *,
         reference: Reference | None = None,
         seed: int | None = None,
-        data_root: Path | None = None,
         device: torch.device | None = None,
         copy_all: CopyAll | None = None,
     ) -> None:
         self._problem = problem
         self._reference = reference
-        self._data_root = data_root
         self._device = device or torch.device("cpu")
         self._copy_all = copy_all
         self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
@@ -325,7 +321,7 @@ class InputSource:
     def _from_file(self, workload: Workload, name: str, given: SafetensorsInput) -> Value:
         key = (given.path, given.tensor_key)
         if key not in self._files:
-            roots = [self._problem.directory, *([self._data_root] if self._data_root else [])]
+            roots = [root for root in (self._problem.directory, self._problem.data_root) if root is not None]
             self._files[key] = read_safetensors(given.path, given.tensor_key, roots)
         return self._checked(name, self._files[key], self._problem.sizes(workload))
 

@@ -149,6 +149,8 @@ class JudgeRequest(_Versioned):
     problem_dir: str
     """A snapshot of the problem as committed; the judge reads nothing else of the repository."""
     problem_digest: str
+    data_root: str | None = None
+    """Where the problem's safetensors paths may lead besides `problem_dir`."""
     solution_dir: str | None = None
     """A snapshot of the candidate's tree."""
     baseline: dict[str, Variant] = Field(default_factory=dict)

@@ -121,6 +121,8 @@ class Problem(BaseModel):
     key: str
     """`suite/name`."""
     directory: Path
+    data_root: Path | None = None
+    """Where safetensors paths may lead besides the directory. It does not take part in the digest."""
     digest: str
     """`sha256:...` over every file that takes part in judging (all but solutions/ and *.md)."""
     definition: Definition

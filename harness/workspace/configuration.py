@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -74,6 +75,20 @@ def load_config(workspace: Workspace, overrides: Mapping[str, object] | None = N
     """
     document, _ = _read(workspace)
     return _resolve(document, overrides or {})
+
+
+def data_root_of(workspace: Workspace, config: Config | None = None) -> Path | None:
+    """Return the directory where safetensors paths may lead besides a problem's own; None where none is configured.
+
+    Args:
+        workspace: whose root a relative path starts from.
+        config: the resolved configuration; harness.yaml is read without it.
+
+    Raises:
+        FormatError: harness.yaml is malformed.
+    """
+    root = (config or load_config(workspace)).data_root
+    return workspace.root / root if root else None
 
 
 def explain_config(workspace: Workspace, overrides: Mapping[str, object] | None = None) -> list[Setting]:

@@ -358,8 +358,8 @@ def test_safetensors_are_read_from_the_problem_or_the_data_root_and_nowhere_else
         _SIZES,
         given={"x": {"type": "safetensors", "path": "t.safetensors", "tensor_key": "key"}},
         directory=root,
-    )
-    drawn = InputSource(made, data_root=data).draw(made.workloads[0])["x"]
+    ).model_copy(update={"data_root": data})
+    drawn = InputSource(made).draw(made.workloads[0])["x"]
     assert isinstance(drawn, torch.Tensor)
     assert torch.equal(drawn, value)
     with pytest.raises(FormatError, match=r"`\.\./data/t.safetensors` is not a file below"):
