@@ -21,6 +21,7 @@ _VERBS = {
     "submit": ("harness.cli.submit", "From inside a worktree: commit the solution and ask for its evaluation."),
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),
     "problems": ("harness.cli.problems", "List, show, check and import problems, and compute their bounds."),
+    "hardware": ("harness.cli.hardware", "List the hardware figures of bounds, and measure a GPU that has none."),
     "status": ("harness.cli.status", "Show in one screen what runs, improved, is stuck, cost, and waits for you."),
     "log": ("harness.cli.log", "Show ledger entries."),
     "transcript": ("harness.cli.transcript", "Print what a worker's agent said and did, with the costs."),

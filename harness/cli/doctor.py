@@ -56,12 +56,17 @@ def _gpu() -> Iterator[Check]:
     from harness.cli.devices import missing_gpu_packages
     from harness.cli.preflight_machine import ask
     from harness.judge.toolkit import seek_nvcc
+    from harness.sol.hardware import table, target_name
+    from harness.sol.measured_gpu import hardware_directory, kept_rates
 
     said = ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if said is None:
         yield Check("GPU", "note", "none that nvidia-smi sees: device cpu is the default here")
         return
     yield Check("GPU", "ok", said.splitlines()[0])
+    target = target_name(said.partition(",")[0].strip())
+    if target not in table() and kept_rates(target, hardware_directory()) is None:
+        yield Check("GPU bounds", "note", f"none: {target} is neither listed nor measured: harness hardware measure")
     lacking = missing_gpu_packages()
     if lacking:
         install = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"

@@ -126,7 +126,18 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
     machine = hardware(target, cache_dir=Workspace.find().cache)
     rows: list[dict[str, Any]] = []
     for workload in found.workloads:
-        names = ("sol_us", "floor_us", "flops", "bytes", "limited_by", "products", "elementwise", "times_us", "reason")
+        names = (
+            "sol_us",
+            "floor_us",
+            "flops",
+            "bytes",
+            "limited_by",
+            "products",
+            "elementwise",
+            "times_us",
+            "rates",
+            "reason",
+        )
         row: dict[str, Any] = {"workload": workload.uuid, **dict.fromkeys(names)}
         try:
             bound = bounds(found, workload, machine)
@@ -136,6 +147,7 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
             row |= {name: getattr(bound, name) for name in names[:5]} | {"times_us": dict(bound.times_us)}
             row["products"] = {" x ".join(pair): count for pair, count in bound.products.items()}
             row["elementwise"] = dict(bound.elementwise)
+            row["rates"] = "measured" if bound.is_measured else "listed"
         rows.append(row)
     emit(
         rows,
@@ -146,6 +158,7 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
             "floor us": lambda row: _number(row["floor_us"]),
             "flops": lambda row: _number(row["flops"]),
             "bytes": lambda row: _number(row["bytes"]),
+            "rates": lambda row: row["rates"] or "-",
             "limited by": lambda row: row["limited_by"] or row["reason"],
         },
     )

@@ -22,6 +22,9 @@ def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> No
     """
     _table(judged.workloads)
     reasons = [f"{workload.uuid[:8]}: {workload.reason}" for workload in judged.workloads if workload.reason]
+    reasons += [f"note: {note}" for note in dict.fromkeys(workload.note for workload in judged.workloads) if note]
+    if any(workload.bound_rates == "measured" for workload in judged.workloads):
+        reasons.append("bounds: from rates measured on the judge's host")
     if reasons:
         echo("\n" + "\n".join(reasons))
     summary, cost = judged.summary, judged.cost

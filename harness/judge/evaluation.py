@@ -335,11 +335,10 @@ class Evaluation:
         """With bound, floor and score, or with a note that says why there are none."""
         found = self._judge.bounds(self._problem, workload)
         if isinstance(found, NoBoundError):
-            reason = f"{found.what} ({found.remedy})" if found.remedy else found.what
-            return result.model_copy(
-                update={"note": reason if reason.startswith("no bound") else f"no bound: {reason}"}
-            )
-        return with_bounds(result, found.sol_us, found.floor_us)
+            reason = found.what.removeprefix("no bound: ")
+            fix = f" ({found.remedy})" if found.remedy else ""
+            return result.model_copy(update={"note": f"no bound: {reason}{fix}"})
+        return with_bounds(result, found.sol_us, found.floor_us, "measured" if found.is_measured else "listed")
 
     def _half_width(self) -> float:
         """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""

@@ -109,11 +109,13 @@ class Judge:
         key = problem.digest, workload.uuid
         if key not in self._bounds:
             try:
-                self._bounds[key] = bounds(problem, workload, hardware(self.device.target, cache_dir=self.cache_dir))
+                machine = hardware(self.device.target, cache_dir=self.cache_dir)
+            except ConfigurationError as error:  # not kept: a measurement may follow
+                return NoBoundError(error.what, where=error.where, remedy=error.remedy)
+            try:
+                self._bounds[key] = bounds(problem, workload, machine)
             except NoBoundError as error:
                 self._bounds[key] = error
-            except ConfigurationError as error:
-                self._bounds[key] = NoBoundError(error.what, where=error.where, remedy=error.remedy)
         return self._bounds[key]
 
     def measure_hardware_again(self) -> None:

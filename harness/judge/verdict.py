@@ -10,7 +10,7 @@ from harness.judge.devices.interface import Device
 from harness.judge.rounds import Tally, TimedBlocks
 from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import SetupError, workload_interval
-from harness.model.judging import Variant, WorkloadResult
+from harness.model.judging import BoundRates, Variant, WorkloadResult
 from harness.model.problem import Workload
 from harness.model.verdict import Trust, Verdict, least_possible_us
 from harness.sol.score import score
@@ -67,12 +67,21 @@ def timed(workload: Workload, found: TimedBlocks, tally: Tally, variant: Variant
     return _with_errors(result, tally)
 
 
-def with_bounds(result: WorkloadResult, sol_us: float | None, floor_us: float | None) -> WorkloadResult:
-    """Add bound, floor and score. Below the floor by more than the clock's error: SUSPECT, with both numbers."""
+def with_bounds(
+    result: WorkloadResult, sol_us: float | None, floor_us: float | None, rates: BoundRates | None = None
+) -> WorkloadResult:
+    """Add bound, floor and score. Below the floor by more than the clock's error: SUSPECT, with both numbers.
+
+    Args:
+        result: of a workload.
+        sol_us: its bound.
+        floor_us: its floor.
+        rates: where the device's rates in both come from.
+    """
     latency, baseline = result.latency_us, result.baseline_us
     if latency is None or baseline is None:
-        return result.model_copy(update={"sol_us": sol_us, "floor_us": floor_us})
-    update: dict[str, object] = {"sol_us": sol_us, "floor_us": floor_us}
+        return result.model_copy(update={"sol_us": sol_us, "floor_us": floor_us, "bound_rates": rates})
+    update: dict[str, object] = {"sol_us": sol_us, "floor_us": floor_us, "bound_rates": rates}
     if sol_us is not None:
         update["score"] = score(latency, baseline, sol_us)
     if floor_us is not None and latency < least_possible_us(floor_us):

@@ -31,6 +31,8 @@ class _Frozen(BaseModel):
 
 Variant = Literal["eager", "compile", "baseline"]
 """How a baseline runs: the reference eagerly, the reference under `torch.compile`, or the problem's `baseline/`."""
+BoundRates = Literal["listed", "measured"]
+"""Source of the device's rates in a bound: the vendor's figures, or a measurement on the judge's host."""
 Baselines = dict[str, dict[Variant, float | None]]
 """Workload uuid -> variant -> microseconds a call by one clock, null where the variant was not correct."""
 
@@ -60,6 +62,7 @@ class WorkloadResult(_Frozen):
     """What was subtracted from a call: the clock's own overhead, or a batch's handshake divided by its calls."""
     sol_us: float | None = None
     floor_us: float | None = None
+    bound_rates: BoundRates | None = None
     score: float | None = None
     max_abs_error: float | None = None
     max_rel_error: float | None = None

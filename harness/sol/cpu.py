@@ -88,6 +88,7 @@ def _hardware(model: str, flags: frozenset[str], figures: dict[str, float]) -> H
     return Hardware(
         target=CPU,
         name=model,
+        is_measured=True,
         bandwidth_gbs=max(figures["read_gbs"], figures["copy_gbs"], figures["stream_gbs"]),
         cached_gbs=CACHE_MARGIN * max(figures["cached_read_gbs"], figures["cached_copy_gbs"]),
         tflops=Peaks(

@@ -5,6 +5,7 @@ Imports no torch: people ask for these figures on machines that judge nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
@@ -69,6 +70,8 @@ class Hardware(_Figures):
     name: str
     devices: tuple[str, ...] = ()
     """What the driver calls it."""
+    is_measured: bool = False
+    """The rates were measured on this host; otherwise they are the vendor's."""
     multiprocessors: int = 1
     clock_mhz: float | None = None
     memory_gb: float | None = None
@@ -139,7 +142,7 @@ def target_of(device_name: str) -> str | None:
 
 def target_name(device_name: str) -> str:
     """The name of a GPU's target: the table's, or for a GPU that it lacks one made of the driver's (`rtx-5090`)."""
-    return target_of(device_name) or device_name.lower().removeprefix("nvidia ").replace(" ", "-")
+    return target_of(device_name) or re.sub(r"[^a-z0-9]+", "-", device_name.lower().removeprefix("nvidia ")).strip("-")
 
 
 @cache

@@ -52,6 +52,8 @@ class Bounds:
     """Operations of everything else, by dtype."""
     times_us: Mapping[Limit, float]
     """Time for each of the three; the largest is `sol_us`."""
+    is_measured: bool
+    """The rates were measured on this host; otherwise they are the vendor's."""
     attainable_us: float | None = None
     """`sol_us` with the rates that were measured on such a device, where they were."""
 
@@ -100,6 +102,7 @@ def _bounds_of(seen: Trace, problem: Problem, workload: Workload, hardware: Hard
         products=products,
         elementwise=elementwise,
         times_us=times,
+        is_measured=hardware.is_measured,
         attainable_us=_attainable_us(products, times, moved, hardware),
     )
 

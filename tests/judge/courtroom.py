@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from harness.formats.problems import load_problem
+from harness.formats.problems import problem_digest
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.workspace.blocking_judge import JudgeProcess
 
@@ -71,7 +71,7 @@ def judge(process: JudgeProcess, problem: Path, solution: Path | None, **setting
         kind="evaluation" if solution else "baseline",
         problem="/".join(problem.parts[-2:]),
         problem_dir=str(problem),
-        problem_digest=load_problem(problem).digest,
+        problem_digest=problem_digest(problem),
         solution_dir=str(solution) if solution else None,
         **{"half_width": 0.5, "max_judge_s": 120.0, **settings},
     )

@@ -10,6 +10,7 @@ import pytest
 from harness.formats.problems import load_problem
 from harness.sol.roofline import NoBoundError, bounds
 from harness.sol.targets import hardware
+from tests.safetensors import write_safetensors
 from tests.sol.cases import BF16, GBS, Case, by, check, problem_of
 
 pytestmark = pytest.mark.xdist_group("bounds")  # torch loads its operators without values once
@@ -127,11 +128,6 @@ def test_only_values_that_decide_shapes_are_made(case: Case, tmp_path: Path) -> 
     check(case, tmp_path)
 
 
-def write_safetensors(path: Path, dtype: str, shape: list[int], data: bytes, length: int | None = None) -> None:
-    header = json.dumps({"t": {"dtype": dtype, "shape": shape, "data_offsets": [0, length or len(data)]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
-
-
 def test_of_files_only_integers_are_read(tmp_path: Path) -> None:
     """The file of `x` ends after its header: reading it would fail. 5 of its 16 rows of 256 B are needed."""
     case = Case(
@@ -143,9 +139,8 @@ def test_of_files_only_integers_are_read(tmp_path: Path) -> None:
     )
     problem = problem_of(case, tmp_path)
     data = tmp_path / "data"
-    data.mkdir()
-    write_safetensors(data / "x", "F32", [16, 64], b"", 4_096)
-    write_safetensors(data / "lengths", "I32", [1], (5).to_bytes(4, "little"))
+    write_safetensors(data / "x", "t", "F32", [16, 64], b"")
+    write_safetensors(data / "lengths", "t", "I32", [1], (5).to_bytes(4, "little"))
     inputs = {name: {"type": "safetensors", "path": name, "tensor_key": "t"} for name in ("x", "lengths")}
     line = json.dumps({"uuid": "w", "axes": {"one": 1}, "inputs": inputs})
     (problem.directory / "workload.jsonl").write_text(line)

@@ -75,11 +75,11 @@ def test_products_run_on_the_fastest_unit_that_keeps_their_accuracy() -> None:
     assert plain.product_tflops("float64") == 0.05
 
 
-def test_an_unknown_target_names_the_known_ones() -> None:
+def test_an_unknown_target_names_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        hardware("h300")
+        hardware("h300", measured_dir=tmp_path)
     assert "h200" in str(caught.value)
-    assert "hardware.yaml" in str(caught.value)
+    assert "harness hardware measure" in str(caught.value)
     assert target_of("NVIDIA H300") is None
 
 

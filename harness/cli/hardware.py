@@ -1,0 +1,133 @@
+"""`harness hardware`: the figures that bounds are made of, and measuring those of a GPU that the table lacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.output import echo, emit, json_option
+
+if TYPE_CHECKING:
+    from harness.sol.hardware import Hardware
+
+
+@click.group()
+def hardware() -> None:
+    """List the hardware figures that bounds are made of, and measure a GPU that has none."""
+
+
+@hardware.command("list")
+@json_option
+def list_(*, as_json: bool) -> None:
+    """Every GPU with figures: the vendor's, and those measured on this host."""
+    from harness.sol.hardware import table
+    from harness.sol.measured_gpu import hardware_directory, hardware_of, kept_rates, kept_targets
+
+    directory = hardware_directory()
+    found = list(table().values())
+    for target in kept_targets(directory):
+        rates = kept_rates(target, directory)
+        if rates is not None and target not in table():
+            found.append(hardware_of(rates))
+    emit([_row(one) for one in found], as_json=as_json, columns=_COLUMNS)
+
+
+@hardware.command()
+@click.option("--device", default="cuda:0", show_default=True, metavar="DEVICE", help="The GPU to measure.")
+@json_option
+def measure(device: str, *, as_json: bool) -> None:
+    """Measure a GPU's bandwidth and peaks once and keep them for all bounds on this host.
+
+    A GPU of the hardware table keeps the vendor's figures; the table printed compares both.
+    """
+    from harness.errors import ConfigurationError
+    from harness.judge.devices.lock import take_device_lock
+    from harness.model.devices import parse_device
+    from harness.sol import gpu_measurement
+    from harness.sol.hardware import table
+    from harness.sol.measured_gpu import hardware_directory, hardware_of, keep
+
+    kind, ordinal = parse_device(device)
+    if kind != "cuda":
+        raise ConfigurationError(
+            f"`{device}` is no GPU; the CPU is measured by itself, at the first bound",
+            where="--device",
+            remedy="cuda:0",
+        )
+    lock = take_device_lock(f"cuda-{gpu_measurement.gpu_id(ordinal)}", device)
+    try:
+        rates = gpu_measurement.measure_gpu(ordinal)
+    finally:
+        os.close(lock)
+    file = keep(rates, hardware_directory())
+    listed = table().get(rates.target)
+    bound = listed or hardware_of(rates)
+    rows: list[dict[str, Any]] = [
+        {"figure": "bandwidth GB/s", "measured": rates.bandwidth_gbs, "in bounds": bound.bandwidth_gbs},
+        {"figure": "float32 TFLOP/s", "measured": rates.float32_tflops, "in bounds": bound.tflops.vector["float32"]},
+        {"figure": "float64 TFLOP/s", "measured": rates.float64_tflops, "in bounds": _double(bound)},
+    ]
+    dtypes = dict.fromkeys([*rates.tensor_tflops, *bound.tflops.tensor])
+    rows += [
+        {
+            "figure": f"{dtype} products TFLOP/s",
+            "measured": rates.tensor_tflops.get(dtype),
+            "in bounds": bound.tflops.tensor.get(dtype),
+        }
+        for dtype in dtypes
+        if dtype != "float64"
+    ]
+    emit(
+        rows,
+        as_json=as_json,
+        columns={
+            "figure": lambda row: row["figure"],
+            "measured": lambda row: _number(row["measured"]),
+            "in bounds": lambda row: _number(row["in bounds"]),
+            "measured / bound": _share,
+        },
+    )
+    if not as_json:
+        source = "the vendor's figures" if listed else "the measured ones, with margins"
+        echo(f"\n{rates.name} (target {rates.target}), kept in {file}; bounds take {source}")
+
+
+_COLUMNS: dict[str, Any] = {
+    "target": lambda row: row["target"],
+    "name": lambda row: row["name"],
+    "rates": lambda row: row["rates"],
+    "GB/s": lambda row: _number(row["bandwidth_gbs"]),
+    "bf16": lambda row: _number(row["tensor_tflops"].get("bfloat16")),
+    "fp8": lambda row: _number(row["tensor_tflops"].get("float8_e4m3fn")),
+    "int8": lambda row: _number(row["tensor_tflops"].get("int8")),
+    "fp4": lambda row: _number(row["tensor_tflops"].get("float4_e2m1fn_x2")),
+    "fp32": lambda row: _number(row["vector_tflops"]["float32"]),
+}
+
+
+def _row(figures: Hardware) -> dict[str, Any]:
+    return {
+        "target": figures.target,
+        "name": figures.name,
+        "rates": "measured" if figures.is_measured else "listed",
+        "bandwidth_gbs": figures.bandwidth_gbs,
+        "tensor_tflops": dict(figures.tflops.tensor),
+        "vector_tflops": dict(figures.tflops.vector),
+        "source": dict(figures.source),
+    }
+
+
+def _double(figures: Hardware) -> float:
+    return max(figures.tflops.tensor.get("float64", 0.0), figures.tflops.vector["float64"])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    measured, bound = row["measured"], row["in bounds"]
+    return "-" if measured is None or not bound else f"{measured / bound:.0%}"

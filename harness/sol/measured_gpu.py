@@ -1,0 +1,123 @@
+"""Figures of GPUs that the table lacks: measured once on this host by `harness hardware measure`, and kept.
+
+Bounds may not be higher than what a kernel can reach, and a measurement may be lower than that. So rates are taken with
+a margin, and a matrix unit that torch could not drive is taken for as fast as its generation makes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import FormatError
+from harness.formats.bounded import load_json_file
+from harness.model.paths import is_target
+from harness.sol.hardware import Hardware, Peaks
+from harness.workspace.directories import user_cache
+from harness.workspace.files import atomic_write
+
+BANDWIDTH_MARGIN = 1.2
+"""On measured bandwidth. An H200 copies at 4.3 TB/s of its 4.8: a margin of 1.12 would do there."""
+PRODUCT_MARGIN = 1.3
+"""On measured products. An H200 reaches 800 bfloat16 TFLOP/s of its 989: a margin of 1.24 would do there."""
+_ASSUMED = (
+    # dtype, compute capability from which on there is a unit for it, rate relative to that of float16
+    ("int8", (7, 5), 2.0),
+    ("float8_e4m3fn", (8, 9), 2.0),
+    ("float8_e5m2", (8, 9), 2.0),
+    ("float4_e2m1fn_x2", (10, 0), 4.0),
+)
+"""NVIDIA's whitepapers of Turing, Ada, Hopper and Blackwell: each halving of the operands doubles the rate."""
+
+
+class GpuRates(BaseModel):
+    """What one measurement of a GPU found, as it is kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    target: str
+    name: str
+    """What the driver calls it."""
+    id: str
+    """The unit that was measured."""
+    measured_at: str
+    """UTC, ISO 8601."""
+    torch: str
+    capability: tuple[int, int]
+    multiprocessors: int = Field(gt=0)
+    memory_gb: float = Field(gt=0)
+    l2_mib: float = Field(ge=0)
+    clock_mhz: float | None = None
+    bandwidth_gbs: float = Field(gt=0)
+    """The best of reading, writing and copying."""
+    tensor_tflops: Mapping[str, float]
+    """Matrix products by operand dtype, `tf32` for float32 operands cut down to it; absent where torch has none."""
+    float32_tflops: float = Field(gt=0)
+    """float32 products without matrix units: the rate of the vector units."""
+    float64_tflops: float = Field(gt=0)
+
+
+def hardware_directory() -> Path:
+    """Return the directory of this host's measurements, which all workspaces of a user share."""
+    return user_cache() / "hardware"
+
+
+def keep(rates: GpuRates, directory: Path) -> Path:
+    """Write a measurement for all later bounds on this host; returns the file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / f"{rates.target}.json"
+    atomic_write(file, json.dumps(rates.model_dump(mode="json"), indent=2) + "\n")
+    return file
+
+
+def kept_rates(target: str, directory: Path) -> GpuRates | None:
+    """Return the kept measurement of a target; None where there is none, or one that cannot be read."""
+    if not is_target(target):
+        return None
+    try:
+        return GpuRates.model_validate(load_json_file(directory / f"{target}.json"))
+    except (OSError, FormatError, ValidationError):
+        return None
+
+
+def kept_targets(directory: Path) -> list[str]:
+    """Return the targets that were measured on this host, sorted."""
+    return sorted(file.stem for file in directory.glob("*.json") if kept_rates(file.stem, directory))
+
+
+def hardware_of(rates: GpuRates) -> Hardware:
+    """Return the figures that bounds take from a measurement: with margins, and with units that were not measured."""
+    tensor = {dtype: PRODUCT_MARGIN * rate for dtype, rate in rates.tensor_tflops.items()}
+    half = max(tensor.get("float16", 0.0), tensor.get("bfloat16", 0.0))
+    assumed = [dtype for dtype, since, _ in _ASSUMED if rates.capability >= since and dtype not in tensor]
+    tensor |= {dtype: ratio * half for dtype, _, ratio in _ASSUMED if dtype in assumed and half}
+    single, double = PRODUCT_MARGIN * rates.float32_tflops, PRODUCT_MARGIN * rates.float64_tflops
+    measured = f"measured on this host ({rates.id}, {rates.measured_at}, torch {rates.torch})"
+    note = f"; {', '.join(assumed)} not measured: a multiple of the rate of float16" if assumed else ""
+    return Hardware(
+        target=rates.target,
+        name=rates.name,
+        devices=(rates.name,),
+        is_measured=True,
+        multiprocessors=rates.multiprocessors,
+        clock_mhz=rates.clock_mhz,
+        memory_gb=rates.memory_gb,
+        bandwidth_gbs=BANDWIDTH_MARGIN * rates.bandwidth_gbs,
+        l2_mib=rates.l2_mib,
+        tflops=Peaks(
+            tensor={**tensor, "float64": double},
+            # Packed 16-bit arithmetic is at most twice as fast (CUDA C++ Programming Guide, arithmetic throughput).
+            vector={"float32": single, "float64": double, "float16": 2 * single, "bfloat16": 2 * single},
+        ),
+        source={
+            "bandwidth_gbs": f"{measured}, times {BANDWIDTH_MARGIN}",
+            "tflops": f"{measured}, times {PRODUCT_MARGIN}{note}",
+            "l2_mib": measured,
+            "clock_mhz": measured,
+        },
+    )
