@@ -20,8 +20,8 @@ def lookup_of(call: OperatorCall, values: TensorValues) -> Lookup:
         values: which indices are known.
     """
     name, args, table, out = call.name, call.args, call.taken[0], call.made[0]
-    if name in {"embedding", "index_select"}:
-        axis, index = (0, args[1]) if name == "embedding" else (args[1] % max(1, table.dim()), args[2])
+    if "embedding" in name or name == "index_select":
+        axis, index = (args[1] % max(1, table.dim()), args[2]) if name == "index_select" else (0, args[1])
         rows = table.shape[axis] if table.dim() else 1
         positions = torch.unique(index).long() if values.is_known(index) else None
         return Lookup(rows, index.numel(), positions, (axis,))

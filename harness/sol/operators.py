@@ -34,7 +34,8 @@ FREE = {
     "replication_pad1d", "replication_pad2d", "replication_pad3d", "upsample_nearest1d", "upsample_nearest2d",
     "upsample_nearest3d", "im2col", "unfold_copy", "block_diag", "rand", "randn", "rand_like", "randn_like", "randint",
     "bernoulli", "complex", "polar", "unsafe_split", "unsafe_chunk", "_pin_memory", "resize_", "set_", "alias",
-    "permute_copy", "transpose_copy", "expand_copy", "slice_copy", "select_copy",
+    "permute_copy", "transpose_copy", "expand_copy", "slice_copy", "select_copy", "_embedding_bag",
+    "_embedding_bag_forward_only",
 } | SELECTING  # fmt: skip
 """Operators that move, compare, sort or flip signs: no floating-point operations."""
 SCATTERING = {
@@ -50,7 +51,9 @@ SHAPED_LIKE = {
 """Operators that take the shape or dtype of what they are given first, and none of its values."""
 OVERWRITING = {"copy_", "fill_", "zero_"}
 """Operators that write every element of what they are given first and read none of it."""
-GATHERING = {"index", "index_select", "gather", "take", "embedding"}
+GATHERING = {
+    "index", "index_select", "gather", "take", "embedding", "_embedding_bag", "_embedding_bag_forward_only",
+}  # fmt: skip
 """Operators that read elements of what they are given first (embedding: its table), at places that an index holds."""
 MASKING = {"where", "masked_fill", "masked_fill_", "tril", "triu", "tril_", "triu_"}
 """Operators that replace elements at places that a mask or a diagonal gives."""

@@ -40,6 +40,8 @@ class StepRecording:
     def __init__(self, values: TensorValues) -> None:
         self.steps: list[Step] = []
         self.dtypes = StoredDtypes()
+        self.autocast: str | None = None
+        """What torch.autocast casts operands of products to; it does nothing to tensors without values."""
         self._values = values
         self._multiplications: dict[int, Step] = {}
         """Storage -> the multiplication whose result it holds, cast or not."""
@@ -135,12 +137,16 @@ class StepRecording:
 
     def _product(self, step: Step, call: OperatorCall) -> None:
         first, second = operands(call.name, call.args)
-        step.product = self.dtypes.dtype(first), self.dtypes.dtype(second)
+        step.product = self._cast(first), self._cast(second)
         step.product_operations = product_operations(call) * self._share(first) * self._share(second)
         if step.kind is Kind.MATRIX:
             both = (storage_of(first), storage_of(second))
             others = [view for view in step.reads if view.storage not in both]
             step.reads = (view_of(first), view_of(second), *others)
+
+    def _cast(self, operand: torch.Tensor) -> str:
+        dtype = self.dtypes.dtype(operand)
+        return self.autocast if self.autocast and wider(self.autocast, dtype) != self.autocast else dtype
 
     def _elementwise(self, step: Step, call: OperatorCall) -> None:
         step.elementwise_operations = elementwise_operations(call.name, call.taken, call.made)

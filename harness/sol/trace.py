@@ -75,7 +75,7 @@ def trace(
     recorder = _OperationRecorder(tensors, values, updated)
     for name, share in known.hidden.items():
         recorder.recording.note_hidden(tensors[name], share)
-    with torch.no_grad(), recorder, _Attention(recorder):
+    with torch.no_grad(), recorder, _Functions(recorder):
         returned = run(*inputs.values())
     found = recorder.result(tensors_in(returned))
     found.is_random, found.steps = known.has_random_values, len(recorder.recording.steps)
@@ -215,8 +215,11 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
 
-class _Attention(TorchFunctionMode):
-    """Records fused attention as one operator: on tensors without values, torch spells it out in float32."""
+class _Functions(TorchFunctionMode):
+    """Records fused attention as one operator, which torch spells out in float32 on tensors without values.
+
+    A device that the reference names is taken for the CPU: the one named may not be here.
+    """
 
     def __init__(self, recorder: _OperationRecorder) -> None:
         super().__init__()
@@ -224,6 +227,15 @@ class _Attention(TorchFunctionMode):
 
     def __torch_function__(self, func: Untyped, types: Untyped, args: Untyped = (), kwargs: Untyped = None) -> Untyped:
         kwargs = kwargs or {}
+        enabled = [device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device)]
+        cast = str(torch.get_autocast_dtype(enabled[0])).removeprefix("torch.") if enabled else None
+        self.recorder.recording.autocast = cast
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.to:
+            args = tuple(_HERE if _is_device(value) else value for value in args)
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": _HERE}
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         given = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
@@ -233,9 +245,14 @@ class _Attention(TorchFunctionMode):
         return out
 
 
+_HERE = torch.device("cpu")
 _UNREAD = GATHERING | SCATTERING | OVERWRITING | SHAPED_LIKE
 """Operators that prove nothing about what they are given first."""
 _ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+def _is_device(value: Untyped) -> bool:
+    return isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] in {"cuda", "cpu"})
 
 
 def _has_boolean_choice(taken: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:

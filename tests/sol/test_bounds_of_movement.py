@@ -103,6 +103,16 @@ CASES = [
         bytes=8_130 + 8_192 + 128,
         elementwise=0,
     ),
+    # 4 bags of 4 ids each, drawn from 1,000 rows: as many rows as above, 8,130 B; 4 x 512 B
+    # out; ids 128 B, offsets 32 B.
+    Case(
+        "bags of random rows",
+        {"table": "1000 128 float32", "ids": "16 int64", "offsets": "4 int64"},
+        {"y": "4 128 float32"},
+        "return F.embedding_bag(ids, table, offsets, mode='sum')",
+        bytes=8_130 + 2_048 + 128 + 32,
+        elementwise=0,
+    ),
     # The ids are the problem's own: 5 different ones of 16. 5 x 512 B read, 16 x 512 B written, 128 B of ids.
     Case(
         "a lookup of known rows",

@@ -46,6 +46,19 @@ BITS_16 = [
         elementwise=0,
         us=product_us(LINEAR, BF16),
     ),
+    # autocast runs products in bfloat16. The device that the reference names need not be here.
+    Case(
+        "float32 inputs under autocast",
+        {"x": "512 2048 float32", "w": "1024 2048 float32"},
+        {"y": "512 1024 float32"},
+        """
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    zero = torch.zeros(1024, device="cuda")
+    return F.linear(x.to("cuda"), w.cuda(), zero).float()
+""",
+        bytes=2 * (X16 + W16 + Y16),
+        products={(BF16, BF16): LINEAR},
+    ),
     # Both operands split into two 16-bit parts, three products of parts: 3 x 2.147e9 / 989.5e12 = 6.511 us.
     Case(
         "float32 takes three products of 16-bit parts",
