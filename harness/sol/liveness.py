@@ -126,6 +126,8 @@ class Liveness:
                 self._add_share(second, _Need(need.columns, 1.0, need.columns))
                 self._pointwise(others, need, None)
             case Kind.MASK:
+                if step.changes:
+                    self._replace(step.writes[0])
                 for view, kept in zip(step.reads, step.kept, strict=True):
                     self._add_share(view, self._through(kept, need))
             case Kind.GATHER:
@@ -145,8 +147,15 @@ class Liveness:
         if target.storage in self._updated:
             if step.changes and not step.overwrites:
                 self._add(target)
-        elif step.overwrites and target.storage in self._demands:
-            self._demands[target.storage].region.remove(target)
+        elif step.overwrites:
+            self._replace(target)
+
+    def _replace(self, view: StridedView) -> None:
+        """Forget what is needed of a view: an operator replaces its elements."""
+        demand = self._demands.get(view.storage)
+        if demand is not None and view.storage not in self._updated:
+            demand.region.remove(view)
+            demand.unlocated = _NOTHING
 
     def _through(self, kept: Kept, need: _Need) -> _Need:
         """What is needed of an operand behind a mask."""

@@ -24,8 +24,10 @@ MOST_BYTES = 2 * 10**9
 """Memory of one workload's analysis."""
 _MOST_OPERATIONS = 4 * 10**9
 """Of products with values: torch cannot be interrupted within one, and a slow core needs about a second for these."""
-KNOWN_ELEMENTS = 2**22
+_KNOWN_INTEGERS = 2**22
 """Integer tensors up to this size keep their values."""
+_KNOWN_MASKS = 2**26
+"""The same for masks: those of attention have a row for each query."""
 _KNOWN_FLOATS = 2**12
 """The same for floats: lookup tables and other constants."""
 DRAWN_FLOATS = 2**20
@@ -178,14 +180,16 @@ class TensorValues:
         out = func(*plain, **_on(with_tensors(kwargs, _to_meta), "meta"))
         if not isinstance(out, torch.Tensor):
             return out
-        few = KNOWN_ELEMENTS if not _is_float(out) else self._known_floats
-        if out.numel() > few:
+        if out.numel() > self._most_known(out.dtype):
             return out
         if name in _FILLED_LIKE:
             return torch.full(out.shape, _FILLED_LIKE[name], dtype=out.dtype)
         self.limits.take(out.numel() * out.element_size())
         self.randomness |= name.startswith(_RANDOM)
         return func(*args, **_on(kwargs, "cpu"))
+
+    def _most_known(self, dtype: torch.dtype) -> int:
+        return self._known_floats if dtype.is_floating_point or dtype.is_complex else most_known(dtype)
 
     def _small(self, func: Untyped, args: Untyped, kwargs: Untyped, tensors: list[torch.Tensor], name: str) -> Untyped:
         """An operator of tensors that have values: with values, unless the result is large."""
@@ -196,8 +200,7 @@ class TensorValues:
         if product or large or name in _GROWING or _may_grow(tensors):
             shape = _shape_of(func, args, kwargs)
             if isinstance(shape, torch.Tensor) and not is_view(func) and changed_argument(func) is None:
-                few = self._known_floats if _is_float(shape) else KNOWN_ELEMENTS
-                if shape.numel() > few or (product and _is_float(shape)):
+                if shape.numel() > self._most_known(shape.dtype) or (product and _is_float(shape)):
                     return shape
                 self.limits.take(shape.numel() * shape.element_size())
         self.randomness |= name.startswith(_RANDOM)
@@ -224,13 +227,18 @@ class TensorValues:
 
     def _ordered(self, leaf: torch.Tensor, name: str) -> torch.Tensor:
         """Places of unknown values in an order: those in which they stand."""
-        if _is_float(leaf) or leaf.dtype is torch.bool or leaf.numel() > KNOWN_ELEMENTS:
+        if _is_float(leaf) or leaf.dtype is torch.bool or leaf.numel() > _KNOWN_INTEGERS:
             return leaf
         self.limits.take(leaf.numel() * leaf.element_size())
         if _ORDERING[name] and leaf.dim():
             order = torch.arange(leaf.shape[-1], dtype=leaf.dtype)
             return self.invent(order.expand(leaf.shape).contiguous())
         return self.invent(torch.zeros(leaf.shape, dtype=leaf.dtype))
+
+
+def most_known(dtype: torch.dtype) -> int:
+    """Return the elements up to which a tensor of integers or booleans keeps its values."""
+    return _KNOWN_MASKS if dtype is torch.bool else _KNOWN_INTEGERS
 
 
 def _least(dtype: torch.dtype) -> float | int | bool:

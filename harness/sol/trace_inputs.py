@@ -11,7 +11,7 @@ from harness.formats.tensors import find_tensor_file, read_tensor
 from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, Workload
 from harness.sol.arguments import Untyped, is_composite
 from harness.sol.operators import is_product
-from harness.sol.tensor_values import DRAWN_FLOATS, KNOWN_ELEMENTS, AnalysisLimits, TensorValues
+from harness.sol.tensor_values import DRAWN_FLOATS, AnalysisLimits, TensorValues, most_known
 
 _INVENTED_ELEMENTS = 2**20
 """Random integers up to this size are taken for zeros, so that a reference can loop over them; larger ones have no
@@ -52,7 +52,7 @@ class TraceInputs:
         for name, spec in self._problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
             dtype, shape = torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
-            decides = not dtype.is_floating_point and math.prod(shape) <= KNOWN_ELEMENTS
+            decides = not dtype.is_floating_point and math.prod(shape) <= most_known(dtype)
             if isinstance(source, ScalarInput):
                 made[name] = source.value
             elif isinstance(source, SafetensorsInput) and decides:
