@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from tests.command_line import call_harness
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
+from tests.safetensors import write_safetensors
 from tests.site import STUB
 
 
@@ -172,3 +174,24 @@ def test_reasons_stand_below_the_table(tmp_path: Path, stub: dict[str, str]) -> 
     assert row.split()[:2] == ["n40000", "TIMEOUT"]
     assert reasons.startswith("n40000: ")
     assert last.startswith("TIMEOUT: ")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("judge")
+def test_inputs_are_read_from_the_data_root(tmp_path: Path) -> None:
+    problem = write_problem(tmp_path / "problems", sizes=(4_000,))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / "harness.yaml").write_text("data_root: data\n")
+    write_safetensors(tmp_path / "data/x.safetensors", "x", "F32", [4_000], struct.pack("<4000f", *range(4_000)))
+    line = json.loads((problem / "workload.jsonl").read_text())
+    line["inputs"]["x"] = {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}
+    (problem / "workload.jsonl").write_text(json.dumps(line))
+    solution = write_cpp(problem / "solutions" / "cpu")
+    measured = _harness(tmp_path, "baseline", "made/scale", "--json")
+    assert measured.returncode == 0, measured.stderr
+    done = _harness(tmp_path, "evaluate", str(solution), "--half-width", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    (workload,) = json.loads(done.stdout)["workloads"]
+    assert workload["verdict"] == "PASSED"
+    assert workload["bound_rates"] == "measured"
+    assert workload["sol_us"] >= workload["floor_us"] > 0

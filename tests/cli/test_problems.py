@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from harness.cli.problems import problems
+from harness.errors import ConfigurationError
 from tests.command_line import call_harness
 from tests.formats.problem_files import SOLUTION, definition, workload, write_problem, write_solution
 
@@ -156,3 +159,22 @@ def test_bounds_are_printed_for_each_workload(root: Path, harness: Run) -> None:
     assert rows[0]["sol_us"] < rows[1]["sol_us"]
     assert all(0 < row["floor_us"] <= row["sol_us"] for row in rows)
     assert rows[1]["bytes"] >= 2 * 2**14 * 64 * 4
+
+
+def test_a_workload_without_a_bound_has_the_reason_in_its_row(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    impossible = "def run(x, index, scale):\n    raise ValueError('no way')\n"
+    write_problem(root / "problems/L1/p", definition(reference=impossible), workload())
+    write_problem(root / "problems/L1/q", definition(), workload())
+    monkeypatch.chdir(root)
+    done = CliRunner().invoke(problems, ["sol", "L1/p", "--target", "h200", "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    (row,) = json.loads(done.output)
+    assert (row["sol_us"], row["floor_us"], row["rates"]) == (None, None, None)
+    assert "ValueError: no way" in row["reason"]
+    assert "no way" in CliRunner().invoke(problems, ["sol", "L1/p", "--target", "h200"]).output
+    (row,) = json.loads(CliRunner().invoke(problems, ["sol", "L1/q", "--target", "h200", "--json"]).output)
+    assert (row["reason"], row["rates"], row["limited_by"]) == (None, "listed", "memory")
+    assert row["times_us"]["memory"] == row["sol_us"]
+    done = CliRunner().invoke(problems, ["sol", "L1/q", "--target", "gb200"])
+    assert isinstance(done.exception, ConfigurationError)
+    assert "harness hardware measure" in str(done.exception)
