@@ -65,20 +65,23 @@ _PER_ELEMENT = {
 """Operations for each element that goes in, where an operator is several; every other counts one."""
 SOFTMAX_OPERATIONS = _PER_ELEMENT["_softmax"]
 _OPERANDS = {
-    "mm": (0, 1), "bmm": (0, 1), "_scaled_mm": (0, 1), "_int_mm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2),
-    "mv": (0, 1), "dot": (0, 1), "vdot": (0, 1), "addmv": (1, 2), "_grouped_mm": (0, 1), "_scaled_grouped_mm": (0, 1),
-    "addbmm": (1, 2), "addr": (1, 2),
+    "mm": (0, 1), "bmm": (0, 1), "_scaled_mm": (0, 1), "_scaled_mm_v2": (0, 1), "_int_mm": (0, 1), "addmm": (1, 2),
+    "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1), "vdot": (0, 1), "addmv": (1, 2), "_grouped_mm": (0, 1),
+    "_scaled_grouped_mm": (0, 1), "addbmm": (1, 2), "addr": (1, 2),
 }  # fmt: skip
 """Places of a product's two operands; of every other product they are the first two."""
 _VECTOR_PRODUCTS = {"mv": 0, "addmv": 1, "dot": 0, "vdot": 0}
 """Products that torch's own table lacks: two operations for each element of the matrix, which is at this place."""
-_GROUPED = {"_grouped_mm", "_scaled_grouped_mm"}
+_PLAIN = {"_grouped_mm", "_scaled_grouped_mm", "_int_mm", "_scaled_mm", "_scaled_mm_v2"}
+"""Products of the first operand's rows with the second's columns. torch's table lacks them, or packed values."""
+GROUPED = {"_grouped_mm", "_scaled_grouped_mm"}
+"""Products of groups of rows, each with a matrix of its own."""
 
 
 def is_product(packet: Untyped) -> bool:
     """Return true for operators that matrix units do."""
     name = packet.__name__
-    return packet in flop_registry or name in _VECTOR_PRODUCTS or name in _GROUPED or name == "_int_mm"
+    return packet in flop_registry or name in _VECTOR_PRODUCTS or name in _PLAIN
 
 
 def operands(name: str, args: Sequence[Untyped]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,10 +98,9 @@ def product_operations(call: OperatorCall) -> int:
     name, args = call.name, call.args
     if name in _VECTOR_PRODUCTS:
         return 2 * int(args[_VECTOR_PRODUCTS[name]].numel())
-    if name == "_int_mm":
-        return 2 * int(args[0].numel()) * int(args[1].shape[-1])
-    if name in _GROUPED:  # each row of the first meets one of the groups' matrices
-        return 2 * int(args[0].numel()) * int(args[1].shape[-1])
+    if name in _PLAIN:  # of grouped products, each row of the first meets one of the groups' matrices
+        packed = 2 if args[0].dtype is torch.float4_e2m1fn_x2 else 1
+        return 2 * packed * int(args[0].numel()) * int(args[1].shape[-1])
     out = call.made[0] if len(call.made) == 1 else tuple(call.made)
     total = int(flop_registry[call.packet](*args, **call.kwargs, out_val=out))
     if name in {"convolution", "_convolution"} and not args[6]:

@@ -13,6 +13,7 @@ from harness.sol.element_regions import StridedView, share_of, storage_of, view_
 from harness.sol.lookups import lookup_of
 from harness.sol.operators import (
     GATHERING,
+    GROUPED,
     MASKING,
     OVERWRITING,
     SCATTERING,
@@ -113,8 +114,21 @@ class StepRecording:
             step.pieces = tuple(_pieces(call))
         elif step.kind is Kind.MASK:
             step.kept = tuple(self._kept(call))
+        elif call.name in GROUPED and call.args[1].dim() > 2:
+            step.kind = Kind.MASK
+            used = self._groups_share(call)
+            step.kept = tuple(Kept(used, used, used) if tensor is call.args[1] else _ALL for tensor in call.taken)
         elif step.kind is Kind.GATHER:
             step.lookup = lookup_of(call, self._values)
+
+    def _groups_share(self, call: OperatorCall) -> float:
+        """Share of the groups that have rows: no more than there are rows, where their sizes are unknown."""
+        rows, groups = call.args[0].shape[0], call.args[1].shape[0]
+        ends = next((tensor for tensor in call.taken if not tensor.is_floating_point()), None)
+        if ends is None or not self._values.is_known(ends):
+            return min(1.0, rows / max(1, groups))
+        sizes: torch.Tensor = torch.diff(ends, prepend=torch.zeros(1, dtype=ends.dtype))
+        return share_of(sizes > 0)
 
     def _kept(self, call: OperatorCall) -> list[Kept]:
         """For each tensor operand of a masking operator, what is let through of it."""
@@ -181,7 +195,7 @@ class StepRecording:
 
     def _share_of_result(self, step: Step, call: OperatorCall) -> float:
         result = call.made[0]
-        if step.kind is Kind.MASK:
+        if call.name in MASKING:
             branches = [
                 (tensor, kept)
                 for tensor, kept in zip(call.taken, step.kept, strict=True)
@@ -233,7 +247,7 @@ def _broadcasts(sizes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> boo
 
 
 _KINDS = (
-    ({"mm", "bmm", "addmm", "baddbmm", "_scaled_mm", "_int_mm"}, Kind.MATRIX),
+    ({"mm", "bmm", "addmm", "baddbmm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"}, Kind.MATRIX),
     ({"cat", "stack"}, Kind.PIECES),
     (MASKING, Kind.MASK),
     (GATHERING, Kind.GATHER),

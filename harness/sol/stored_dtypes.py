@@ -46,8 +46,9 @@ def wider(first: str, second: str) -> str:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return a tensor's dtype without torch's prefix."""
-    return str(tensor.dtype).removeprefix("torch.")
+    """Return a tensor's dtype without torch's prefix; the variants of eight-bit floats are one."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return "float8_e4m3fn" if name.startswith("float8") and name not in _WIDTHS else name
 
 
 class StoredDtypes:

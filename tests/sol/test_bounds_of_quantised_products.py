@@ -182,6 +182,35 @@ return (whole(x, sx) @ whole(w, sw).t()).to(torch.bfloat16)
         products={(FP4, FP4): 2 * 8192**3},
         us=product_us(2 * 8192**3, FP4),
     ),
+    # Two values of four bits in each element: 512 x 1024 x 2048 products, as above. Scales as above.
+    Case(
+        "torch._scaled_mm of nvfp4",
+        {
+            "x": "512 1024 float4_e2m1fn_x2",
+            "w": "1024 1024 float4_e2m1fn_x2",
+            "sx": "65536 float8_e4m3fn",
+            "sw": "131072 float8_e4m3fn",
+        },
+        {"y": "512 1024 bfloat16"},
+        "return torch._scaled_mm(x, w.t(), scale_a=sx, scale_b=sw, out_dtype=torch.bfloat16)",
+        bytes=X4 + W4 + 196_608 + Y16,
+        products={(FP4, FP4): LINEAR},
+        us={"h200": LINEAR / 1979.0 / 1e6, "b200": 2_818_048 / GBS["b200"] / 1e3},
+    ),
+    # The same exponents as torch's own dtype of powers of two: 1024 x 64 B.
+    Case(
+        "mxfp8 weights with exponents viewed as e8m0",
+        {"x": "512 2048 bfloat16", "w": "1024 2048 float8_e4m3fn", "ew": "1024 64 int8"},
+        {"y": "512 1024 bfloat16"},
+        """
+scale = ew.view(torch.float8_e8m0fnu).float()
+whole = (w.float().unflatten(1, (-1, 32)) * scale[..., None]).flatten(1)
+return F.linear(x, whole.to(torch.bfloat16))
+""",
+        bytes=X16 + W8 + 65_536 + Y16,
+        products={(BF16, FP8): LINEAR},
+        us=product_us(LINEAR, BF16),
+    ),
     # Scales of e4m3 for blocks of 16 weights: 1024 x 128 B; bfloat16 activations decide the unit.
     Case(
         "nvfp4 weights, bfloat16 activations",

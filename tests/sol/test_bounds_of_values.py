@@ -98,6 +98,20 @@ return {"x": torch.randn(16, 32, device=device).to(torch.bfloat16),
         "ends": torch.tensor([4, 4, 16], device=device)}
 """,
     ),
+    # The same by one operator: two of three groups have rows. Their weights are 2 x 32 x 32 x 2 B.
+    Case(
+        "an empty group of a grouped product",
+        {"x": "16 32 bfloat16", "w": "3 32 32 bfloat16", "ends": "3 int32"},
+        {"y": "16 32 bfloat16"},
+        "return torch._grouped_mm(x, w, offs=ends)",
+        bytes=2 * 1_024 + 2 * 2_048 + 12,
+        products={(BF16, BF16): 2 * 16 * 32 * 32},
+        make="""
+return {"x": torch.randn(16, 32, device=device).to(torch.bfloat16),
+        "w": torch.randn(3, 32, 32, device=device).to(torch.bfloat16),
+        "ends": torch.tensor([4, 4, 16], device=device, dtype=torch.int32)}
+""",
+    ),
     # numpy needs real values, so this one is made and run with them: 2 x 4,096 B and one operation an element.
     Case(
         "custom inputs by numpy",
