@@ -76,7 +76,7 @@ class Plan:
     """time.monotonic after which no evaluation begins."""
 
     def rows(self, part: str) -> list[MeasuredRow]:
-        """What is known of a part."""
+        """The rows of a part."""
         return read_rows(self.file, _like(part))
 
 

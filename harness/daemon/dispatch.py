@@ -159,7 +159,7 @@ def job_identity(job: Job) -> Sequence[str]:
 
 
 def baseline_identity_of(job: Job) -> Sequence[str]:
-    """What the attempts at the baseline of a job's problem are counted by."""
+    """Key by which attempts at the baseline of a job's problem are counted."""
     return baseline_identity(job.key.problem, job.key.problem_digest, job.key.target, job.key.judge)
 
 

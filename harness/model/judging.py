@@ -153,7 +153,7 @@ class JudgeRequest(_Versioned):
     """A snapshot of the problem as committed; the judge reads nothing else of the repository."""
     problem_digest: str
     data_root: str | None = None
-    """Where the problem's safetensors paths may lead besides `problem_dir`."""
+    """Directory of the problem's safetensors files besides `problem_dir`."""
     solution_dir: str | None = None
     """A snapshot of the candidate's tree."""
     baseline: dict[str, Variant] = Field(default_factory=dict)

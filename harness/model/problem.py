@@ -122,7 +122,7 @@ class Problem(BaseModel):
     """`suite/name`."""
     directory: Path
     data_root: Path | None = None
-    """Where safetensors paths may lead besides the directory. It does not take part in the digest."""
+    """Directory of safetensors files besides the problem's own. It does not take part in the digest."""
     digest: str
     """`sha256:...` over every file that takes part in judging (all but solutions/ and *.md)."""
     definition: Definition

@@ -101,7 +101,7 @@ class _PyBuffer(ctypes.Structure):
 
 
 def address(memory: mmap.mmap) -> int:
-    """Where a mapping begins. ctypes itself has no way to ask this of memory that can only be read."""
+    """First address of a mapping. ctypes itself has no way to ask this of memory that can only be read."""
     view = _PyBuffer()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(view), 0)
     begin = int(view.buf)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 Untyped: TypeAlias = Any
-"""What torch passes to a dispatch mode: operators, their arguments and results. torch has no public types for them."""
+"""Type of what torch passes to a dispatch mode: operators, operands and results have no public types in torch."""
 
 
 @dataclass(frozen=True)

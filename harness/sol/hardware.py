@@ -69,7 +69,7 @@ class Hardware(_Figures):
     target: str = ""
     name: str
     devices: tuple[str, ...] = ()
-    """What the driver calls it."""
+    """Name by the driver."""
     is_measured: bool = False
     """The rates were measured on this host; otherwise they are the vendor's."""
     multiprocessors: int = 1

@@ -1,4 +1,4 @@
-"""What of a reference's run its outputs need: operators in reverse order, from the outputs to the inputs.
+"""The part of a reference's run that its outputs need: operators in reverse order, from the outputs to the inputs.
 
 A reference may compute what it never returns, slice what it has computed, or mask it. No kernel has to do that work, so
 it counts neither as operations nor as bytes.
@@ -34,7 +34,7 @@ _NOTHING, _EVERYTHING = _Need(0.0, 0.0, 0.0), _Need(1.0, 1.0, 1.0)
 
 @dataclass
 class _Demand:
-    """What is needed of one storage."""
+    """Needed elements of one storage."""
 
     region: ElementRegion
     unlocated: _Need = _NOTHING
@@ -158,7 +158,7 @@ class Liveness:
             demand.unlocated = _NOTHING
 
     def _through(self, kept: Kept, need: _Need) -> _Need:
-        """What is needed of an operand behind a mask."""
+        """Needed elements of an operand behind a mask."""
         if kept.elements is None:
             self.has_unknown_masks = True
             share = self._unknown_share

@@ -35,14 +35,14 @@ _ASSUMED = (
 
 
 class GpuRates(BaseModel):
-    """What one measurement of a GPU found, as it is kept."""
+    """Result of one measurement of a GPU, as it is kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     target: str
     name: str
-    """What the driver calls it."""
+    """Name by the driver."""
     id: str
     """The unit that was measured."""
     measured_at: str

@@ -42,7 +42,7 @@ class StepRecording:
         self.steps: list[Step] = []
         self.dtypes = StoredDtypes()
         self.autocast: str | None = None
-        """What torch.autocast casts operands of products to; it does nothing to tensors without values."""
+        """The dtype to which torch.autocast casts operands of products; it does nothing to tensors without values."""
         self._values = values
         self._multiplications: dict[int, Step] = {}
         """Storage -> the multiplication whose result it holds, cast or not."""
@@ -126,7 +126,7 @@ class StepRecording:
         rows, groups = call.args[0].shape[0], call.args[1].shape[0]
         ends = next((tensor for tensor in call.taken if not tensor.is_floating_point()), None)
         if ends is None or not self._values.is_known(ends):
-            return min(1.0, rows / max(1, groups))
+            return min(1.0, float(rows) / max(1, int(groups)))
         sizes: torch.Tensor = torch.diff(ends, prepend=torch.zeros(1, dtype=ends.dtype))
         return share_of(sizes > 0)
 

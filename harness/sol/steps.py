@@ -11,7 +11,7 @@ from harness.sol.element_regions import StridedView
 
 
 class Kind(Enum):
-    """How an operator's results depend on its operands."""
+    """Dependence of an operator's results on its operands."""
 
     POINTWISE = auto()
     """Each element on the elements at its own place."""

@@ -29,7 +29,7 @@ _TABLE_BITS = ((16, FOUR_BITS), (256, "int8"))
 
 @dataclass
 class _Stored:
-    """What is known of the values of one storage."""
+    """Known values of one storage."""
 
     dtype: str
     values: int

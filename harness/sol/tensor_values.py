@@ -56,7 +56,7 @@ class LimitReachedError(Exception):
 
 @dataclass
 class AnalysisLimits:
-    """What one workload's analysis has used."""
+    """Time and memory that one workload's analysis has used."""
 
     begin_s: float = field(default_factory=time.thread_time)
     bytes: int = 0

@@ -28,7 +28,7 @@ _Tensors = list[torch.Tensor]
 
 @dataclass
 class Trace:
-    """What the outputs of one run of a reference needed."""
+    """Work that the outputs of one run of a reference needed."""
 
     products: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Floating-point operations of matrix products and convolutions, by the stored dtypes of their operands."""
@@ -199,7 +199,7 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recording.attention(taken, out, causal=causal)
 
     def result(self, outputs: _Tensors) -> Trace:
-        """What the whole run showed; `outputs` is what it returned."""
+        """The result of the whole run; `outputs` is what it returned."""
         returned = [view_of(tensor) for tensor in outputs if storage_of(tensor) not in self.updated] + self.asked
         updated = frozenset(self.updated)
         steps = self.recording.steps

@@ -1,4 +1,4 @@
-"""What the kernel tells of this machine's memory."""
+"""Memory of this machine, as the kernel reports it."""
 
 from __future__ import annotations
 

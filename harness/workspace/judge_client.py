@@ -272,7 +272,7 @@ class JudgeClient:
         self._forget()
 
     def _how_lost(self, ended: JudgeEnded) -> Literal["ended", "host", "memory"]:
-        """Whether this machine ended the process: by its own word, or by the kernel's when it was out of memory."""
+        """Return why the process ended: by itself, by its own report of a host fault, or because memory was out."""
         if ended.exit_code == EXIT_HOST_FAULT:
             return "host"
         killed_for_memory = self.request and ended.exit_code == -signal.SIGKILL and oom_kills() > self._oom_kills

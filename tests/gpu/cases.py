@@ -68,7 +68,7 @@ class Attack:
     reasons: tuple[str, ...] = ()
     """Parts of the judge's reason that name the defence; one of them must be in it when the attack is caught."""
     naive_clock: Literal["each", "together", "calibrated"] = "each"
-    """How the naive judge times it (tests.gpu.naive)."""
+    """Clock of the naive judge (tests.gpu.naive)."""
     off: tuple[str, ...] = ()
     """Defences (tests.gpu.undefended) without which it gains, where the naive judge has nothing that it attacks."""
     gains: bool = True

@@ -29,7 +29,7 @@ _REASONS: dict[Verdict, tuple[str, ...]] = {
     Verdict.SUSPECT: ("below the floor",),
     Verdict.TIMEOUT: ("no answer within",),
 }  # fmt: skip
-"""What in a reason names the defence."""
+"""Parts of a reason that name the defence."""
 _BY_DEFENCES = sorted((attack for attack in ATTACKS if attack.off), key=lambda attack: attack.off)
 """A judge without defences serves all attacks on these, one after the other."""
 

@@ -28,7 +28,7 @@ EXAMPLES = sorted(path.parent.name for path in PACK.glob("examples/*/solution.ya
 
 @dataclass(frozen=True)
 class SpeedGoal:
-    """What an example reaches on an H200, for the workloads that are large enough to be bound by it."""
+    """Goal of an example on an H200, for the workloads that are large enough to be bound by it."""
 
     example: str
     problem: Path

@@ -74,7 +74,7 @@ DEFENCES: dict[str, Callable[[], None]] = {
     "ping": time_without_ping,
     "outputs": believe_outputs,
 }
-"""What each name switches off."""
+"""Function that switches each named defence off."""
 
 
 def main() -> None:

@@ -145,7 +145,7 @@ def fill(disk: Path) -> None:
 def outcome(
     cache: Path, log: Path, request: JudgeRequest, before: Callable[[], None] = lambda: None
 ) -> RequestAnswered | JudgeLost:
-    """What comes of a request to a judge of its own; `before` is called when that is ready."""
+    """Outcome of a request to a judge of its own; `before` is called when that is ready."""
     notices: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
     judge = JudgeClient("cpu", judge_command("cpu", cache, "bubblewrap"), log, notices.put)
     judge.start()

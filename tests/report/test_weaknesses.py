@@ -176,7 +176,7 @@ def sentences(output: str, text: str, problem: str) -> list[str]:
 
 
 def marked_number(output: str, text: str, problem: str) -> bool:
-    """Whether the problem's speed-up carries the symbol."""
+    """True if the problem's speed-up carries the symbol."""
     if output in {"audit", "report"}:  # the audit names entries; the page puts the symbol in with its script
         return bool(sentences(output, text, problem))
     lines = text.splitlines()

@@ -1,4 +1,4 @@
-"""What the judge's clock reads on a CPU beyond the calls: measured with calls of the judge's own in a clean runner."""
+"""Overhead of the judge's clock on a CPU, measured with calls of the judge's own in a clean runner."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Line:
     has_served: bool = False
     """True after its first batch of calls on its workload, in which it may compile."""
     offset_ns: float = 0.0
-    """What events around any kernel read more in this process than in the judge's."""
+    """Nanoseconds that events around any kernel read more in this process than in the judge's."""
     _number: int = 0
     _doorbell: Doorbell = field(init=False)
 

@@ -37,7 +37,7 @@ def trust_the_stop() -> None:
 
 
 DEFENCES: dict[str, Callable[[], None]] = {"timers": allow_timers, "stop": trust_the_stop}
-"""What each name switches off."""
+"""Function that switches each named defence off."""
 
 
 def main() -> None:
