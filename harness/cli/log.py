@@ -65,7 +65,7 @@ def _for_scripts(row: Row, line: _LogLine) -> dict[str, Any]:
 
 
 def _legend(lines: Sequence[_LogLine]) -> list[str]:
-    """Meaning of the symbol after a number, the newest entries first."""
+    """Lines that explain the symbol after a number, the newest entries first."""
     from harness.model.weaknesses import weakness_legend
 
     shown = [line.row for line in reversed(lines) if line.row.speedup is not None or line.row.kind == "baseline"]

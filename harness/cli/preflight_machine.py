@@ -198,15 +198,15 @@ def _try_torch(plan: RunPlan, device: TrialDevice, within_s: float) -> None:
 
 
 def _broken_compiler(sandbox: SandboxKind) -> str | None:
-    """Why torch.compile has no compiler for the CPU that works: known within a second, where torch needs many."""
+    """The reason why torch.compile has no working C++ compiler; found within a second, where torch needs many."""
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if not headers.is_file():
         return f"the headers of this Python are missing: {headers}"
-    found = shutil.which("g++")
-    if found is None:
+    compiler_path = shutil.which("g++")
+    if compiler_path is None:
         return None
     try:
-        compile_one_function(str(Path(found).resolve()), sandbox)
+        compile_one_function(str(Path(compiler_path).resolve()), sandbox)
     except ConfigurationError as error:
         return error.what
     return None

@@ -145,7 +145,6 @@ class JobPlanner:
                 "problem": problem.key,
                 "problem_dir": str(problem.directory),
                 "problem_digest": problem.digest,
-                "data_root": str(problem.data_root) if problem.data_root else None,
                 "solution_dir": str(solution) if solution else None,
                 "half_width": limits.half_width(target),
                 "max_judge_s": limits.max_judge_s,
@@ -159,7 +158,7 @@ def job_identity(job: Job) -> Sequence[str]:
 
 
 def baseline_identity_of(job: Job) -> Sequence[str]:
-    """Key by which attempts at the baseline of a job's problem are counted."""
+    """Identity by which attempts at the baseline of a job's problem are counted."""
     return baseline_identity(job.key.problem, job.key.problem_digest, job.key.target, job.key.judge)
 
 

@@ -19,10 +19,13 @@ _MOST_ALONE = 3
 
 @dataclass
 class _Postponed:
-    until: float
+    until_s: float
+    """On the monotonic clock."""
     pause_s: float
-    answers: int
-    alone: int = 0
+    answers_before: int
+    """Answers about other measurements before its last fault."""
+    faults_alone: int = 0
+    """Faults since others were answered in between."""
 
 
 class PostponedWork:
@@ -38,20 +41,20 @@ class PostponedWork:
         Returns:
             Whether it alone meets the fault: others were answered between each of its last faults.
         """
-        now, key = time.monotonic(), tuple(identity)
-        one = self._waiting.get(key)
-        if one is None:
-            self._waiting[key] = _Postponed(now + FIRST_PAUSE_S, FIRST_PAUSE_S, self._answers)
+        present_s, key = time.monotonic(), tuple(identity)
+        entry = self._waiting.get(key)
+        if entry is None:
+            self._waiting[key] = _Postponed(present_s + FIRST_PAUSE_S, FIRST_PAUSE_S, self._answers)
             return False
-        one.alone += self._answers > one.answers
-        one.pause_s = min(2 * one.pause_s, LONGEST_PAUSE_S)
-        one.until, one.answers = now + one.pause_s, self._answers
-        return one.alone >= _MOST_ALONE
+        entry.faults_alone += self._answers > entry.answers_before
+        entry.pause_s = min(2 * entry.pause_s, LONGEST_PAUSE_S)
+        entry.until_s, entry.answers_before = present_s + entry.pause_s, self._answers
+        return entry.faults_alone >= _MOST_ALONE
 
     def waits(self, identity: Sequence[str]) -> bool:
         """Return whether a measurement's pause is not over yet."""
-        one = self._waiting.get(tuple(identity))
-        return one is not None and time.monotonic() < one.until
+        entry = self._waiting.get(tuple(identity))
+        return entry is not None and time.monotonic() < entry.until_s
 
     def answered(self, identity: Sequence[str]) -> None:
         """Forget a measurement: a judge has answered it."""

@@ -45,7 +45,7 @@ class StatusWriter:
         self._messages.append(f"{what}: {error}")
 
     def _pause(self, reason: str | None) -> None:
-        """Show why nothing can be judged now, or that the reason is over."""
+        """Show the reason why nothing can be judged now, or remove it."""
         sentence = None if reason is None else f"{_PAUSED}: {reason}; tried again until it works"
         if sentence is not None and sentence in self._messages:
             return
@@ -100,7 +100,7 @@ class StatusWriter:
 
 
 def _paused(judges: Sequence[JudgeClient]) -> str | None:
-    """Why no judge can work now because of this machine; None while one can."""
+    """The fault of this machine that lets no judge work now; None while one can."""
     faults = [judge.host_fault for judge in judges if judge.state != "given up"]
     return faults[0] if faults and all(faults) else None
 

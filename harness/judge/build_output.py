@@ -1,4 +1,4 @@
-"""Files that a build may write: a size-limited tmpfs inside its sandbox, and memory files that carry the results out.
+"""Output of a build: a size-limited tmpfs inside its sandbox, and memory files that carry the results out.
 
 A build runs code that a candidate chose, so nothing of it reaches the host's disk: its directories are tmpfs of the
 sandbox, and a shell copies the files that count into memory files that the judge has opened. Each is limited in size

@@ -44,9 +44,9 @@ def compile_one_function(compiler: str, sandbox: SandboxKind) -> None:
         )
         code = process.exit_signal_or_code(_TRIAL_S)
         process.kill()
-        said = " ".join(os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace").split())
+        messages_text = " ".join(os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace").split())
     if code != 0:
-        why = said or ("no answer within 20 s" if code is None else f"it ended with {code}")
+        why = messages_text or ("no answer within 20 s" if code is None else f"it ended with {code}")
         raise ConfigurationError(
             f"the C++ compiler {compiler} does not compile one function: {why}", remedy="apt-get install g++"
         )

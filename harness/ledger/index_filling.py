@@ -170,8 +170,8 @@ class _Filling:
         if kind == EntryKind.CONFIRMATION and cites is not None:
             if (problem, cites) not in self._cited:
                 query = "SELECT cites FROM entries WHERE problem = ? AND seq = ? AND kind = 'evaluation'"
-                found = self._database.execute(query, (problem, cites)).fetchone()
-                self._cited[problem, cites] = found[0] if found else None
+                evaluation = self._database.execute(query, (problem, cites)).fetchone()
+                self._cited[problem, cites] = evaluation[0] if evaluation else None
             cites = self._cited[problem, cites]
         elif kind != EntryKind.EVALUATION:
             return None

@@ -79,7 +79,7 @@ class DaemonStatus(ProcessStatus):
     """Evaluations entered for this invocation of `harness start`, also by a daemon that has died since."""
     limit_reached: bool = False
     paused: str | None = None
-    """Why no judge can work now because of this machine; what is queued is tried again until one can."""
+    """Fault of this machine that lets no judge work now; what is queued is tried again until one can."""
     messages: tuple[str, ...] = ()
     """What does not work now, for people."""
 

@@ -125,23 +125,23 @@ def weaknesses(facts: MeasurementFacts, baseline: MeasurementFacts | None = None
     """
     if not facts.environment:
         return ()
-    found = [*_missing_compile(facts, baseline)]
+    reasons = [*_missing_compile(facts, baseline)]
     if facts.environment.get("sandbox") == "none":
-        found.append(Weakness(WeaknessKind.NO_SANDBOX))
+        reasons.append(Weakness(WeaknessKind.NO_SANDBOX))
     others = _number(facts.device.get("others"))
     if others:
-        found.append(Weakness(WeaknessKind.SHARED_DEVICE, f"{others:.0f} of them"))
+        reasons.append(Weakness(WeaknessKind.SHARED_DEVICE, f"{others:.0f} of them"))
     throttle = facts.device.get("throttle")
     if isinstance(throttle, list | tuple) and throttle:
-        found.append(Weakness(WeaknessKind.THROTTLED, one_line(", ".join(map(str, throttle)), _LONGEST_REASON)))
+        reasons.append(Weakness(WeaknessKind.THROTTLED, one_line(", ".join(map(str, throttle)), _LONGEST_REASON)))
     if facts.trust == Trust.LAUNCH_BOUND:
-        found.append(Weakness(WeaknessKind.LAUNCH_BOUND))
+        reasons.append(Weakness(WeaknessKind.LAUNCH_BOUND))
     age_s = _number(facts.device.get("calibration_age_s"))
     if not any(_number(facts.device.get(name)) for name in _CALIBRATED):
-        found.append(Weakness(WeaknessKind.NO_CALIBRATION))
+        reasons.append(Weakness(WeaknessKind.NO_CALIBRATION))
     elif age_s is not None and age_s > OLD_CALIBRATION_S:
-        found.append(Weakness(WeaknessKind.OLD_CALIBRATION, f"{age_s / 3600:.0f} h"))
-    return tuple(found)
+        reasons.append(Weakness(WeaknessKind.OLD_CALIBRATION, f"{age_s / 3600:.0f} h"))
+    return tuple(reasons)
 
 
 def _missing_compile(facts: MeasurementFacts, baseline: MeasurementFacts | None) -> list[Weakness]:

@@ -206,7 +206,7 @@ def _look_up(proof: Proof, chains: Chains, digest: str) -> None:
         return
     documents = {document.seq: document for document in chains.documents[ledger_file(problem)]}
     evaluation = seqs[best.cites or 0]
-    baseline = next((one for one in entries if one.seq == evaluation.cites), None)
+    baseline = next((entry for entry in entries if entry.seq == evaluation.cites), None)
     proof.found = MeasuredCandidate(evaluation, best, documents[best.seq].hash, baseline)
 
 

@@ -1,4 +1,4 @@
-"""Memory of this machine, as the kernel reports it."""
+"""The kernel's counters of this machine's memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def oom_kills() -> int:
-    """Processes that the kernel has killed since boot because memory was short; 0 where it does not tell."""
+    """Processes that the kernel has killed since boot because memory was short; 0 where it has no such counter."""
     with suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -158,7 +158,7 @@ class JudgeClient:
         self.failure: str | None = None
         """Why the judge was lost last; None while it is ready."""
         self.host_fault: str | None = None
-        """Why this machine let it answer nothing, in one line; None once it has answered."""
+        """Fault of this machine that ended the process, in one line; None once a request was answered."""
         self._oom_kills = 0
         self._target = target
         self._command = list(command)
@@ -272,7 +272,7 @@ class JudgeClient:
         self._forget()
 
     def _how_lost(self, ended: JudgeEnded) -> Literal["ended", "host", "memory"]:
-        """Return why the process ended: by itself, by its own report of a host fault, or because memory was out."""
+        """Return the cause of the end: `host` and `memory` by the exit code, or by the kernel's count of OOM kills."""
         if ended.exit_code == EXIT_HOST_FAULT:
             return "host"
         killed_for_memory = self.request and ended.exit_code == -signal.SIGKILL and oom_kills() > self._oom_kills

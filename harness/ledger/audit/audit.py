@@ -218,8 +218,8 @@ class _Contents:
         for entry in recent:
             if entry.summary is not None and entry.summary.speedup is not None and counts(entry):
                 baseline = _baseline_of(entry, known)
-                found = weaknesses(facts_of(entry), facts_of(baseline) if baseline else None)
-                self.weakened.append((problem, entry.seq, found))
+                reasons = weaknesses(facts_of(entry), facts_of(baseline) if baseline else None)
+                self.weakened.append((problem, entry.seq, reasons))
 
 
 def _baseline_of(entry: Entry, known: Mapping[int, Entry]) -> Entry | None:
