@@ -29,7 +29,7 @@ from harness.daemon.postponed import PostponedWork
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
 from harness.daemon.snapshots import Snapshots
-from harness.daemon.status_writer import StatusWriter
+from harness.daemon.status_writer import StatusWriter, pausing_fault
 from harness.errors import ConfigurationError, HarnessError, LedgerError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
@@ -63,6 +63,8 @@ _FIRST_STARTS = 5
 """A judge that was never ready is given up after so many starts in a row: 3 s where each ends at once."""
 _LATER_STARTS = 16
 """A judge that was ready before is given up later: 5 min where each ends at once. A GPU may be full for a while."""
+LONGEST_FAULT_S = 300.0
+"""With `once`, the daemon ends when a fault of this machine has let no judge answer for so long."""
 _REFS_MOVED = "refs"
 
 _Inbox = queue.SimpleQueue[JudgeNotice | str]
@@ -110,6 +112,7 @@ class Daemon:
         self._work: dict[str, Work] = {}
         self._scan_at = 0.0
         self._dispatch_at = 0.0
+        self._answered_at = time.monotonic()
         self._recoveries_said = 0
         self._known: dict[str, JudgeReady] = {}
         self._targets: dict[str, str] = {}
@@ -133,8 +136,10 @@ class Daemon:
                 self._attempt(self._dispatch, "handing out work")
             self._recorder.flush()
             self._report()
-            if once and self._is_idle() and self._is_idle_still():
-                break
+            if once:
+                self._refuse_to_wait_for_ever()
+                if self._is_idle() and self._is_idle_still():
+                    break
         self._finish()
 
     def close(self) -> None:
@@ -217,6 +222,16 @@ class Daemon:
         if judges := self._ready():
             self._due_work.scan(judges)
 
+    def _refuse_to_wait_for_ever(self) -> None:
+        """End an invocation that is to end by itself, and cannot because of a fault of this machine.
+
+        Raises:
+            ConfigurationError: no judge has answered anything for long.
+        """
+        fault = pausing_fault(list(self._judges.values()))
+        if fault is not None and time.monotonic() - self._answered_at > LONGEST_FAULT_S:
+            raise ConfigurationError(f"this machine lets no judge work: {fault}", remedy="fix it, then start again")
+
     # --- handing out and taking in ---
 
     def _dispatch(self) -> None:
@@ -291,6 +306,7 @@ class Daemon:
         failpoint("daemon.after_answer")
         answer, job, run = answered.answer, work.job, self._config.run
         self._postponed.answered(work.identity)
+        self._answered_at = time.monotonic()
         if answer.environment.judge != job.key.judge:
             self._gone(work, Loss(how="ended", reason="the judge answered as another version than it began as"))
         elif work.is_baseline:

@@ -82,7 +82,7 @@ class StatusWriter:
         now = time.monotonic()
         if now < self._next_at and not force:
             return
-        paused = _paused(judges)
+        paused = pausing_fault(judges)
         self._pause(paused)
         status = DaemonStatus(
             queued=len(queue),
@@ -99,7 +99,7 @@ class StatusWriter:
             write_status(self._workspace, status)
 
 
-def _paused(judges: Sequence[JudgeClient]) -> str | None:
+def pausing_fault(judges: Sequence[JudgeClient]) -> str | None:
     """The fault of this machine that lets no judge work now; None while one can."""
     faults = [judge.host_fault for judge in judges if judge.state != "given up"]
     return faults[0] if faults and all(faults) else None

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
+from harness.daemon import daemon as daemon_module
 from harness.daemon import postponed
 from harness.daemon.postponed import PostponedWork
-from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY
+from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY, ConfigurationError
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace import judge_client
 from tests.daemon.conftest import Daemon, Once, of
@@ -86,6 +87,19 @@ def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon)
         assert of(site.entries(), special) == []
         fault.unlink()
         assert running.entry_of(special).verdict is Verdict.PASSED
+
+
+def test_a_daemon_that_is_to_end_by_itself_does_not_wait_for_ever(
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = site.scratch / "fault"
+    fault.write_text(f"{EXIT_HOST_FAULT} no C++ compiler")
+    monkeypatch.setenv("STUB_JUDGE_FAULT", str(fault))
+    monkeypatch.setattr(daemon_module, "LONGEST_FAULT_S", 0.5)
+    site.submit("w01", "t/one", "honest")
+    with pytest.raises(ConfigurationError, match=r"this machine lets no judge work: no C\+\+ compiler"):
+        once()
+    assert site.entries() == []
 
 
 def test_a_candidate_that_alone_exhausts_memory_gets_its_verdict(site: Site, once: Once) -> None:

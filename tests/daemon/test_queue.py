@@ -47,6 +47,18 @@ def test_a_worker_that_submits_one_at_a_time_is_not_starved() -> None:
     assert order == ["w01", "w02"] * 4
 
 
+def test_a_job_that_is_put_last_comes_after_its_workers_others_and_after_other_workers() -> None:
+    queue = EvaluationQueue()
+    for number in range(2):
+        queue.add(job("w01", f"a{number}"))
+        queue.add(job("w02", f"b{number}"))
+    first = queue.take("cpu")
+    assert first is not None
+    queue.put_last(first)
+    assert not queue.add(first), "it is known still"
+    assert [taken.key.tree for taken in drain(queue)] == ["b0", "a1", "b1", "a0"]
+
+
 def test_confirmations_go_first_whoevers_turn_it_is() -> None:
     queue = EvaluationQueue()
     queue.add(job("w01", "a0"))
