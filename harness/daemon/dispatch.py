@@ -145,6 +145,7 @@ class JobPlanner:
                 "problem": problem.key,
                 "problem_dir": str(problem.directory),
                 "problem_digest": problem.digest,
+                "data_root": str(problem.data_root) if problem.data_root else None,
                 "solution_dir": str(solution) if solution else None,
                 "half_width": limits.half_width(target),
                 "max_judge_s": limits.max_judge_s,
