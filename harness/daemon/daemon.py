@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from harness.daemon.attempts import MOST, Attempts, Loss
+from harness.daemon.device_judges import DeviceJudges
 from harness.daemon.dispatch import (
     Ask,
     Decided,
@@ -29,7 +30,7 @@ from harness.daemon.postponed import PostponedWork
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
 from harness.daemon.snapshots import Snapshots
-from harness.daemon.status_writer import StatusWriter, pausing_fault
+from harness.daemon.status_writer import StatusWriter
 from harness.errors import ConfigurationError, HarnessError, LedgerError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
@@ -47,8 +48,6 @@ from harness.workspace.judge_client import (
     JudgeLost,
     JudgeNotice,
     RequestAnswered,
-    judge_command,
-    judge_log_file,
 )
 
 logger = logging.getLogger(__name__)
@@ -59,10 +58,6 @@ _LOOK_AGAIN_S = 2.0
 """After something refused (the disk, git, the index), and where the kernel gives no watches."""
 _LONGEST_WAIT_S = 0.25
 """A stop is seen within so long."""
-_FIRST_STARTS = 5
-"""A judge that was never ready is given up after so many starts in a row: 3 s where each ends at once."""
-_LATER_STARTS = 16
-"""A judge that was ready before is given up later: 5 min where each ends at once. A GPU may be full for a while."""
 LONGEST_FAULT_S = 300.0
 """With `once`, the daemon ends when a fault of this machine has let no judge answer for so long."""
 _REFS_MOVED = "refs"
@@ -99,24 +94,12 @@ class Daemon:
         self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, self._record_champion)
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
-        self._judges = {
-            device: JudgeClient(
-                device,
-                judge_command(device, workspace.cache, config.judge.sandbox),
-                judge_log_file(workspace, device),
-                self._inbox.put,
-                target=config.target,
-            )
-            for device in devices
-        }
+        self._judges = DeviceJudges(workspace, config, devices, self._inbox.put)
         self._work: dict[str, Work] = {}
         self._scan_at = 0.0
         self._dispatch_at = 0.0
         self._answered_at = time.monotonic()
         self._recoveries_said = 0
-        self._known: dict[str, JudgeReady] = {}
-        self._targets: dict[str, str] = {}
-        """Device -> its target, for judges that were ready and are not given up."""
         self._champions_entering: set[tuple[str, int]] = set()
 
     # --- the loop ---
@@ -126,8 +109,7 @@ class Daemon:
         self._start()
         while not stop.is_set():
             self._hear()
-            for judge in self._judges.values():
-                judge.tick()
+            self._judges.tick()
             self._recorder.retry()
             if time.monotonic() >= self._scan_at:
                 self._attempt(self._scan, "comparing refs with the ledger")
@@ -144,10 +126,7 @@ class Daemon:
 
     def close(self) -> None:
         """End the judges, at once and all together, and the watcher."""
-        for judge in self._judges.values():
-            judge.hang_up()
-        for judge in self._judges.values():
-            judge.close()
+        self._judges.close()
         self._watcher.close()
         failpoint("daemon.after_close")
 
@@ -161,8 +140,7 @@ class Daemon:
                 f"the kernel gives no watches on refs ({error}): commits are looked for every {_LOOK_AGAIN_S:.0f} s. "
                 "More: `sysctl fs.inotify.max_user_watches fs.inotify.max_user_instances`"
             )
-        for judge in self._judges.values():
-            judge.start()
+        self._judges.start()
 
     def _finish(self) -> None:
         """Nothing half: what is judged and not entered is entered now, or said to be judged again."""
@@ -197,8 +175,7 @@ class Daemon:
 
     def _next_due(self) -> float:
         now = time.monotonic()
-        due = [self._scan_at, now + _LONGEST_WAIT_S]
-        due += [at for judge in self._judges.values() if (at := judge.next_tick()) is not None]
+        due = [self._scan_at, now + _LONGEST_WAIT_S, *self._judges.next_ticks()]
         if (retry := self._recorder.next_retry()) is not None:
             due.append(retry)
         return max(min(due), now)
@@ -219,7 +196,7 @@ class Daemon:
         """Compare refs with the ledger, once it is known which targets and judge versions candidates are judged for."""
         self._scan_at = time.monotonic() + (RECONCILE_S if self._watching else _LOOK_AGAIN_S)
         self._repo.refresh_checkout(self._config.coordination_branch)  # what a kill or a busy checkout put off
-        if judges := self._ready():
+        if judges := self._judges.ready():
             self._due_work.scan(judges)
 
     def _refuse_to_wait_for_ever(self) -> None:
@@ -228,7 +205,7 @@ class Daemon:
         Raises:
             ConfigurationError: no judge has answered anything for long.
         """
-        fault = pausing_fault(list(self._judges.values()))
+        fault = self._judges.pausing_fault()
         if fault is not None and time.monotonic() - self._answered_at > LONGEST_FAULT_S:
             raise ConfigurationError(f"this machine lets no judge work: {fault}", remedy="fix it, then start again")
 
@@ -236,7 +213,7 @@ class Daemon:
 
     def _dispatch(self) -> None:
         """Give every free judge something to do."""
-        for judge in self._judges.values():
+        for judge in self._judges:
             while judge.state == "idle" and not self._recorder.held and self._give(judge):
                 pass
 
@@ -290,11 +267,10 @@ class Daemon:
         return allowed
 
     def _hear_judge(self, news: JudgeNotice) -> None:
-        judge = self._judges[news.device]
+        judge = self._judges.of(news.device)
         heard = judge.handle(news)
         if isinstance(heard, JudgeReady):
-            self._known[heard.target] = heard
-            self._targets[judge.device] = heard.target
+            self._judges.became_ready(judge.device, heard)
             self._status.over(f"the judge of {judge.device} ")
             self._scan_at = 0.0
         elif isinstance(heard, RequestAnswered):
@@ -329,23 +305,21 @@ class Daemon:
             raise ConfigurationError(lost.reason, where=str(judge.log_file), remedy=lost.fix)
         if work is not None:
             self._gone_with(work, lost)
-        if judge.failed_starts < (_LATER_STARTS if judge.became_ready else _FIRST_STARTS):
+        if not self._judges.must_be_given_up(judge):
             return
         self._give_up(judge)
         times = f"it failed {judge.failed_starts} times in a row and"
         failed = f"{times} did not become ready again" if judge.became_ready else f"{times} never became ready"
         self._status.say(f"the judge of {judge.device} is given up: {failed}")
-        if all(each.state == "given up" for each in self._judges.values()):
+        if self._judges.are_given_up:
             raise ConfigurationError(
                 f"{lost.reason}: {failed}", where=str(judge.log_file), remedy="see that file, and `harness doctor`"
             )
 
     def _give_up(self, judge: JudgeClient) -> None:
         """Go on without a judge. What only it could judge leaves the queue: nothing would take it."""
-        judge.give_up()
-        target = self._targets.pop(judge.device, None)
-        if target is not None and target not in self._targets.values():
-            del self._known[target]
+        target = self._judges.give_up(judge)
+        if target is not None:
             self._queue.drop(lambda job: job.key.target == target)
             self._due_work.forget()
 
@@ -405,16 +379,12 @@ class Daemon:
     def _follow_up(self, problem: str, target: str) -> None:
         """Queue and record what is due after an entry; when that fails, the next scan does it."""
         try:
-            self._due_work.follow_up(problem, target, self._ready())
+            self._due_work.follow_up(problem, target, self._judges.ready())
         except (HarnessError, OSError) as error:
             logger.warning("seeing what follows from an entry failed: %s", error)
             self._scan_at = min(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
 
     # --- limits and reports ---
-
-    def _ready(self) -> dict[str, JudgeReady]:
-        """Target -> a judge of it that is ready, or has been in this invocation."""
-        return dict(self._known)
 
     def _remaining(self) -> float:
         """Evaluations that may still be handed out."""
@@ -430,9 +400,7 @@ class Daemon:
 
     def _is_idle(self) -> bool:
         """Nothing waits that may be handed out, and nothing is on its way."""
-        if self._work or self._recorder.held:
-            return False
-        if any(judge.state not in {"idle", "given up"} for judge in self._judges.values()):
+        if self._work or self._recorder.held or not self._judges.are_idle:
             return False
         return self._limit_reached() or not len(self._queue)
 
@@ -447,7 +415,7 @@ class Daemon:
         self._recoveries_said = len(self._ledger.recovered)
         self._status.write(
             self._queue,
-            list(self._judges.values()),
+            list(self._judges),
             {device: work.job.worker for device, work in self._work.items()},
             evaluations_done=self._evaluations_done,
             limit_reached=self._limit_reached(),
