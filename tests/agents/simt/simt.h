@@ -30,6 +30,7 @@ struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -46,6 +47,7 @@ inline unsigned __float_as_uint(float v) { return bits_as<unsigned>(v); }
 inline float __int_as_float(int v) { return bits_as<float>(v); }
 inline int __float_as_int(float v) { return bits_as<int>(v); }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline float __expf(float v) { return std::exp(v); }
 inline float exp2f_host(float v) { return std::exp2(v); }
 #define exp2f exp2f_host
@@ -81,6 +83,7 @@ inline Index gridDim;
 struct WarpState {
     std::barrier<> barrier{32};
     uint64_t value[32];
+    unsigned fragment[6][32];  // operands of a product, by register and lane
 };
 inline std::vector<std::unique_ptr<WarpState>> warps;
 inline std::unique_ptr<std::barrier<>> block_barrier;
