@@ -30,7 +30,6 @@ from harness.model.judging import (
 )
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
-from harness.workspace.timing_lock import timing
 
 _BATCHES = 7
 _PATIENCE_S = 60.0
@@ -179,7 +178,7 @@ def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadChec
     times = []
     for _ in range(_BATCHES):
         sets.fill([memory.views(slot) for slot in range(calls)])
-        with timing():
+        with side.device.timing():
             batch = side.batch(memory, range(calls), _PATIENCE_S)
         _check(memory, side, check, calls - 1)
         times.append(per_call_ns(batch, calls, calibration))

@@ -17,7 +17,6 @@ from harness.judge.devices.interface import Batch, Device, Memory, Reading
 from harness.judge.sides import Side
 from harness.model.geometric_mean import geometric_mean
 from harness.model.verdict import Trust
-from harness.workspace.timing_lock import timing
 
 _LAUNCH_BOUND_WIDER = 4.0
 """The last half percent of a launch-bound call is the host's noise: it costs seconds to narrow and says nothing."""
@@ -83,7 +82,7 @@ def block(match: Match, fill: Callable[[int], None], check: Callable[[Match], No
     seen: tuple[list[Batch], list[Batch]] = ([], [])
     for half in (order[:2], order[2:]):
         fill(match.sets)
-        with timing():
+        with match.candidate.side.device.timing():
             for which in half:
                 one = entrants[which]
                 seen[which].append(one.side.batch(match.memory, range(one.calls), one.within_s))

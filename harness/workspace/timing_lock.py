@@ -1,4 +1,4 @@
-"""The timing lock: work that would disturb a measurement holds it shared, a timed batch holds it exclusively.
+"""The timing lock: work that would disturb a measurement holds it shared, a timed batch on a CPU exclusively.
 
 A judge that waits for the exclusive lock gets it before work that starts later, so that a stream of short jobs cannot
 delay it for ever.
@@ -41,6 +41,16 @@ def timing() -> Iterator[None]:
     """Hold the lock exclusively while a batch is timed: waits for running work and blocks new work."""
     directory = lock_directory()
     with _locked(directory / "quiet-gate", fcntl.LOCK_EX), _locked(directory / "quiet", fcntl.LOCK_EX):
+        yield
+
+
+@contextlib.contextmanager
+def timing_apart() -> Iterator[None]:
+    """Hold the lock shared while a batch is timed on a device and processors that nothing else uses.
+
+    Judges of several GPUs time at once. A batch on the CPU, which uses what others use too, is not timed meanwhile.
+    """
+    with working():
         yield
 
 

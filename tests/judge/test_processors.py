@@ -21,7 +21,7 @@ def system(root: Path, siblings: dict[int, str]) -> Path:
 
 def test_judge_and_runner_are_never_on_one_core(tmp_path: Path) -> None:
     threads = {number: f"{number % 8},{number % 8 + 8}" for number in range(16)}
-    found = assign(range(16), system(tmp_path, threads))
+    found = assign(range(16), system=system(tmp_path, threads))
     assert found is not None
     assert (found.judge, found.timed) == (frozenset({7, 15}), frozenset({6, 14}))
     assert found.others == frozenset(range(16)) - {6, 7, 14, 15}
@@ -33,14 +33,32 @@ def test_ranges_and_processors_that_may_not_be_used(tmp_path: Path) -> None:
 
 
 def test_with_many_cores_their_neighbours_stay_idle(tmp_path: Path) -> None:
-    found = assign(range(16), tmp_path)
+    found = assign(range(16), system=tmp_path)
     assert found is not None
     assert (found.judge, found.timed, found.others) == (frozenset({14}), frozenset({12}), frozenset(range(12)))
 
 
+def test_judges_of_one_host_have_disjoint_cores_on_the_node_of_their_gpu(tmp_path: Path) -> None:
+    nodes = [frozenset(range(32)), frozenset(range(32, 64))]
+    near_gpus = [nodes[0], nodes[0], nodes[1], nodes[1]]
+    found = [assign(range(64), near_gpus, gpu, tmp_path) for gpu in range(4)]
+    own = [each.judge | each.timed for each in found if each is not None]
+    assert [min(processors) for processors in own] == [28, 24, 60, 56]
+    assert sum(map(len, own)) == len(frozenset[int]().union(*own)) == 8
+    assert all(processors <= near for processors, near in zip(own, near_gpus, strict=True))
+    others = {each.others for each in found if each is not None}
+    assert others == {frozenset([*range(24), *range(32, 56)])}  # no runner starts where another judge times
+
+
+def test_gpus_that_share_too_few_cores_are_not_pinned(tmp_path: Path) -> None:
+    everywhere = [frozenset[int]()] * 4
+    assert assign(range(15), everywhere, 0, tmp_path) is None
+    assert assign(range(16), everywhere, 3, tmp_path) is not None
+
+
 def test_few_cores_are_not_divided(tmp_path: Path) -> None:
-    assert assign(range(3), tmp_path) is None
-    assert assign(range(4), tmp_path) is not None
+    assert assign(range(3), system=tmp_path) is None
+    assert assign(range(4), system=tmp_path) is not None
 
 
 class Runner:
@@ -54,7 +72,7 @@ def test_every_batch_but_a_workloads_first_is_pinned(tmp_path: Path, monkeypatch
     pinned: list[frozenset[int]] = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, processors: own.append(processors))
     allowed = frozenset(range(5))
-    cores, runner = TimingCores(allowed, system(tmp_path, {number: str(number) for number in allowed})), Runner()
+    cores, runner = TimingCores(allowed, system=system(tmp_path, {number: str(number) for number in allowed})), Runner()
     with cores.kept_for(runner, pinned.append):
         pass
     assert (own, pinned) == ([], [])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from harness.workspace.timing_lock import lock_directory, timing, working
+from harness.workspace.timing_lock import lock_directory, timing, timing_apart, working
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("own_locks")
@@ -70,3 +70,18 @@ def test_locks_are_released_when_the_block_fails() -> None:
         raise ZeroDivisionError
     assert _free("quiet")
     assert _free("quiet-gate")
+
+
+def test_clocks_on_devices_of_their_own_run_at_once_and_a_cpus_clock_waits_for_them() -> None:
+    with (
+        _in_background("GPU", timing_apart) as (first, end_first),
+        _in_background("other", timing_apart) as (second, end),
+    ):
+        assert first.wait(20)
+        assert second.wait(20)
+        with _in_background("CPU", timing) as (timed, _):
+            wait_until(lambda: not _free("quiet-gate"), what="the CPU's clock at the gate")
+            end_first.set()
+            assert not timed.is_set()
+            end.set()
+            assert timed.wait(20)

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from harness.model.problem import Problem
 from harness.model.solution import Language
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
+from harness.workspace import timing_lock
 
 _ARENA_BYTES = 64 << 20
 """Of inputs, and of outputs, unless one set is larger: populated pages of shared memory on both sides."""
@@ -173,6 +175,10 @@ class CpuDevice:
             yield
         finally:
             torch.set_num_threads(1)
+
+    def timing(self) -> AbstractContextManager[None]:
+        """Alone on this host: other work uses the same processors and memory."""
+        return timing_lock.timing()
 
     def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
         """Work for each slot: runners are stopped meanwhile, so that their processor is free for it."""

@@ -53,6 +53,7 @@ from harness.runner.doorbell import Request, create_page
 from harness.runner.driver import CudaError
 from harness.runner.launcher import Trusted
 from harness.sol.hardware import target_name
+from harness.workspace import timing_lock
 
 _SETS_BYTES = 2 * GIB
 """Inputs and outputs of one batch together, unless one set is larger."""
@@ -116,7 +117,7 @@ class CudaDevice:
         self._trusted = Trusted(self._cubin)
         self.summed: Summed = Comparing(self._trusted)
         self.copy_all: CopyAll | None = Pieces(self._trusted)
-        self._cores = TimingCores(frozenset(os.sched_getaffinity(0)))
+        self._cores = TimingCores(frozenset(os.sched_getaffinity(0)), nvml.processors_of_gpus(), nvml.index)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor-cuda"
         self._inductor.mkdir(parents=True, exist_ok=True)
@@ -192,6 +193,10 @@ class CudaDevice:
     def all_processors(self) -> AbstractContextManager[None]:
         """The judge's own work is on the device."""
         return nullcontext()
+
+    def timing(self) -> AbstractContextManager[None]:
+        """Beside other judges' timings where this one has cores of its own; alone on this host otherwise."""
+        return timing_lock.timing_apart() if self._cores.are_apart else timing_lock.timing()
 
     def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
         """One after the other: the device is what is busy."""

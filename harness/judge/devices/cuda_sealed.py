@@ -61,7 +61,7 @@ class SealedClock:
         self.summed: Summed = device.summed
         self.copy_all: CopyAll | None = device.copy_all
         self.record, self.runner, self.forget = device.record, device.runner, device.forget
-        self.all_processors, self.each = device.all_processors, device.each
+        self.all_processors, self.timing, self.each = device.all_processors, device.timing, device.each
         self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve
         self.loaded, self.place = device.loaded, device.place
         self.untried, self.conclude = device.untried, device.conclude

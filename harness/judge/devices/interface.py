@@ -118,6 +118,9 @@ class Device(Protocol):
     def all_processors(self) -> AbstractContextManager[None]:
         """For work of the judge that is long: every processor. Nothing is timed meanwhile."""
 
+    def timing(self) -> AbstractContextManager[None]:
+        """Held while batches are timed: whatever would disturb them waits, or is waited for."""
+
     def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
         """Work of the judge for each slot, on as many processors as it may have. Nothing is timed meanwhile.
 

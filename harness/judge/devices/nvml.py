@@ -21,6 +21,10 @@ _THROTTLE = {
 }
 
 
+_WORD_BITS = 64
+"""Of a mask of processors, as NVML gives it."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """One look at the device. Clocks in MHz."""
@@ -55,7 +59,21 @@ class Nvml:
         self.name = str(pynvml.nvmlDeviceGetName(self._handle))
         self.uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
         self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        self.index = int(pynvml.nvmlDeviceGetIndex(self._handle))
+        """Among all GPUs of this host, whatever CUDA_VISIBLE_DEVICES shows."""
         self._known: dict[int, bool] = {}
+
+    def processors_of_gpus(self) -> list[frozenset[int]]:
+        """Return for each GPU of this host the processors near it; empty where the driver does not know them."""
+        nvml, words = self._nvml, -(-(os.cpu_count() or 1) // _WORD_BITS)
+        near: list[frozenset[int]] = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            mask: list[int] = []
+            with contextlib.suppress(nvml.NVMLError):
+                mask = list(nvml.nvmlDeviceGetCpuAffinity(nvml.nvmlDeviceGetHandleByIndex(index), words))
+            bits = sum(word << (_WORD_BITS * number) for number, word in enumerate(mask))
+            near.append(frozenset(number for number in range(bits.bit_length()) if bits >> number & 1))
+        return near
 
     def look(self) -> Sample:
         """Clocks, throttle reasons and strangers right now; about 0.1 ms."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -42,12 +42,18 @@ class TimingCores:
 
     Args:
         allowed: processors that this process may use.
-        system: directory that describes the processors.
+        near_gpus, index, system: as of `assign`.
     """
 
-    def __init__(self, allowed: frozenset[int], system: Path = _SYSTEM) -> None:
+    def __init__(
+        self,
+        allowed: frozenset[int],
+        near_gpus: Sequence[frozenset[int]] = (),
+        index: int = 0,
+        system: Path = _SYSTEM,
+    ) -> None:
         self._allowed = allowed
-        self._processors = assign(allowed, system)
+        self._processors = assign(allowed, near_gpus, index, system)
         timing = self._processors.judge | self._processors.timed if self._processors is not None else frozenset[int]()
         self._busy = BusyCores(timing)
 
@@ -91,21 +97,41 @@ class TimingCores:
             pin_main_thread(self.of_runners)
 
 
-def assign(allowed: Iterable[int], system: Path = _SYSTEM) -> Processors | None:
-    """Choose two physical cores; None where there are fewer than four, and nothing is pinned.
+def assign(
+    allowed: Iterable[int], near_gpus: Sequence[frozenset[int]] = (), index: int = 0, system: Path = _SYSTEM
+) -> Processors | None:
+    """Choose two physical cores for the judge of a GPU, which no judge of another GPU of this host gets.
 
     Args:
         allowed: processors that this process may use.
+        near_gpus: for each GPU of the host, the processors on its NUMA node; an empty set where that is not known.
+        index: of the GPU among these.
         system: directory that describes the processors.
+
+    Returns:
+        None where there are fewer than four cores for each GPU. Nothing is pinned then.
     """
-    cores = sorted(physical_cores(allowed, system), key=max)
-    if len(cores) >= _MANY_CORES:
-        *rest, timed, _, judge, _ = cores
-    elif len(cores) >= _FEWEST_CORES:
-        *rest, timed, judge = cores
-    else:
+    usable = frozenset(allowed)
+    places = [near & usable or usable for near in near_gpus] or [usable]
+    groups = [_group(places, gpu, system) for gpu in range(len(places))]
+    own = groups[index] if index < len(groups) else None
+    if own is None:
         return None
-    return Processors(judge, timed, frozenset[int]().union(*rest))
+    reserved = frozenset[int]().union(*(core for group in groups if group is not None for core in group))
+    timed, judge = own[0], own[len(own) // 2]
+    return Processors(judge, timed, usable - reserved)
+
+
+def _group(places: Sequence[frozenset[int]], gpu: int, system: Path) -> tuple[frozenset[int], ...] | None:
+    """Neighbouring cores for one GPU, of which the first and the middle one are used; the last cores come first."""
+    sharing = [other for other, place in enumerate(places) if place == places[gpu]]
+    cores = sorted(physical_cores(places[gpu], system), key=max)
+    cores_per_gpu = len(cores) // len(sharing)
+    if cores_per_gpu < _FEWEST_CORES:
+        return None
+    size = 4 if cores_per_gpu >= _MANY_CORES else 2
+    end = len(cores) - size * sharing.index(gpu)
+    return tuple(cores[end - size : end])
 
 
 def physical_cores(allowed: Iterable[int], system: Path = _SYSTEM) -> set[frozenset[int]]:
