@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import FormatError
 from harness.model.problem import Problem, Workload
+from harness.model.truncate import one_line
 from harness.sol.hardware import Hardware, widest
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 Limit = Literal["products", "elementwise", "memory"]
 _DRAWS = 3
 """Custom inputs whose values are drawn at random are analysed so often, and the least bound counts."""
+_MOST_CHARACTERS = 300
+"""Of a failure in a message: torch's explanations can be pages long."""
 _FEW_STEPS = 1_000
 """References of more operators are analysed once."""
 
@@ -148,9 +151,12 @@ def _traces(problem: Problem, workload: Workload) -> list[Trace]:
         raise NoBoundError(f"no bound: {error}", where=f"{where}, workload {workload.uuid}") from error
     except NoBoundError:
         raise
+    except FormatError as error:
+        raise NoBoundError(f"no bound: {error.what}", where=error.where or where, remedy=error.remedy) from error
     except Exception as error:
+        failure = one_line(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
         raise NoBoundError(
-            f"the reference does not run for workload {workload.uuid}: {type(error).__name__}: {error}", where=where
+            f"the reference does not run for workload {workload.uuid}: {failure}", where=where
         ) from error
     return found
 
@@ -167,11 +173,15 @@ def _traced(problem: Problem, workload: Workload, limits: Any, *, seed: int) -> 
     try:
         inputs = making.custom(make, seed) if making.is_custom else making.without_values()
         return trace(run, inputs, making, updated=updated, limits=limits)
-    except LimitReachedError:
+    except (LimitReachedError, FormatError):
         raise
-    except Exception:  # noqa: BLE001 - an operation without a meta kernel, or any look at a value
-        inputs = making.custom(make, seed, everything=True) if making.is_custom else making.with_values()
-        return trace(run, inputs, making, updated=updated, everything=True, limits=limits)
+    except Exception as error:  # noqa: BLE001 - an operation without a meta kernel, or any look at a value
+        try:
+            inputs = making.custom(make, seed, everything=True) if making.is_custom else making.with_values()
+            return trace(run, inputs, making, updated=updated, everything=True, limits=limits)
+        except LimitReachedError as limit:
+            failure = one_line(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
+            raise LimitReachedError(f"{limit}; without values it fails with {failure}") from error
 
 
 @functools.cache

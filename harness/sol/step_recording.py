@@ -123,7 +123,7 @@ class StepRecording:
 
     def _groups_share(self, call: OperatorCall) -> float:
         """Share of the groups that have rows: no more than there are rows, where their sizes are unknown."""
-        rows, groups = call.args[0].shape[0], call.args[1].shape[0]
+        rows, groups = int(call.args[0].shape[0]), int(call.args[1].shape[0])
         ends = next((tensor for tensor in call.taken if not tensor.is_floating_point()), None)
         if ends is None or not self._values.is_known(ends):
             return min(1.0, float(rows) / max(1, int(groups)))

@@ -89,7 +89,9 @@ class AnalysisLimits:
         """
         self.operations += operations
         if self.operations > _MOST_OPERATIONS:
-            raise LimitReachedError(f"its analysis takes more than {MOST_SECONDS:g} s")
+            raise LimitReachedError(
+                f"its analysis takes more than {_MOST_OPERATIONS:.0g} operations on values (about {MOST_SECONDS:g} s)"
+            )
 
 
 class TensorValues:
