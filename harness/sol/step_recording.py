@@ -25,6 +25,7 @@ from harness.sol.operators import (
     operands,
     product_operations,
 )
+from harness.sol.product_chains import ProductChains
 from harness.sol.steps import Kept, Kind, Step
 from harness.sol.stored_dtypes import CONSTANT, StoredDtypes, wider
 from harness.sol.tensor_values import TensorValues
@@ -44,6 +45,7 @@ class StepRecording:
         self.autocast: str | None = None
         """The dtype to which torch.autocast casts operands of products; it does nothing to tensors without values."""
         self._values = values
+        self._chains = ProductChains()
         self._multiplications: dict[int, Step] = {}
         """Storage -> the multiplication whose result it holds, cast or not."""
         self._nonzero: dict[int, float] = {}
@@ -153,6 +155,8 @@ class StepRecording:
         first, second = operands(call.name, call.args)
         step.product = self._cast(first), self._cast(second)
         step.product_operations = product_operations(call) * self._share(first) * self._share(second)
+        if call.name in {"mm", "bmm"}:
+            self._chains.add(step, first, second, call.made[0])
         if step.kind is Kind.MATRIX:
             both = (storage_of(first), storage_of(second))
             others = [view for view in step.reads if view.storage not in both]
@@ -163,6 +167,7 @@ class StepRecording:
         return self.autocast if self.autocast and wider(self.autocast, dtype) != self.autocast else dtype
 
     def _elementwise(self, step: Step, call: OperatorCall) -> None:
+        self._chains.pass_on(call)
         step.elementwise_operations = elementwise_operations(call.name, call.taken, call.made)
         dtypes = [self.dtypes.dtype(tensor) for tensor in call.taken if tensor.is_floating_point()]
         step.elementwise = functools.reduce(wider, dtypes, CONSTANT)

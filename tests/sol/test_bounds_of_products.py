@@ -266,6 +266,37 @@ return F.scaled_dot_product_attention(q, keys, values)
     ),
 ]
 
+CHAINS = [
+    # (q k^T) v without a softmax is q (k^T v): 2 x 2 x 256 x 64 x 64 operations for each of 16 heads in place of
+    # 2 x 2 x 256 x 256 x 64.
+    Case(
+        "linear attention is regrouped",
+        QKV,
+        {"y": "2 8 256 64 bfloat16"},
+        "return ((q @ k.transpose(-1, -2)) * 0.125) @ v",
+        bytes=4 * HEADS,
+        products={(BF16, BF16): 16 * 4 * 256 * 64 * 64},
+    ),
+    # x (A B) with rank 16 is (x A) B: 2 x 512 x 16 x (2048 + 1024) operations, far below those of LINEAR.
+    Case(
+        "a low-rank weight is not multiplied out",
+        {"x": "512 2048 bfloat16", "a": "2048 16 bfloat16", "b": "16 1024 bfloat16"},
+        {"y": "512 1024 bfloat16"},
+        "return x @ (a @ b)",
+        bytes=X16 + 2048 * 16 * 2 + 16 * 1024 * 2 + Y16,
+        products={(BF16, BF16): 2 * 512 * 16 * 3072},
+    ),
+    # 2 x 16 x 32 x (512 + 64) = 589,824 operations; x (A B) would take 2 x 512 x 64 x (32 + 16).
+    Case(
+        "a chain in the cheaper order stays",
+        {"x": "16 512 bfloat16", "a": "512 32 bfloat16", "b": "32 64 bfloat16"},
+        {"y": "16 64 bfloat16"},
+        "return (x @ a) @ b",
+        bytes=16_384 + 32_768 + 4_096 + 2_048,
+        products={(BF16, BF16): 589_824},
+    ),
+]
+
 OTHER = [
     # 3 x 3 with padding 1 on 16 x 16: along each axis 16 x 3 - 2 = 46 of 48 taps lie inside: 32 x 16 x 46 x 46
     # products.
@@ -301,6 +332,6 @@ return y
 ]
 
 
-@by([*BITS_16, *SUMS, *ATTENTION, *OTHER])
+@by([*BITS_16, *SUMS, *ATTENTION, *CHAINS, *OTHER])
 def test_operations_and_their_unit_are_those_computed_by_hand(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)

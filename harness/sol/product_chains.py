@@ -1,0 +1,64 @@
+"""Chains of two matrix products: `(A B) C` is `A (B C)`, and a kernel takes the cheaper order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from harness.sol.arguments import OperatorCall
+from harness.sol.element_regions import storage_of
+from harness.sol.steps import Step
+
+_SCALING = {"mul", "div", "mul_", "div_", "_to_copy", "clone", "neg"}
+"""Operators after which a product is still one, if nothing but single numbers takes part besides."""
+
+
+@dataclass(frozen=True)
+class _Product:
+    """`rows x inner` times `inner x columns`, in a batch."""
+
+    step: Step
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+
+
+class ProductChains:
+    """The products of one run by the storage of their results, cast and scaled ones too."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, _Product] = {}
+
+    def pass_on(self, call: OperatorCall) -> None:
+        """Note that an operator only casts or scales a product."""
+        if call.name in _SCALING and all(tensor.numel() == 1 for tensor in call.taken[1:]):
+            product = self._of.get(storage_of(call.taken[0]))
+            if product is not None and call.made[0].numel() == call.taken[0].numel():
+                self._of[storage_of(call.made[0])] = product
+
+    def add(self, step: Step, first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> None:
+        """Note a product, and give it and an earlier one that is its operand the operations of the cheaper order."""
+        rows, inner, columns = first.shape[-2], first.shape[-1], second.shape[-1]
+        batch = out.numel() // max(1, rows * columns)
+        self._of[storage_of(out)] = _Product(step, batch, rows, inner, columns)
+        for operand, is_first in ((first, True), (second, False)):
+            earlier = self._of.get(storage_of(operand))
+            if earlier is None or operand.numel() != earlier.batch * earlier.rows * earlier.columns:
+                continue
+            if tuple(operand.shape[-2:]) == (earlier.rows, earlier.columns):
+                outer, last = earlier.rows, earlier.columns
+            elif tuple(operand.shape[-2:]) == (earlier.columns, earlier.rows):
+                outer, last = earlier.columns, earlier.rows
+            else:
+                continue
+            # operand = outer x middle times middle x last
+            middle = earlier.inner
+            if is_first:
+                regrouped = (middle * last * columns, outer * middle * columns)
+            else:
+                regrouped = (rows * outer * middle, rows * middle * last)
+            if 2.0 * batch * sum(regrouped) < earlier.step.product_operations + step.product_operations:
+                earlier.step.product_operations = 2.0 * batch * regrouped[0]
+                step.product_operations = 2.0 * batch * regrouped[1]
