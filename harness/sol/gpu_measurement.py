@@ -119,12 +119,12 @@ def _tensor_tflops() -> dict[str, float]:
 def _float_tflops(dtype: torch.dtype, *, tf32: bool) -> float:
     size = _SMALL_SIZE if dtype is torch.float64 else _SIZE
     operand = torch.zeros(size, size, dtype=dtype, device="cuda")
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
     try:
         return 2 * size**3 / _fastest_us(lambda: operand @ operand) / 1e6
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 def _float8_tflops() -> float:
@@ -132,7 +132,9 @@ def _float8_tflops() -> float:
     scale = torch.ones((), device="cuda")
 
     def product() -> object:
-        return torch._scaled_mm(operand, operand.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)  # noqa: SLF001 - torch has no public name for it
+        return torch._scaled_mm(  # noqa: SLF001 - torch has no public name for it
+            operand, operand.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
 
     return 2 * _SIZE**3 / _fastest_us(product) / 1e6
 

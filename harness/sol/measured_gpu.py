@@ -1,7 +1,7 @@
 """Figures of GPUs that the table lacks: measured once on this host by `harness hardware measure`, and kept.
 
-Bounds may not be higher than what a kernel can reach, and a measurement may be lower than that. So rates are taken with
-a margin, and a matrix unit that torch could not drive is taken for as fast as its generation makes it.
+A bound may not exceed the time of the best kernel, and a measurement may be below what that reaches. So rates have a
+margin, and the unit of a narrow dtype is at least as fast as its generation makes it relative to 16 bits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ BANDWIDTH_MARGIN = 1.2
 """On measured bandwidth. An H200 copies at 4.3 TB/s of its 4.8: a margin of 1.12 would do there."""
 PRODUCT_MARGIN = 1.3
 """On measured products. An H200 reaches 800 bfloat16 TFLOP/s of its 989: a margin of 1.24 would do there."""
-_ASSUMED = (
+_UNITS = (
     # dtype, compute capability from which on there is a unit for it, rate relative to that of float16
+    ("tf32", (8, 0), 0.5),
     ("int8", (7, 5), 2.0),
     ("float8_e4m3fn", (8, 9), 2.0),
     ("float8_e5m2", (8, 9), 2.0),
     ("float4_e2m1fn_x2", (10, 0), 4.0),
 )
-"""NVIDIA's whitepapers of Turing, Ada, Hopper and Blackwell: each halving of the operands doubles the rate."""
+"""NVIDIA's whitepapers of Turing, Ampere, Ada, Hopper and Blackwell: each halving of the operands doubles the rate."""
+_LANES, _LANES_OF_80 = 128, 64
+"""float32 lanes of a multiprocessor; of compute capability 8.0 and below 8 (CUDA C++ Programming Guide, throughput)."""
 
 
 class GpuRates(BaseModel):
@@ -94,11 +97,13 @@ def hardware_of(rates: GpuRates) -> Hardware:
     """Return the figures that bounds take from a measurement: with margins, and with units that were not measured."""
     tensor = {dtype: PRODUCT_MARGIN * rate for dtype, rate in rates.tensor_tflops.items()}
     half = max(tensor.get("float16", 0.0), tensor.get("bfloat16", 0.0))
-    assumed = [dtype for dtype, since, _ in _ASSUMED if rates.capability >= since and dtype not in tensor]
-    tensor |= {dtype: ratio * half for dtype, _, ratio in _ASSUMED if dtype in assumed and half}
-    single, double = PRODUCT_MARGIN * rates.float32_tflops, PRODUCT_MARGIN * rates.float64_tflops
+    units = {dtype: ratio * half for dtype, since, ratio in _UNITS if rates.capability >= since}
+    raised = [dtype for dtype, rate in units.items() if rate > tensor.get(dtype, 0.0)]
+    tensor |= {dtype: units[dtype] for dtype in raised}
+    single = max(PRODUCT_MARGIN * rates.float32_tflops, _vector_peak_tflops(rates))
+    double = PRODUCT_MARGIN * rates.float64_tflops
     measured = f"measured on this host ({rates.id}, {rates.measured_at}, torch {rates.torch})"
-    note = f"; {', '.join(assumed)} not measured: a multiple of the rate of float16" if assumed else ""
+    note = f"; {', '.join(raised)}: a multiple of the rate of 16 bits" if raised else ""
     return Hardware(
         target=rates.target,
         name=rates.name,
@@ -121,3 +126,9 @@ def hardware_of(rates: GpuRates) -> Hardware:
             "clock_mhz": measured,
         },
     )
+
+
+def _vector_peak_tflops(rates: GpuRates) -> float:
+    """One multiply-add of each lane at each clock; 0 where the clock is unknown."""
+    lanes = _LANES_OF_80 if rates.capability < (8, 6) else _LANES
+    return rates.multiprocessors * lanes * 2 * (rates.clock_mhz or 0.0) / 1e6

@@ -19,9 +19,9 @@ def test_a_listed_gpu_is_measured_near_its_figures_and_bounded_below_them() -> N
     listed, rates = table()[target], measure_gpu(0)
     assert 0.75 * listed.bandwidth_gbs < rates.bandwidth_gbs < 1.02 * listed.bandwidth_gbs
     for dtype in rates.tensor_tflops:
-        assert 0.5 * listed.tflops.tensor[dtype] < rates.tensor_tflops[dtype] < 1.05 * listed.tflops.tensor[dtype]
+        assert 0.4 * listed.tflops.tensor[dtype] < rates.tensor_tflops[dtype] < 1.05 * listed.tflops.tensor[dtype]
     assert 0.5 * listed.vector_tflops("float32") < rates.float32_tflops < 1.05 * listed.vector_tflops("float32")
     measured = hardware_of(rates)
     assert measured.bandwidth_gbs >= listed.bandwidth_gbs
     for dtype in ("bfloat16", "float8_e4m3fn", "int8", "float32"):
-        assert measured.product_tflops(dtype) >= 0.97 * listed.product_tflops(dtype)
+        assert measured.product_tflops(dtype) >= listed.product_tflops(dtype)

@@ -35,17 +35,27 @@ def test_a_measurement_is_kept_and_used_with_margins(tmp_path: Path) -> None:
     assert found.bandwidth_gbs == pytest.approx(1.2 * 7000)
     assert found.product_tflops(BF16) == pytest.approx(1.3 * 1800)
     assert found.product_tflops(FP8) == pytest.approx(1.3 * 3600)
-    # torch had no int8 and no 4-bit product there; the unit has them at twice and four times the rate of 16 bits
+    # torch had no int8 and no 4-bit product there; the units have twice and four times the rate of 16 bits
     assert found.product_tflops(INT8) == pytest.approx(2 * 1.3 * 1800)
     assert found.product_tflops(FP4) == pytest.approx(4 * 1.3 * 1800)
-    assert "int8, float8_e5m2, float4_e2m1fn_x2 not measured" in found.source["tflops"]
+    assert "int8, float8_e5m2, float4_e2m1fn_x2: a multiple of the rate of 16 bits" in found.source["tflops"]
+    assert found.vector_tflops("float32") == pytest.approx(1.3 * 60)
     assert "GPU-1" in found.source["bandwidth_gbs"]
 
 
 def test_an_older_gpu_is_not_given_units_that_it_lacks() -> None:
     old = hardware_of(GB200.model_copy(update={"capability": (8, 0), "tensor_tflops": {"float16": 200.0}}))
-    assert set(old.tflops.tensor) == {"float16", "int8", "float64"}
+    assert set(old.tflops.tensor) == {"float16", "tf32", "int8", "float64"}
     assert old.product_tflops(FP8) == pytest.approx(1.3 * 200)
+
+
+def test_a_unit_that_torch_drives_badly_is_as_fast_as_its_generation_makes_it() -> None:
+    slow = GB200.model_copy(update={"tensor_tflops": {"float16": 1800.0, "float8_e4m3fn": 2000.0}, "clock_mhz": 2000.0})
+    assert hardware_of(slow).product_tflops(FP8) == pytest.approx(2 * 1.3 * 1800)
+    # 152 multiprocessors of 128 lanes, a multiply-add each at 2 GHz: 77.8 TFLOP/s, below the measured 1.3 x 60
+    assert hardware_of(slow).vector_tflops("float32") == pytest.approx(78.0)
+    faster = hardware_of(slow.model_copy(update={"clock_mhz": 2100.0}))
+    assert faster.vector_tflops("float32") == pytest.approx(152 * 128 * 2 * 2100 / 1e6)
 
 
 def test_margins_cover_what_the_vendor_promises() -> None:
