@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -25,14 +26,26 @@ def choose(config: Config) -> Chosen:
     """The devices of a configuration, or the default of this machine."""
     if config.devices:
         target = config.target or ("cpu" if config.devices == ("cpu",) else gpu_target() or "cuda")
-        return Chosen(config.devices, target, "as configured")
+        devices = tuple(name for device in config.devices for name in (all_gpus() if device == "cuda" else (device,)))
+        return Chosen(devices, target, "as configured")
     found = gpu_target()
     if found is None:
         return Chosen(("cpu",), config.target or "cpu", "the one that every machine has; --device names another")
     if lacking := missing_gpu_packages():
         why = f"there is a GPU ({found}), and no {' and '.join(lacking)}: pip install 'kernel-harness[gpu13]'"
         return Chosen(("cpu",), config.target or "cpu", why)
-    return Chosen(("cuda",), config.target or found, f"a GPU is here ({found}); --device cpu does without")
+    return Chosen(all_gpus(), config.target or found, f"a GPU is here ({found}); --device cpu does without")
+
+
+def all_gpus() -> tuple[str, ...]:
+    """Return a device for each GPU that CUDA shows and that is of the first one's model; `cuda` where that is one."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = gpu_names()
+    if shown is not None:
+        count = len([number for number in shown.split(",") if number.strip()])
+    else:
+        count = sum(name == names[0] for name in names)
+    return tuple(f"cuda:{number}" for number in range(count)) if count > 1 else ("cuda",)
 
 
 def missing_gpu_packages() -> list[str]:

@@ -14,11 +14,11 @@ from harness.model.config import Config
 from tests.site import Site, git
 
 
-def see_gpu(directory: Path, name: str) -> str:
-    """A PATH on which `nvidia-smi` lists one GPU of that name."""
+def see_gpu(directory: Path, *names: str) -> str:
+    """A PATH on which `nvidia-smi` lists GPUs of these names."""
     directory.mkdir()
     tool = directory / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\necho '{name}'\n")
+    tool.write_text("#!/bin/sh\n" + "".join(f"echo '{name}'\n" for name in names))
     tool.chmod(0o755)
     return f"{directory}:{os.environ['PATH']}"
 
@@ -46,6 +46,22 @@ def test_a_gpu_is_taken_where_one_can_be_used(
     chosen = choose(Config())
     assert (chosen.devices, chosen.target) == expected
     assert said in chosen.why
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [(None, ("cuda:0", "cuda:1")), ("3,1,0", ("cuda:0", "cuda:1", "cuda:2")), ("2", ("cuda",))],
+)
+def test_cuda_means_every_gpu_that_is_shown_and_of_the_firsts_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str | None, expected: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("PATH", see_gpu(tmp_path / "bin", "NVIDIA H200", "NVIDIA H200", "NVIDIA T1000"))
+    monkeypatch.setattr(devices, "find_spec", lambda _: object())
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert choose(Config()).devices == expected
+    assert choose(Config(devices=("cuda",))).devices == expected
+    assert choose(Config(devices=("cuda:1",))).devices == ("cuda:1",)
 
 
 def test_a_configured_device_is_taken_whatever_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
