@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -26,8 +27,7 @@ def choose(config: Config) -> Chosen:
     """The devices of a configuration, or the default of this machine."""
     if config.devices:
         target = config.target or ("cpu" if config.devices == ("cpu",) else gpu_target() or "cuda")
-        devices = tuple(name for device in config.devices for name in (all_gpus() if device == "cuda" else (device,)))
-        return Chosen(devices, target, "as configured")
+        return Chosen(with_all_gpus(config.devices), target, "as configured")
     found = gpu_target()
     if found is None:
         return Chosen(("cpu",), config.target or "cpu", "the one that every machine has; --device names another")
@@ -35,6 +35,11 @@ def choose(config: Config) -> Chosen:
         why = f"there is a GPU ({found}), and no {' and '.join(lacking)}: pip install 'kernel-harness[gpu13]'"
         return Chosen(("cpu",), config.target or "cpu", why)
     return Chosen(all_gpus(), config.target or found, f"a GPU is here ({found}); --device cpu does without")
+
+
+def with_all_gpus(devices: Sequence[str]) -> tuple[str, ...]:
+    """Return the devices with `cuda` replaced by every GPU (`all_gpus`)."""
+    return tuple(name for device in devices for name in (all_gpus() if device == "cuda" else (device,)))
 
 
 def all_gpus() -> tuple[str, ...]:

@@ -74,6 +74,7 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 @click.option("--once", is_flag=True, help="End when nothing is left to judge.")
 def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int | None, *, once: bool) -> None:
     """Run the benchmark daemon alone: judge what the run's branches hold, and enter it into the ledger."""
+    from harness.cli.devices import with_all_gpus
     from harness.daemon.invocation import current_invocation
     from harness.daemon.run import run_daemon
     from harness.workspace.configuration import load_config
@@ -89,7 +90,7 @@ def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int 
     run_daemon(
         workspace,
         config,
-        devices=devices,
+        devices=with_all_gpus(devices),
         max_evaluations=max_evaluations,
         once=once,
         invocation=invocation,
