@@ -60,7 +60,12 @@ $(VENV)/samples: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable ".[samples]"
 	touch $@
 
-test-long: $(VENV)/installed $(VENV)/samples sandbox browser
+# Model code for `harness problems extract`.
+$(VENV)/extract: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable ".[extract]"
+	touch $@
+
+test-long: $(VENV)/installed $(VENV)/samples $(VENV)/extract sandbox browser
 	$(BIN)/python -m pytest --timeout=3600 -n 2 --dist loadgroup -m "slow and not gpu and not serial"
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=long -m "hypothesis and not slow and not gpu"
 	$(BIN)/python -m pytest --timeout=3600 -m "slow and serial and not gpu"

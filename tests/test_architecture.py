@@ -29,18 +29,21 @@ ALLOWED = {
     "sol": _BASE,
     "runner": set(),
     "judge": {*_BASE, "sol", "runner"},
+    "corpus": {*_BASE, "judge"},
     "daemon": _ABOVE_THE_LEDGER,
     "planner": _ABOVE_THE_LEDGER,
     "agents": _ABOVE_THE_LEDGER,
     "report": _ABOVE_THE_LEDGER,
-    "cli": {"", *_ABOVE_THE_LEDGER, "sol", "judge", "daemon", "planner", "agents", "report"},
+    "cli": {"", *_ABOVE_THE_LEDGER, "sol", "judge", "corpus", "daemon", "planner", "agents", "report"},
     "": {*_ABOVE_THE_LEDGER, "agents", "cli"},  # supervise.py and __main__.py
 }
 # Small modules at the root of the package that anything but the runner may use.
 LEAVES = {"harness", "harness.errors", "harness.failpoints"}
 # Heavy or special libraries and the only packages that may import them.
 ONLY_IN = {
-    "torch": {"judge", "runner", "sol"},
+    "torch": {"corpus", "judge", "runner", "sol"},
+    "transformers": {"corpus"},
+    "diffusers": {"corpus"},
     "git": {"git"},
     "optuna": {"agents"},
     "claude_agent_sdk": {"agents"},
@@ -111,7 +114,7 @@ def test_an_import_against_the_arrows_is_found() -> None:
     assert list(violations("judge", ["harness.git.repo", "torch", "harness.errors"])) == [
         "judge may not import harness.git.repo"
     ]
-    assert list(violations("model", ["torch"])) == ["only ['judge', 'runner', 'sol'] may import torch"]
+    assert list(violations("model", ["torch"])) == ["only ['corpus', 'judge', 'runner', 'sol'] may import torch"]
     assert list(violations("runner", ["harness.errors"])) == ["runner may not import harness.errors"]
 
 
@@ -279,7 +282,7 @@ def test_every_module_imports_alone_and_light_ones_stay_light() -> None:
     script = """
 import importlib, os, sys
 import click, git, pydantic, watchdog.observers, yaml  # other people's modules, once for all
-is_heavy = lambda name: name.split(".")[1:2] in (["judge"], ["sol"])
+is_heavy = lambda name: name.split(".")[1:2] in (["corpus"], ["judge"], ["sol"])
 for name in sorted(sys.argv[1:], key=is_heavy):
     if is_heavy(name):
         import torch

@@ -1,4 +1,4 @@
-"""`harness problems`: list, show, check, import, sol."""
+"""`harness problems`: list, show, check, import, sol; `extract` is in harness.cli.extract."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.extract import extract
 from harness.cli.output import echo, echo_json, emit, json_option
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 @click.group()
 def problems() -> None:
     """List, show, check and import problems, and compute their bounds."""
+
+
+problems.add_command(extract)
 
 
 @problems.command("list")

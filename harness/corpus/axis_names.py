@@ -1,0 +1,58 @@
+"""Names for constant sizes, from the model's configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_KEY = re.compile(
+    r"hidden|intermediate|vocab|head|dim|channel|expert|state|kernel|embed|width|ffn|d_model|d_ff|rank|mel|patch|inner"
+)
+_NO_SIZE = re.compile(r"token|_id$|layers|depth|dropout|position|version|blocks|num_return|per_tok|window|groups_")
+_SMALLEST = 5
+"""Smaller sizes, such as the number of colour channels, are written as digits."""
+_FIRST = ("hidden_size", "d_model", "n_embd", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
+          "num_attention_heads", "num_key_value_heads", "num_experts", "n_routed_experts",
+          "num_local_experts")  # fmt: skip
+_OFTEN = {
+    "n_embd": "hidden_size",
+    "d_model": "hidden_size",
+    "ffn_dim": "intermediate_size",
+    "d_ff": "intermediate_size",
+}
+
+
+def constant_names(config: Mapping[str, Any]) -> dict[int, str]:
+    """Size -> name of its constant axis, for the sizes that a configuration names; the most usual name wins."""
+    found: dict[str, int] = {}
+    for key, value in _integers(config):
+        if value >= _SMALLEST and _KEY.search(key) and not _NO_SIZE.search(key):
+            found.setdefault(key, value)
+    heads, hidden = found.get("num_attention_heads"), found.get("hidden_size")
+    if heads and hidden and "head_dim" not in found and hidden % heads == 0 and hidden // heads >= _SMALLEST:
+        found["head_dim"] = hidden // heads
+    head, groups = found.get("head_dim"), found.get("num_key_value_heads")
+    if head and heads and groups and groups != heads:
+        found |= {"query_size": heads * head, "key_value_size": groups * head}
+    ordered = [*(key for key in _FIRST if key in found), *(key for key in found if key not in _FIRST)]
+    names: dict[int, str] = {}
+    for key in ordered:
+        name = _OFTEN.get(key, key)
+        if name.isidentifier() and name not in names.values():
+            names.setdefault(found[key], name)
+    return names
+
+
+def _integers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Integers of a configuration, its own before those of nested ones."""
+    nested = []
+    for key, value in config.items():
+        if isinstance(value, bool):
+            continue
+        if isinstance(value, int):
+            yield str(key), value
+        elif isinstance(value, Mapping) and str(key).endswith("config"):
+            nested.append(value)
+    for inner in nested:
+        yield from _integers(inner)

@@ -1,0 +1,9 @@
+"""The reason why a part of a model becomes no problem."""
+
+from __future__ import annotations
+
+from harness.errors import HarnessError
+
+
+class SkippedError(HarnessError):
+    """A module cannot become a problem. The summary of an extraction lists the reason."""

@@ -1,0 +1,180 @@
+"""Export a submodule with torch.export: a graph whose batch and sequence dimensions are symbols."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sympy
+import torch
+from torch import fx, nn
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from harness.corpus.candidates import CandidateModule, InputLeaf
+from harness.corpus.captures import one_line
+from harness.corpus.errors import SkippedError
+
+InputSource = Literal["activation", "parameter", "buffer"]
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """One placeholder of an exported graph that becomes an input of the problem."""
+
+    node: fx.Node
+    source: InputSource
+    name: str
+    """Name of the argument, or dotted path of the parameter or buffer below the module."""
+    place: int | None = None
+    """Index among the candidate's leaves, for activations."""
+
+
+@dataclass(frozen=True)
+class ExportedModule:
+    """A submodule as a graph of PyTorch operators."""
+
+    candidate: CandidateModule
+    graph: fx.Graph
+    inputs: tuple[GraphInput, ...]
+    outputs: tuple[fx.Node, ...]
+    axes: dict[sympy.Symbol, str]
+    """Symbol of a varying size -> name of its axis."""
+    constants: dict[str, torch.Tensor]
+    """Placeholder -> small tensor that the module's code contains."""
+
+
+class FlatModule(nn.Module):
+    """A module that is called with a list of tensors and returns its outputs as a list of tensors."""
+
+    def __init__(self, candidate: CandidateModule, module: nn.Module | None = None) -> None:
+        super().__init__()
+        self.module = module if module is not None else candidate.module
+        self._candidate = candidate
+
+    def forward(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Outputs of the module that are tensors, in order."""
+        args, kwargs = self._candidate.arguments(tensors)
+        returned = self.module(*args, **kwargs)
+        return output_tensors(returned)
+
+
+def output_tensors(returned: object) -> list[torch.Tensor]:
+    """The tensors among what a module returned, in order."""
+    return [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+
+
+def export_module(candidate: CandidateModule) -> ExportedModule:
+    """Export a candidate with its varying dimensions as symbols.
+
+    Raises:
+        SkippedError: it cannot be exported, or only for one size.
+    """
+    dims = {axis: Dim(axis) for leaf in candidate.leaves for axis in leaf.axes if axis}
+    try:
+        program = _export(candidate, dims)
+    except Exception as first:  # noqa: BLE001 - torch.export raises whatever the module's code raises
+        try:
+            program = _export(candidate, dict.fromkeys(dims, Dim.AUTO))
+        except Exception:  # noqa: BLE001 - as above
+            raise SkippedError(f"torch.export fails: {one_line(first)}") from first
+    if any(_mutates(node) for node in program.graph.nodes):
+        program = program.run_decompositions({})  # makes the graph functional and decomposes nothing
+    return _exported(candidate, program)
+
+
+def _export(candidate: CandidateModule, dims: dict[str, Any]) -> ExportedProgram:
+    tensors = [_example(leaf) for leaf in candidate.leaves]
+    shapes = [
+        {index: dims[axis] for index, axis in enumerate(leaf.axes) if axis is not None} for leaf in candidate.leaves
+    ]
+    with torch.no_grad():
+        return torch.export.export(FlatModule(candidate), (tensors,), dynamic_shapes=(shapes,), strict=False)
+
+
+def _example(leaf: InputLeaf) -> torch.Tensor:
+    return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+
+
+def _mutates(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable  # noqa: SLF001
+
+
+def _exported(candidate: CandidateModule, program: ExportedProgram) -> ExportedModule:
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    inputs: list[GraphInput] = []
+    constants: dict[str, torch.Tensor] = {}
+    place = 0
+    for spec in program.graph_signature.input_specs:
+        node = nodes.get(getattr(spec.arg, "name", ""))
+        if spec.kind is InputKind.USER_INPUT:
+            leaf, place = candidate.leaves[place], place + 1
+            if node is not None:
+                inputs.append(GraphInput(node, "activation", leaf.name, place - 1))
+        elif spec.kind in {InputKind.PARAMETER, InputKind.BUFFER} and node is not None:
+            source: InputSource = "parameter" if spec.kind is InputKind.PARAMETER else "buffer"
+            inputs.append(GraphInput(node, source, str(spec.target).removeprefix("module."), None))
+        elif spec.kind is InputKind.CONSTANT_TENSOR and node is not None:
+            constants[node.name] = _constant(program.constants[str(spec.target)])
+        else:
+            raise SkippedError(f"the graph has an input of kind {spec.kind.name}")
+    outputs = tuple(_returned(program.graph))
+    axes = _axes_of(candidate, inputs)
+    _check_ranges(program, axes)
+    return ExportedModule(candidate, program.graph, tuple(inputs), outputs, axes, constants)
+
+
+_LEAST_SIZE = 2
+"""torch.export assumes that a dimension which varies is neither 0 nor 1; verification tries 1."""
+
+
+def _check_ranges(program: ExportedProgram, axes: dict[sympy.Symbol, str]) -> None:
+    """Refuse a graph that is right for some sizes only, because the module's code compares a size."""
+    for symbol, axis in axes.items():
+        allowed = program.range_constraints.get(symbol)
+        if allowed is None:
+            continue
+        if allowed.lower > _LEAST_SIZE or allowed.upper < sys.maxsize // 2:
+            raise SkippedError(f"the graph holds for `{axis}` from {allowed.lower} to {allowed.upper} only")
+
+
+_MOST_CONSTANTS = 16
+
+
+def _constant(value: object) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or value.is_meta or value.numel() > _MOST_CONSTANTS:
+        raise SkippedError("the module holds a tensor that is neither a parameter nor a buffer")
+    return value.detach().as_subclass(torch.Tensor).clone()
+
+
+def _returned(graph: fx.Graph) -> Iterator[fx.Node]:
+    (output,) = [node for node in graph.nodes if node.op == "output"]
+    for value in pytree.tree_leaves(output.args):
+        if not isinstance(value, fx.Node) or not isinstance(value.meta.get("val"), torch.Tensor):
+            raise SkippedError("an output is not a tensor")
+        yield value
+
+
+def _axes_of(candidate: CandidateModule, inputs: list[GraphInput]) -> dict[sympy.Symbol, str]:
+    """Axis of each symbol, from the dimensions of the arguments.
+
+    Raises:
+        SkippedError: torch.export fixed a dimension that varies.
+    """
+    axes: dict[sympy.Symbol, str] = {}
+    for given in inputs:
+        if given.place is None:
+            continue
+        for size, axis in zip(given.node.meta["val"].shape, candidate.leaves[given.place].axes, strict=True):
+            if axis is None:
+                continue
+            if not isinstance(size, torch.SymInt):
+                raise SkippedError(f"the module works for one size of `{axis}` only ({size})")
+            expression = size.node.expr
+            if isinstance(expression, sympy.Symbol) and expression not in axes:
+                taken = sum(name == axis or name.startswith(f"{axis}_") for name in axes.values())
+                axes[expression] = axis if not taken else f"{axis}_{taken + 1}"
+    return axes

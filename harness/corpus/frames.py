@@ -1,0 +1,62 @@
+"""Source frames of graph nodes: which statement of the model's code made an operation, and what it assigned to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import fx
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?:\s+(?P<code>[^\n]*))?')
+_FOREIGN = re.compile(
+    r"/torch/|/harness/corpus/|/utils/generic\.py|/utils/output_capturing\.py|transformers/activations\.py|"
+    r"/integrations/(?!sdpa)|diffusers/models/activations\.py|/models/attention_dispatch\.py|/modeling_layers\.py"
+)
+"""Frames of libraries between a model's statement and the operator."""
+_TARGETS = re.compile(r"^(?P<targets>[A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)(?::[^=]+)?\s*(?:[-+*/]|)=(?!=)")
+
+
+@dataclass(frozen=True)
+class SourceFrame:
+    """One level of the call stack at which an operation ran."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names that the statement assigns to; empty if it is no plain assignment."""
+        match = _TARGETS.match(self.code)
+        return tuple(name.strip() for name in match["targets"].split(",")) if match else ()
+
+    @property
+    def returns(self) -> bool:
+        """True for a return statement."""
+        return self.code.startswith("return ")
+
+
+@lru_cache(maxsize=4096)
+def parse_frames(stack_trace: str) -> tuple[SourceFrame, ...]:
+    """Frames of a model's own code, outermost first."""
+    return tuple(
+        SourceFrame(match["file"], int(match["line"]), match["function"], match["code"] or "")
+        for match in _FRAME.finditer(stack_trace)
+        if not _FOREIGN.search(match["file"])
+    )
+
+
+def frames_of(node: fx.Node) -> tuple[SourceFrame, ...]:
+    """Frames of the model's code that made a node; empty if unknown."""
+    return parse_frames(node.meta.get("stack_trace") or "")
+
+
+def module_path(node: fx.Node) -> tuple[str, ...]:
+    """Path of the innermost module that a node belongs to, below the exported module."""
+    stack = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return ()
+    path = str(list(stack.values())[-1][0])
+    return tuple(word for word in path.removeprefix("module").split(".") if word)

@@ -1,0 +1,138 @@
+"""Role and scale of each input, so that the judge draws values of the kind that a trained model has.
+
+The result is the value of `x_distribution` in definition.json (harness.judge.roles).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import torch
+from torch import fx
+
+from harness.corpus.errors import SkippedError
+from harness.corpus.exporting import GraphInput
+from harness.corpus.printing import resolved
+from harness.corpus.variable_names import operation_of
+
+Distribution = str | dict[str, Any]
+
+_CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
+_NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"}
+_LOOKUPS = {"embedding": 1, "index_select": 2, "gather": 2}
+"""Operators that read rows by index, and the place of the index among their arguments."""
+
+
+def distribution_of(given: GraphInput, users: list[fx.Node]) -> Distribution:
+    """Role of an input from its name, its dtype and the operators that read it.
+
+    Args:
+        given: the input.
+        users: operations that read it, identities resolved.
+
+    Raises:
+        SkippedError: it holds integers whose range is unknown.
+    """
+    value = given.node.meta["val"]
+    if value.dtype in {torch.int64, torch.int32, torch.int16, torch.int8}:
+        return _integers(given, users)
+    if value.dtype == torch.bool:
+        return "mask"
+    if not value.dtype.is_floating_point:
+        raise SkippedError(f"the input `{given.name}` is {value.dtype}, which problems do not have")
+    if given.source == "activation":
+        return _activation(given.name)
+    return _weight(given, users, value)
+
+
+_ACTIVATIONS = (
+    (re.compile(r"(^|_)cos$"), "cosine"),
+    (re.compile(r"(^|_)sin$"), "sine"),
+    (re.compile(r"mask"), "additive_mask"),
+    (re.compile(r"(topk|top_k|routing|router|expert)\w*(weights?|scores?)|prob"), "probability"),
+    (re.compile(r"timestep|sigma"), "positive"),
+)
+
+
+def _activation(name: str) -> Distribution:
+    return next((role for pattern, role in _ACTIVATIONS if pattern.search(name.lower())), "normal")
+
+
+def _integers(given: GraphInput, users: list[fx.Node]) -> Distribution:
+    for user in users:
+        operation = operation_of(user)
+        place = _LOOKUPS.get(operation)
+        if operation == "embedding":
+            return {"role": "index", "below": _length(user.args[0], 0)}
+        if place is not None and len(user.args) > place and _is(user.args[place], given.node):
+            dim = user.args[1]
+            return {"role": "index", "below": _length(user.args[0], dim if isinstance(dim, int) else 0)}
+        if operation == "index":
+            indices = user.args[1]
+            for dim, index in enumerate(indices if isinstance(indices, list | tuple) else ()):
+                if _is(index, given.node):
+                    return {"role": "index", "below": _length(user.args[0], dim)}
+        if operation == "one_hot" and isinstance(user.args[1], int):
+            return {"role": "index", "below": user.args[1]}
+    if "position" in given.name:
+        return {"role": "index", "below": 2048}
+    if "mask" in given.name:
+        return "mask"
+    raise SkippedError(f"the range of the integers in `{given.name}` is unknown")
+
+
+def _is(value: object, node: fx.Node) -> bool:
+    return isinstance(value, fx.Node) and resolved(value) is node
+
+
+def _length(tensor: Any, dim: int) -> int:  # noqa: ANN401 - a node
+    size = tensor.meta["val"].shape[dim]
+    if not isinstance(size, int):
+        raise SkippedError("an index selects along an axis that varies")
+    return size
+
+
+def _weight(  # noqa: PLR0911 - one rule each
+    given: GraphInput, users: list[fx.Node], value: torch.Tensor
+) -> Distribution:
+    """Role of a parameter or buffer."""
+    name = given.name.lower()
+    leaf = name.rpartition(".")[2]
+    operations = {operation_of(user) for user in users}
+    if given.source == "buffer":
+        return "positive" if "inv_freq" in leaf or "var" in leaf or "std" in leaf else "normal"
+    if leaf.endswith("bias") and value.dim() == 1:
+        return "bias"
+    if "a_log" in leaf:
+        return "negative"
+    if operations & _NORMS or (value.dim() == 1 and re.search(r"norm|gamma|scale|weight", name)):
+        return "bias" if _is_offset(given.node, users) else "around_one"
+    if operations & _CONVOLUTIONS or "conv" in operations:
+        return _scaled(math.prod(value.shape[1:]))
+    if "linear" in operations or operations & {"matmul", "mm", "addmm", "bmm", "baddbmm"}:
+        contracted = value.shape[-1] if "linear" in operations or value.dim() < 2 else value.shape[-2]
+        return _scaled(int(contracted))
+    if "embedding" in operations or value.dim() < 2:
+        return "normal" if value.dim() > 1 else "bias"
+    return _scaled(int(value.shape[-1]))
+
+
+def _is_offset(node: fx.Node, users: list[fx.Node]) -> bool:
+    """True for a scale that the model stores as its distance from 1: it computes `1 + weight`."""
+    return any(operation_of(user) == "add" and any(_is_one(arg) for arg in user.args) for user in users) or any(
+        operation_of(following) == "add" and any(_is_one(arg) for arg in following.args)
+        for user in users
+        if operation_of(user) in {"to", "_to_copy"} and _is(user.args[0], node)
+        for following in user.users
+    )
+
+
+def _is_one(value: object) -> bool:
+    return isinstance(value, int | float) and value == 1
+
+
+def _scaled(fan_in: int) -> dict[str, Any]:
+    """A weight whose products keep the scale of what goes in: standard deviation 1 / sqrt(fan-in)."""
+    return {"role": "weight", "std": float(f"{1 / math.sqrt(max(1, fan_in)):.4g}")}

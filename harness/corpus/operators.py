@@ -1,0 +1,226 @@
+"""The PyTorch expression of one ATen operator, as a person would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the field's name
+from torch import fx
+
+from harness.corpus.errors import SkippedError
+from harness.corpus.variable_names import operation_of
+
+Text = Callable[[Any], str]
+"""Text of an argument: a variable, a size or a literal."""
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
+    "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "__and__": "&", "__or__": "|", "logical_and": None,
+    "remainder": "%", "floor_divide": "//",
+}  # fmt: skip
+_METHODS = {
+    "transpose", "permute", "unsqueeze", "squeeze", "expand", "expand_as", "flatten", "unflatten", "mean", "sum",
+    "repeat", "chunk", "split", "unbind", "masked_fill", "amax", "amin", "argmax", "cumsum", "contiguous", "gather",
+    "index_select", "scatter", "scatter_add", "type_as", "clone", "unfold", "movedim", "narrow", "tril", "triu", "pow",
+    "clamp", "clamp_min", "clamp_max", "max", "min", "any", "all", "new_zeros", "new_ones", "new_full", "new_empty",
+    "index_add", "index_copy", "index_put", "repeat_interleave", "roll", "flip", "t", "diagonal", "var", "std", "norm",
+    "logsumexp", "sort", "argsort", "topk", "masked_scatter", "square", "prod",
+}  # fmt: skip
+"""Operators that are written as methods of their first argument."""
+_FUNCTIONAL = {
+    "linear", "layer_norm", "rms_norm", "group_norm", "batch_norm", "scaled_dot_product_attention", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "gelu", "silu", "relu", "relu6", "elu", "leaky_relu", "mish",
+    "hardswish", "hardsigmoid", "hardtanh", "softplus", "pad", "one_hot", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+    "max_pool1d", "max_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "pixel_shuffle", "pixel_unshuffle",
+    "normalize", "glu", "bilinear", "instance_norm", "grid_sample", "unfold_im2col", "cosine_similarity", "prelu",
+    "logsigmoid", "log_sigmoid", "selu", "celu", "channel_shuffle", "l1_loss", "mse_loss", "cross_entropy_loss",
+}  # fmt: skip
+_RENAMED = {"cross_entropy_loss": "cross_entropy", "log_sigmoid": "logsigmoid", "_grouped_mm": "grouped_mm"}
+_SIZES_AS_ARGUMENTS = {"reshape", "view", "_unsafe_view", "permute", "expand", "repeat"}
+_IDENTITIES = {"dropout", "detach", "alias", "lift_fresh_copy", "lift_fresh", "feature_dropout", "native_dropout",
+               "detach_", "_assert_tensor_metadata"}  # fmt: skip
+"""In evaluation these return their first argument."""
+_DROPPED = {"cudnn_enable", "cudnn_enabled", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "sparse",
+            "scale_grad_by_freq", "padding_idx", "implicit"}  # fmt: skip
+_KEYWORDS = {
+    "dim", "keepdim", "dtype", "eps", "approximate", "is_causal", "dropout_p", "descending", "largest", "sorted", "min",
+    "max", "diagonal", "stride", "padding", "dilation", "groups", "output_padding", "mode", "value", "start_dim",
+    "end_dim", "attn_mask", "correction", "unbiased", "negative_slope", "beta", "threshold", "ceil_mode",
+    "count_include_pad", "training", "momentum", "num_classes", "alpha", "scale", "shifts", "dims", "rounding_mode",
+    "negative", "offset", "offs", "output_size", "out_dtype", "bias",
+}  # fmt: skip
+"""Arguments that are written with their names."""
+
+
+def is_identity(node: fx.Node) -> bool:
+    """True if a node returns its first argument unchanged, so that it needs no statement."""
+    return operation_of(node) in _IDENTITIES
+
+
+def expression(node: fx.Node, text: Text, device: str) -> str:
+    """The expression that computes a node.
+
+    Args:
+        node: an operator call.
+        text: gives the text of an argument.
+        device: an expression of the device that new tensors are made on.
+
+    Raises:
+        SkippedError: the operator has no plain form.
+    """
+    if not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - torch exports this type nowhere else
+        raise SkippedError(f"the graph calls `{node.target}`, which is no operator")
+    operation = operation_of(node)
+    arguments = _arguments(node)
+    special = _SPECIAL.get(operation) or _SPECIAL.get(f"{operation}.{node.target._overloadname}")  # noqa: SLF001
+    if special is not None:
+        return special(arguments, text)
+    if operation in _INFIX and (found := _infix(operation, arguments, text)):
+        return found
+    return _call(operation, node, arguments, text, device)
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    """Arguments by the names of the operator's schema, without those that have no meaning in plain PyTorch."""
+    schema = node.target._schema  # type: ignore[union-attr]  # noqa: SLF001
+    names = [argument.name for argument in schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return {name: value for name, value in given.items() if name not in _DROPPED}
+
+
+def _infix(operation: str, arguments: dict[str, Any], text: Text) -> str | None:
+    sign = _INFIX[operation]
+    if sign is None or arguments.get("rounding_mode") is not None:
+        return None
+    values = list(arguments.values())
+    left, right = operand(values[0], text), operand(values[1], text)
+    factor = arguments.get("alpha", 1)
+    return f"{left} {sign} {right}" if factor == 1 else f"{left} {sign} {text(factor)} * {right}"
+
+
+def operand(value: object, text: Text) -> str:
+    """Text of an operand: a compound expression, or a negative number, in parentheses."""
+    written = text(value)
+    if isinstance(value, int | float):
+        return written if value >= 0 else f"({written})"
+    simple = written.replace("_", "").replace(".", "").isalnum()
+    return written if simple or (written.endswith((")", "]")) and " " not in written) else f"({written})"
+
+
+def _call(operation: str, node: fx.Node, arguments: dict[str, Any], text: Text, device: str) -> str:
+    schema = {argument.name: argument for argument in node.target._schema.arguments}  # type: ignore[union-attr]  # noqa: SLF001
+    written: list[str] = []
+    named = False
+    for name, value in arguments.items():
+        argument = schema[name]
+        named = named or argument.kwarg_only or (bool(written) and _is_named(operation, name, value))
+        if named and argument.has_default_value() and argument.default_value == value and name != "device":
+            continue
+        shown = device if name == "device" else text(_scalar_of(value) if name == "dim" else value)
+        shown = shown[1:-1].rstrip(",") if operation in _SIZES_AS_ARGUMENTS and not named and written else shown
+        written.append(f"{name}={shown}" if named else shown)
+    name = _RENAMED.get(operation, operation)
+    name = "reshape" if name in {"view", "_unsafe_view"} else name
+    if name == "reshape" or (operation in _METHODS and _is_tensor(next(iter(arguments.values()), None))):
+        receiver = operand(next(iter(arguments.values())), text)
+        return f"{receiver}.{name}({', '.join(written[1:])})"
+    if operation in _FUNCTIONAL or name == "grouped_mm":
+        return f"F.{name}({', '.join(written)})"
+    for prefix, module in (("torch", torch), ("F", F), ("torch.special", torch.special)):
+        if hasattr(module, name) and not name.startswith("_"):
+            return f"{prefix}.{name}({', '.join(written)})"
+    raise SkippedError(f"the operator `{node.target}` has no plain form")
+
+
+def _is_named(operation: str, name: str, value: object) -> bool:
+    """True for an argument that is written with its name: an option, but no tensor besides a mask."""
+    if _is_tensor(value) and name != "attn_mask":
+        return False
+    return name in _KEYWORDS and operation not in {"unsqueeze", "squeeze", "permute"}
+
+
+def _scalar_of(value: object) -> object:
+    """The one number of a list of dimensions."""
+    return value[0] if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1 else value
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+
+
+def _to(arguments: dict[str, Any], text: Text) -> str:
+    values = list(arguments.values())
+    dtype = arguments.get("dtype") or next((v for v in values[1:] if isinstance(v, torch.dtype)), None)
+    if dtype is None:
+        other = arguments.get("other")
+        return f"{text(values[0])}.to({text(other)}.dtype)" if other is not None else text(values[0])
+    return f"{operand(values[0], text)}.to({text(dtype)})"
+
+
+_WHOLE = 2**62
+
+
+def _slice(arguments: dict[str, Any], text: Text) -> str:
+    value, dim, start, end = (arguments.get(name) for name in ("self", "dim", "start", "end"))
+    step = arguments.get("step", 1)
+    first = "" if start in {None, 0} else text(start)
+    last = "" if end is None or (isinstance(end, int) and end > _WHOLE) else text(end)
+    taken = f"{first}:{last}" + (f":{text(step)}" if step != 1 else "")
+    return _indexed(value, dim or 0, taken, text)
+
+
+def _select(arguments: dict[str, Any], text: Text) -> str:
+    return _indexed(arguments["self"], arguments["dim"], text(arguments["index"]), text)
+
+
+def _indexed(value: Any, dim: int, taken: str, text: Text) -> str:  # noqa: ANN401 - a node
+    """`value[:, taken]`, with an ellipsis if the dimension is the last."""
+    rank = value.meta["val"].dim()
+    place = dim % rank
+    leading = "..., " if place == rank - 1 and rank > 1 else ":, " * place
+    return f"{operand(value, text)}[{leading}{taken}]"
+
+
+def _index(arguments: dict[str, Any], text: Text) -> str:
+    indices = [":" if index is None else text(index) for index in arguments["indices"]]
+    return f"{operand(arguments['self'], text)}[{', '.join(indices)}]"
+
+
+def _embedding(arguments: dict[str, Any], text: Text) -> str:
+    return f"F.embedding({text(arguments['indices'])}, {text(arguments['weight'])})"
+
+
+def _interpolate(mode: str) -> Callable[[dict[str, Any], Text], str]:
+    def write(arguments: dict[str, Any], text: Text) -> str:
+        size, factors = arguments.get("output_size"), arguments.get("scale_factors")
+        corners = arguments.get("align_corners")
+        chosen = f"size={text(size)}" if size is not None else f"scale_factor={text(factors)}"
+        aligned = f", align_corners={corners}" if corners is not None else ""
+        return f'F.interpolate({text(arguments["input"])}, {chosen}, mode="{mode}"{aligned})'
+
+    return write
+
+
+_SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
+    "neg": lambda given, text: f"-{operand(given['self'], text)}",
+    "bitwise_not": lambda given, text: f"~{operand(given['self'], text)}",
+    "logical_not": lambda given, text: f"~{operand(given['self'], text)}",
+    "rsub": lambda given, text: f"{operand(given['other'], text)} - {operand(given['self'], text)}",
+    "pow.Scalar": lambda given, text: f"{operand(given['self'], text)} ** {operand(given['exponent'], text)}",
+    "pow.Tensor_Tensor": lambda given, text: f"{operand(given['self'], text)} ** {operand(given['exponent'], text)}",
+    "to": _to,
+    "_to_copy": _to,
+    "type_as": lambda given, text: f"{text(given['self'])}.to({text(given['other'])}.dtype)",
+    "view.dtype": lambda given, text: f"{text(given['self'])}.view({text(given['dtype'])})",
+    "slice": _slice,
+    "select": _select,
+    "index": _index,
+    "embedding": _embedding,
+    "upsample_nearest2d": _interpolate("nearest"),
+    "upsample_nearest1d": _interpolate("nearest"),
+    "upsample_nearest3d": _interpolate("nearest"),
+    "upsample_bilinear2d": _interpolate("bilinear"),
+    "upsample_bicubic2d": _interpolate("bicubic"),
+}

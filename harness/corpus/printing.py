@@ -1,0 +1,212 @@
+"""Print an exported graph as a plain PyTorch function: one statement a line, weights as inputs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch.utils._sympy.printers import PythonPrinter
+
+from harness.corpus.errors import SkippedError
+from harness.corpus.exporting import ExportedModule
+from harness.corpus.operators import expression, is_identity
+from harness.corpus.variable_names import UniqueNames, operation_of, wished_names
+
+_LINE = 110
+_MOST_PARTS = 8
+"""Results of an operator that are unpacked into variables; more are indexed."""
+
+
+@dataclass(frozen=True)
+class PrintedFunction:
+    """The source of a reference."""
+
+    source: str
+    outputs: tuple[str, ...]
+    """Names of what `run` returns, in order."""
+
+
+def live_operations(exported: ExportedModule) -> list[fx.Node]:
+    """The operator calls that the outputs depend on, in order; without assertions and reads of sizes."""
+    needed: set[fx.Node] = set()
+    waiting = list(exported.outputs)
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            # A size is an expression of axes; the tensor that it was read from is not needed for it.
+            waiting += [] if is_size(node) else list(node.all_input_nodes)
+    return [
+        node
+        for node in exported.graph.nodes
+        if node in needed and node.op == "call_function" and not is_size(node) and not is_identity(node)
+    ]
+
+
+def is_size(node: fx.Node) -> bool:
+    """True if the value of a node is a size and not a tensor."""
+    return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def used_inputs(exported: ExportedModule) -> set[fx.Node]:
+    """Placeholders that the outputs depend on."""
+    used = {resolved(arg) for node in live_operations(exported) for arg in node.all_input_nodes}
+    return {node for node in (*used, *map(resolved, exported.outputs)) if node.op == "placeholder"}
+
+
+def resolved(node: fx.Node) -> fx.Node:
+    """The node that holds a value: an operation that returns its argument unchanged is skipped."""
+    while node.op == "call_function" and is_identity(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+class FunctionPrinter:
+    """Writes the statements of one graph.
+
+    Args:
+        exported: the graph.
+        input_names: placeholder -> name of the problem's input, in the order of the parameters.
+        sizes: how each axis that the code needs is read: axis -> expression such as `hidden_states.shape[0]`.
+    """
+
+    def __init__(self, exported: ExportedModule, input_names: dict[fx.Node, str], sizes: dict[str, str]) -> None:
+        self._exported = exported
+        self._inputs = input_names
+        self._sizes = sizes
+        self._used_axes: dict[str, None] = {}
+        self._unique = UniqueNames([*input_names.values(), *sizes])
+        self._names: dict[fx.Node, str] = dict(input_names)
+        self._lines: list[str] = []
+        self._device = f"{next(iter(input_names.values()))}.device"
+
+    def function(self) -> PrintedFunction:
+        """The source of `run`.
+
+        Raises:
+            SkippedError: an operator has no plain form.
+        """
+        nodes = live_operations(self._exported)
+        wished = wished_names(nodes, self._inputs)
+        for node in nodes:
+            if node.target is operator.getitem:
+                self._part(node, wished)
+            elif isinstance(node.meta.get("val"), torch.Tensor):
+                text = expression(node, self._text, self._device)
+                self._assign(node, wished[node], text)
+            else:
+                self._parts(node, wished, nodes)
+        outputs = [self._variable(resolved(node)) for node in self._exported.outputs]
+        reads = [f"{axis} = {self._sizes[axis]}" for axis in self._sizes if axis in self._used_axes]
+        body = "".join(f"    {line}\n" for line in (*reads, *self._lines, f"return {', '.join(outputs)}"))
+        source = "import torch\nimport torch.nn.functional as F\n\n\n" + _signature(list(self._inputs.values())) + body
+        return PrintedFunction(_without_unused_imports(source), tuple(outputs))
+
+    def _assign(self, node: fx.Node, wished: str, text: str) -> None:
+        name = self._unique.take(wished)
+        self._names[node] = name
+        self._lines.append(f"{name} = {text}")
+
+    def _parts(self, node: fx.Node, wished: dict[fx.Node, str], nodes: Sequence[fx.Node]) -> None:
+        """An operator with several results: unpacked into variables if there are few."""
+        text = expression(node, self._text, self._device)
+        count = len(node.meta["val"])
+        parts = {user.args[1]: user for user in node.users if user.target is operator.getitem and user in nodes}
+        if count > _MOST_PARTS or len(parts) < len([user for user in node.users if user in nodes]):
+            self._assign(node, wished[node], text)
+            return
+        targets = []
+        for index in range(count):
+            part = parts.get(index)
+            if part is None:
+                targets.append("_")
+                continue
+            self._names[part] = self._unique.take(wished[part])
+            targets.append(self._names[part])
+        if count > 1 and targets[1:] == ["_"] * (count - 1):
+            self._lines.append(f"{targets[0]} = {text}[0]")
+        else:
+            self._lines.append(f"{', '.join(targets)}{',' if count == 1 else ''} = {text}")
+
+    def _part(self, node: fx.Node, wished: dict[fx.Node, str]) -> None:
+        if node not in self._names:
+            self._assign(node, wished[node], f"{self._variable(node.args[0])}[{node.args[1]}]")
+
+    def _variable(self, node: Any) -> str:  # noqa: ANN401 - a node
+        name = self._names.get(node)
+        if name is not None:
+            return name
+        constant = self._exported.constants.get(node.name)
+        if constant is None:
+            raise SkippedError(f"the value `{node.name}` has no source")
+        return f"torch.tensor({constant.tolist()!r}, dtype={constant.dtype}, device={self._device})"
+
+    def _text(self, value: Any) -> str:  # noqa: ANN401 - an argument of any kind
+        if isinstance(value, fx.Node):
+            value = resolved(value)
+            return self._size(value.meta["val"]) if is_size(value) else self._variable(value)
+        if isinstance(value, torch.SymInt):
+            return self._size(value)
+        if isinstance(value, list | tuple):
+            items = [self._text(item) for item in value]
+            return f"[{', '.join(items)}]" if isinstance(value, list) or len(items) != 1 else f"[{items[0]}]"
+        if isinstance(value, float) and not -1e300 < value < 1e300:
+            return f'float("{value}")'
+        if isinstance(value, torch.dtype | bool | int | float | str) or value is None:
+            return repr(value).replace("'", '"')
+        raise SkippedError(f"the graph has an argument of type {type(value).__name__}")
+
+    def _size(self, value: Any) -> str:  # noqa: ANN401 - a number or a symbolic one
+        if not isinstance(value, torch.SymInt):
+            if isinstance(value, torch.SymFloat | torch.SymBool):
+                raise SkippedError("the graph computes with a size that is no integer")
+            return repr(value)
+        return self.size_text(value.node.expr)
+
+    def size_text(self, size: sympy.Expr) -> str:
+        """A size as an expression of axes."""
+        for symbol in size.free_symbols:
+            axis = self._exported.axes.get(symbol)
+            if axis is None or axis not in self._sizes:
+                raise SkippedError(f"the size `{symbol}` depends on values")
+            self._used_axes[axis] = None
+        return axis_expression(size, self._exported.axes)
+
+
+def axis_expression(size: sympy.Expr, axes: dict[sympy.Symbol, str]) -> str:
+    """A symbolic size as Python arithmetic over axes."""
+    named = size.xreplace({symbol: sympy.Symbol(name, integer=True, positive=True) for symbol, name in axes.items()})
+    text = str(PythonPrinter().doprint(named))
+    if any(word in text for word in ("Max", "Min", "math", "Where", "Mod(", "if ")):
+        raise SkippedError(f"a size is `{text}`, which is no plain arithmetic")
+    return _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Without the parentheses that sympy's printer puts around names."""
+    import re  # noqa: PLC0415
+
+    return re.sub(r"\(([A-Za-z_]\w*|\d+)\)", r"\1", text)
+
+
+def _signature(names: Sequence[str]) -> str:
+    line = f"def run({', '.join(names)}):\n"
+    if len(line) <= _LINE:
+        return line
+    return "def run(\n" + "".join(f"    {name},\n" for name in names) + "):\n"
+
+
+def _without_unused_imports(source: str) -> str:
+    if " F." not in source and "(F." not in source and "-F." not in source:
+        source = source.replace("import torch.nn.functional as F\n", "")
+    if "torch." not in source.partition("\n")[2].replace("torch.nn.functional as F", ""):
+        source = source.replace("import torch\n", "", 1)
+    return source.lstrip("\n")
+
+
+__all__ = ["FunctionPrinter", "PrintedFunction", "live_operations", "operation_of"]

@@ -1,0 +1,79 @@
+"""Name, kind, tags and description of a problem."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.corpus.variable_names import identifier
+
+_KINDS = (
+    ("rope", re.compile(r"rotary|rope"), "Rotary position embedding"),
+    ("moe", re.compile(r"moe|expert|router|sparsemlp|topk|gate$"), "Mixture of experts"),
+    (
+        "layer",
+        re.compile(r"decoderlayer|encoderlayer|transformerblock|(?<!attention)block$|layer$"),
+        "Layer",
+    ),
+    ("attention", re.compile(r"attention|attn"), "Attention"),
+    ("ssm", re.compile(r"mamba|ssm|mixer|rwkv|lru|deltanet|retention"), "State-space mixer"),
+    ("norm", re.compile(r"norm"), "Normalization"),
+    ("mlp", re.compile(r"mlp|feedforward|ffn|intermediate|glu"), "Feed-forward block"),
+    ("conv", re.compile(r"conv|resnet|stem|patch"), "Convolution block"),
+    ("embedding", re.compile(r"embed|position|timestep"), "Embedding"),
+    ("head", re.compile(r"head|pool|classif|project"), "Projection head"),
+)
+
+
+@dataclass(frozen=True)
+class ProblemText:
+    """What people read about a problem."""
+
+    name: str
+    op_type: str
+    description: str
+    tags: tuple[str, ...]
+
+
+def kind_of(class_name: str, operations: Sequence[str]) -> tuple[str, str]:
+    """Kind of a module and its words, from the name of its class; an attention or norm alone from its operators."""
+    for kind, pattern, words in _KINDS:
+        if pattern.search(class_name.lower()):
+            return kind, words
+    if "scaled_dot_product_attention" in operations:
+        return "attention", "Attention"
+    return "block", "Block"
+
+
+def facts_of(
+    architecture: str, class_name: str, operations: Sequence[str], *, family: str, dtype: str, checkpoint: str | None
+) -> ProblemText:
+    """Facts of a problem that one module became."""
+    kind, words = kind_of(class_name, operations)
+    model = identifier(architecture)
+    name = identifier(class_name.replace("2D", "2d").replace("3D", "3d").replace("1D", "1d"))
+    bare = model.replace("_", "")
+    squeezed = name.replace("_", "")
+    if squeezed.startswith(bare) and len(squeezed) > len(bare):
+        name = f"{model}_{_rest(name, len(bare))}"
+    elif not name.startswith(model):
+        name = f"{model}_{name}"
+    most = [operation for operation, _ in Counter(operations).most_common(4)]
+    where = f"at the sizes of {checkpoint}" if checkpoint else "at the sizes of the default configuration"
+    description = (
+        f"{words} of {architecture} ({class_name}) {where}, forward, {dtype}: "
+        f"{len(operations)} operations, mostly {', '.join(most)}."
+    )
+    return ProblemText(name, kind, description, (family, kind, "forward", dtype))
+
+
+def _rest(name: str, letters: int) -> str:
+    """What follows the first `letters` letters of a name, not counting underscores."""
+    seen = 0
+    for index, letter in enumerate(name):
+        if seen == letters:
+            return name[index:].strip("_")
+        seen += letter != "_"
+    return ""

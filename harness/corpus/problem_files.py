@@ -1,0 +1,81 @@
+"""Write extracted problems, and read which graphs a directory of problems has already."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness.corpus.extraction import ExtractedProblem
+from harness.errors import FormatError
+from harness.formats.problems import (
+    DEFINITION_NAME,
+    WORKLOADS_NAME,
+    inspect_problem,
+    list_problems,
+    read_text,
+)
+from harness.formats.source_lines import parse_json
+from harness.workspace.files import atomic_write
+
+PROVENANCE = "x_provenance"
+
+
+def known_graphs(problems_dir: Path) -> dict[str, str]:
+    """Graph hash -> key of the extracted problems in a directory."""
+    graphs: dict[str, str] = {}
+    for key in list_problems(problems_dir):
+        try:
+            value = parse_json(read_text(problems_dir / key / DEFINITION_NAME), where=key)
+        except FormatError:
+            continue
+        provenance = value.get(PROVENANCE) if isinstance(value, dict) else None
+        if isinstance(provenance, dict) and isinstance(provenance.get("graph"), str):
+            graphs.setdefault(provenance["graph"], key)
+    return graphs
+
+
+def write_problem(problem: ExtractedProblem, problems_dir: Path, *, replace: bool) -> bool:
+    """Write a problem's two files; false if the problem is there already and is kept.
+
+    Raises:
+        FormatError: what was extracted does not follow the schema.
+    """
+    files = problem_texts(problem)
+    with tempfile.TemporaryDirectory() as staging:
+        for name, text in files.items():
+            (Path(staging) / name).write_text(text)
+        checked = inspect_problem(Path(staging), key=problem.key)
+        if checked.errors:
+            raise checked.errors[0]
+    target = problems_dir / problem.key
+    if target.exists() and not replace:
+        return False
+    for name, text in files.items():
+        atomic_write(target / name, text)
+    return True
+
+
+def problem_texts(problem: ExtractedProblem) -> dict[str, str]:
+    """File name -> content; the same problem gives the same bytes."""
+    definition = dict(problem.definition)
+    parts = [f"  {json.dumps(key)}: {_value(value)}" for key, value in definition.items()]
+    lines = [json.dumps(line) for line in problem.workloads]
+    return {DEFINITION_NAME: "{\n" + ",\n".join(parts) + "\n}\n", WORKLOADS_NAME: "\n".join(lines) + "\n"}
+
+
+def _value(value: Any) -> str:  # noqa: ANN401 - JSON
+    """JSON with one axis or tensor a line."""
+    if not isinstance(value, dict) or not any(isinstance(item, dict) for item in value.values()):
+        return json.dumps(value)
+    return "{\n" + ",\n".join(f"    {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()) + "\n  }"
+
+
+def same_bytes(problem: ExtractedProblem, problems_dir: Path) -> bool:
+    """True if a directory holds the problem with exactly these files."""
+    target = problems_dir / problem.key
+    return all(
+        (target / name).is_file() and (target / name).read_text() == text
+        for name, text in problem_texts(problem).items()
+    )

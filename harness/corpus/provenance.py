@@ -1,0 +1,86 @@
+"""Where a problem comes from: module, class, source file, version and licence."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from harness.corpus.errors import SkippedError
+
+_HEADER_LINES = 60
+_LICENCES = (
+    ("Apache-2.0", re.compile(r"apache license,?\s+version 2\.0|apache-2\.0|apache\.org/licenses/license-2\.0")),
+    ("MIT", re.compile(r"\bmit[ -]license|under the mit\b|identifier:\s*mit|permission is hereby granted")),
+    ("BSD-3-Clause", re.compile(r"bsd[ -](3|style|licen)|redistribution and use in source and binary forms")),
+)
+_FORBIDDEN = re.compile(r"non-?\s?commercial|cc[- ]by[- ]nc|research (use|purposes) only")
+"""All patterns match lower-case text."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The origin of a problem."""
+
+    architecture: str
+    module: str
+    """Class of the submodule."""
+    path: str
+    """Where in the model it is."""
+    file: str
+    """Source file, relative to the directory that packages are installed in."""
+    library: str
+    version: str
+    licence: str
+    """SPDX identifier from the header of the source file; of the package where the header names none."""
+
+    def as_data(self) -> dict[str, str]:
+        """The value of `x_provenance` in definition.json."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+def provenance_of(module: nn.Module, path: str, architecture: str) -> Provenance:
+    """The origin of a module.
+
+    Raises:
+        SkippedError: the licence of its source forbids commercial use, or is unknown.
+    """
+    file = Path(inspect.getfile(type(module)))
+    library = type(module).__module__.partition(".")[0]
+    parts = file.parts
+    place = parts.index(library) if library in parts else len(parts) - 1
+    try:
+        version = importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    name = "/".join(parts[place:])
+    licence = licence_of(file.read_text(errors="replace"), name) or _package_licence(library)
+    return Provenance(architecture, type(module).__qualname__, path, name, library, version, licence)
+
+
+def licence_of(source: str, name: str) -> str | None:
+    """SPDX identifier of the licence that a source file's header names; None if it names none.
+
+    Raises:
+        SkippedError: the licence forbids commercial use.
+    """
+    header = "\n".join(source.splitlines()[:_HEADER_LINES]).lower()
+    if _FORBIDDEN.search(header):
+        raise SkippedError(f"the licence of {name} forbids commercial use")
+    return next((licence for licence, pattern in _LICENCES if pattern.search(header)), None)
+
+
+def _package_licence(library: str) -> str:
+    try:
+        metadata = importlib.metadata.metadata(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "of the user"  # a module factory's own code
+    text = " ".join(str(metadata[key])[:100] for key in ("License-Expression", "License") if key in metadata)
+    for licence, words in (("Apache-2.0", "apache"), ("MIT", "mit"), ("BSD-3-Clause", "bsd")):
+        if words in text.lower():
+            return f"{licence} (of the package {library})"
+    raise SkippedError(f"no licence is named, neither in the source file nor by the package {library}")

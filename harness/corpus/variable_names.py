@@ -1,0 +1,222 @@
+"""Descriptive names for the values of a graph.
+
+A value that a statement of the model assigns keeps that variable's name; the output of a submodule is called like the
+submodule; every other value is called after its operation.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import fx
+
+from harness.corpus.frames import SourceFrame, frames_of, module_path
+
+_BY_OPERATION = {
+    "add": "total", "sub": "difference", "rsub": "difference", "mul": "product", "div": "quotient",
+    "matmul": "matrix_product", "bmm": "matrix_product", "mm": "matrix_product", "mean": "mean", "sum": "summed",
+    "rsqrt": "reciprocal_root", "sqrt": "root", "cat": "joined", "stack": "stacked",
+    "silu": "activated", "gelu": "activated", "relu": "activated", "sigmoid": "gate", "tanh": "tanh",
+    "softmax": "probabilities", "exp": "exponential", "log": "logarithm", "softplus": "softplus",
+    "scaled_dot_product_attention": "attended", "layer_norm": "normalized", "rms_norm": "normalized",
+    "group_norm": "normalized", "embedding": "embedded", "topk": "largest", "cumsum": "running_sum",
+    "arange": "positions", "zeros": "zeros", "ones": "ones", "full": "filled", "where": "selected",
+}  # fmt: skip
+"""Operation -> name of its result."""
+_OF_OPERAND = {
+    "reshape": "reshaped", "view": "reshaped", "flatten": "reshaped", "unflatten": "reshaped",
+    "_unsafe_view": "reshaped", "transpose": "transposed", "permute": "permuted", "t": "transposed",
+    "unsqueeze": "unsqueezed", "squeeze": "squeezed", "expand": "expanded", "repeat": "repeated",
+    "slice": "part", "select": "element", "contiguous": "contiguous", "clone": "copy", "pow": "power",
+    "index": "indexed", "pad": "padded", "masked_fill": "masked", "roll": "rolled", "neg": "negated",
+}  # fmt: skip
+"""Operation -> suffix that follows the name of its operand."""
+_DTYPE_WORDS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64",
+                torch.int64: "long", torch.int32: "int", torch.bool: "flags"}  # fmt: skip
+_SUFFIXES = sorted({*_OF_OPERAND.values(), *_DTYPE_WORDS.values(), "first_half", "second_half"})
+_SUFFIX = re.compile("_(" + "|".join(_SUFFIXES) + r")(_\d+)?$")
+_RESERVED = {*keyword.kwlist, *keyword.softkwlist, "torch", "F", "math", "run", "input", "max", "min", "sum", "range",
+             "list", "tuple", "dict", "int", "float", "bool", "slice", "len"}  # fmt: skip
+_LONGEST = 40
+
+
+class UniqueNames:
+    """Identifiers of a function, no two of them equal."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = {*taken, *_RESERVED}
+
+    def take(self, wished: str) -> str:
+        """The wished name, or the same with a number."""
+        name = identifier(wished)
+        number = 1
+        candidate = name
+        while candidate in self._taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._taken.add(candidate)
+        return candidate
+
+
+def identifier(words: str) -> str:
+    """A lower-case Python identifier made of these words."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", words)
+    name = re.sub(r"\W+", "_", name).strip("_").lower()
+    if not name or name[0].isdigit():
+        name = f"value_{name}".rstrip("_")
+    return name[:_LONGEST].rstrip("_")
+
+
+def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[fx.Node, str]:
+    """Name that suits each node, before they are made unique.
+
+    Args:
+        nodes: the operations that are printed, in order.
+        inputs: name of each placeholder.
+    """
+    names = dict(inputs)
+    assigned = set(inputs.values())
+    for index, node in enumerate(nodes):
+        following = nodes[index + 1] if index + 1 < len(nodes) else None
+        variable = _assigned(node, following)
+        if variable is None or variable in assigned:  # a variable that the model's code assigns anew
+            variable = _operation_name(node, names) or variable or operation_of(node).strip("_")
+        assigned.add(variable)
+        names[node] = variable
+    return {node: names[node] for node in nodes}
+
+
+def _assigned(node: fx.Node, following: fx.Node | None) -> str | None:
+    """Name of the variable that a node's statement assigns to, if the node is the last of the statement."""
+    frames = frames_of(node)
+    if not frames:
+        return None
+    innermost = frames[-1]
+    if following is not None and _same_statement(frames, frames_of(following)):
+        return _of_part(node, innermost)
+    if len(innermost.targets) == 1 and not innermost.targets[0].startswith("_"):
+        return identifier(innermost.targets[0])
+    if innermost.returns and "," not in innermost.code:
+        return _module_name(module_path(node)) if innermost.function == "forward" else identifier(innermost.function)
+    return _of_part(node, innermost)
+
+
+def _same_statement(frames: tuple[SourceFrame, ...], others: tuple[SourceFrame, ...]) -> bool:
+    """True if a later node ran within the same statement, or in a function that the statement calls."""
+    return frames == others[: len(frames)]
+
+
+def _of_part(node: fx.Node, frame: SourceFrame) -> str | None:
+    """Name of one of several values that a statement assigns at once."""
+    if operation_of(node) == "getitem":
+        index = node.args[1]
+        if isinstance(index, int) and index < len(frame.targets) > 1 and frame.targets[index].strip("_"):
+            return identifier(frame.targets[index])
+    return None
+
+
+def _module_name(path: tuple[str, ...]) -> str | None:
+    """Name of a submodule; of a member of a list with the list's name."""
+    if not path:
+        return "output"
+    if path[-1].isdigit():
+        return f"{path[-2]}_{path[-1]}" if len(path) > 1 else None
+    return path[-1]
+
+
+_OF_MODULE = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "layer_norm",
+              "group_norm", "batch_norm", "embedding", "rms_norm", "addmm"}  # fmt: skip
+"""Operators that are a module of torch, so that the module's name tells what they are for."""
+
+
+def _operation_name(node: fx.Node, names: dict[fx.Node, str]) -> str | None:  # noqa: PLR0911 - one rule each
+    """Name of a value by its operation and operands."""
+    operation = operation_of(node)
+    path = module_path(node)
+    if operation in _OF_MODULE and path:
+        return _module_name(path)
+    if operation == "getitem":
+        return f"{names.get(node.args[0], 'part')}_{node.args[1]}"  # type: ignore[arg-type]
+    operands = [names[arg] for arg in _flat(node.args) if arg in names]
+    if not operands:
+        return _BY_OPERATION.get(operation)
+    stem = _stem(operands[0])
+    if operation in {"to", "_to_copy", "type_as"}:
+        return f"{stem}_{_DTYPE_WORDS.get(node.meta['val'].dtype, 'cast')}"
+    if operation == "pow" and len(node.args) > 1 and node.args[1] == 2:
+        return f"{stem}_squared"
+    if operation == "slice":
+        return f"{stem}_{_half(node)}"
+    if operation in _OF_OPERAND:
+        return f"{stem}_{_OF_OPERAND[operation]}"
+    if operation in {"add", "mul", "cat"}:
+        return _combined(operation, node, operands) or _BY_OPERATION[operation]
+    return _BY_OPERATION.get(operation)
+
+
+def _flat(arguments: Iterable[object]) -> list[fx.Node]:
+    """The nodes among arguments, also those in lists."""
+    found: list[fx.Node] = []
+    for argument in arguments:
+        if isinstance(argument, fx.Node):
+            found.append(argument)
+        elif isinstance(argument, list | tuple):
+            found += _flat(argument)
+    return found
+
+
+def _half(node: fx.Node) -> str:
+    """Words for a part of an axis."""
+    source, length = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    dim = node.args[1] if len(node.args) > 1 else 0
+    start = node.args[2] if len(node.args) > 2 else 0
+    if isinstance(dim, int) and isinstance(source.shape[dim], int) and source.shape[dim] == 2 * length.shape[dim]:
+        return "first_half" if start in {0, None} else "second_half"
+    return "part"
+
+
+_SHORT = 30
+
+
+def _combined(operation: str, node: fx.Node, operands: list[str]) -> str | None:  # noqa: PLR0911 - one rule each
+    """Name of a sum, product or concatenation from the names of its operands."""
+    stems = [_stem(name) for name in operands]
+    if operation == "cat":
+        return f"{stems[0]}_rotated" if operands[0].endswith("_negated") and len(set(stems)) == 1 else None
+    constants = [arg for arg in node.args if isinstance(arg, float)]
+    if operation == "add":
+        if any("residual" in frame.code for frame in frames_of(node)[-1:]):
+            return "residual_sum"
+        if constants and 0 < constants[0] < 0.01:
+            return f"{operands[0]}_plus_eps"
+        common = _common_words(stems)
+        return f"{common}_sum" if common and len(stems) == 2 else None
+    if any(name.startswith("reciprocal_root") or name == "rsqrt" for name in operands):
+        return "normalized"
+    if len(operands) == 2 and len(operands[0]) + len(operands[1]) < _SHORT and "_times_" not in "".join(operands):
+        return f"{stems[0]}_times_{stems[1]}"
+    return f"{stems[0]}_scaled" if len(operands) == 1 else None
+
+
+def _common_words(stems: list[str]) -> str:
+    """The words that all names begin with."""
+    words = [stem.split("_") for stem in stems]
+    count = 0
+    while all(len(each) > count for each in words) and len({each[count] for each in words}) == 1:
+        count += 1
+    return "_".join(words[0][:count])
+
+
+def _stem(name: str) -> str:
+    while (shorter := _SUFFIX.sub("", name)) != name:
+        name = shorter
+    return name
+
+
+def operation_of(node: fx.Node) -> str:
+    """Name of a node's operator without namespace and overload."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet.__name__ if packet is not None else getattr(node.target, "__name__", node.target))

@@ -1,0 +1,247 @@
+"""Verify a drafted problem: its reference equals the original module, and each input takes part.
+
+The reference and the module get the inputs that the judge would draw. Verification runs on the CPU in float32, and
+once more in the problem's own dtype.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.func import functional_call
+
+from harness.corpus.captures import one_line
+from harness.corpus.draft import ProblemDraft
+from harness.corpus.errors import SkippedError
+from harness.corpus.exporting import FlatModule
+from harness.errors import FormatError
+from harness.formats.bounded import load_json
+from harness.judge.inputs import InputSource
+from harness.judge.reference import Reference, load_reference, torch_dtype
+from harness.model.problem import Definition, Problem, RandomInput, Workload
+
+Tensors = dict[str, torch.Tensor]
+
+_SEED = 20260101
+_MOST_ELEMENTS = 700_000_000
+"""Of all weights of a module; in float32 these are 2.8 GB."""
+_SIZES = ((2, 1), (1, 7), (2, 5), (3, 4))
+"""(batch, sequence) of the checks; of problems without a sequence axis the batches are 1, 2, 3 and 5."""
+_BATCHES = (1, 2, 3, 5)
+_LONG = ((2, 131),)
+_FEW_ELEMENTS = 20_000_000
+"""Modules with fewer weights are also compared at a length beyond those that the graph was exported with."""
+_LEAST_VARIATION = 1e-6
+"""Standard deviation of an output relative to its root mean square: below, it is a constant."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Facts about the outputs of a verified problem."""
+
+    root_mean_square: float
+    """Smallest of the outputs' at the largest sizes."""
+    shapes: int
+    """Number of shapes at which reference and module are bitwise equal."""
+    low_precision_error: float
+    """The 99 % quantile of the error of the problem's dtype against float32, over the root mean square."""
+
+
+def verify(draft: ProblemDraft) -> Verified:
+    """Compare the reference with the module and check inputs and outputs.
+
+    Raises:
+        SkippedError: a check fails; the reason names it.
+    """
+    elements = sum(math.prod(item.node.meta["val"].shape) for item in draft.sources.values() if item.place is None)
+    if elements > _MOST_ELEMENTS:
+        raise SkippedError(f"{elements:,} weights are too many to verify on this machine")
+    single, sizes = _in_dtype(draft, "float32"), _check_sizes(draft.variable_axes)
+    if elements < _FEW_ELEMENTS:
+        sizes = [*_check_sizes(draft.variable_axes, _LONG), *sizes]
+    outputs: dict[str, torch.Tensor] = {}
+    drawn: Tensors = {}
+    for axes in sizes:
+        # Weights are large, and their shapes are the same for all sizes: they are drawn once.
+        names = [name for name, item in draft.sources.items() if item.place is not None or name not in drawn]
+        drawn = {**drawn, **_draw(single, axes, names)}
+        drawn = {name: drawn[name] for name in draft.inputs}
+        outputs = _run(single, drawn)
+        _compare(outputs, _module_outputs(draft, drawn, torch.float32), axes)
+        _check_degenerate(outputs, axes)
+    _check_each_input_matters(single, drawn, outputs)
+    own = _in_dtype(draft, None)
+    lower = {name: _as_declared(value, own, name) for name, value in drawn.items()}
+    low_outputs = _run(own, lower)
+    _compare(low_outputs, _module_outputs(draft, lower, None), sizes[-1])
+    error = max(_relative_error(low_outputs[name], outputs[name]) for name in outputs)
+    smallest = min(_root_mean_square(value) for value in outputs.values())
+    return Verified(smallest, len(sizes), error)
+
+
+def _check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES) -> list[dict[str, int]]:
+    if any(not axis.startswith("batch") for axis in axes):
+        return [
+            {axis: b if axis.startswith("batch") else b * s if axis.startswith("tokens") else s for axis in axes}
+            for b, s in pairs
+        ]
+    return [dict.fromkeys(axes, batch) for batch in (_BATCHES if pairs is _SIZES else (7,))]
+
+
+@dataclass(frozen=True)
+class _Runnable:
+    problem: Problem
+    reference: Reference
+
+
+def _in_dtype(draft: ProblemDraft, dtype: str | None) -> _Runnable:
+    """The problem, with its low-precision tensors and casts in another dtype if one is given."""
+    text = json.dumps(draft.definition(name="verified"))
+    if dtype is not None:
+        text = text.replace("bfloat16", dtype).replace("float16", dtype)
+    definition = Definition.model_validate(load_json(text, where="the drafted problem"))
+    problem = Problem(
+        key="corpus/verified", directory=Path(), digest="sha256:verified", definition=definition, workloads=()
+    )
+    try:
+        return _Runnable(problem, load_reference(problem))
+    except FormatError as error:
+        raise SkippedError(f"the reference does not load: {error.what}") from error
+
+
+def _draw(runnable: _Runnable, axes: Mapping[str, int], names: Sequence[str]) -> Tensors:
+    """The inputs of these names, as the judge draws them."""
+    definition = runnable.problem.definition
+    some = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
+    problem = runnable.problem.model_copy(update={"definition": some})
+    inputs = {name: RandomInput(type="random") for name in names}
+    workload = Workload(uuid="verified", axes=dict(axes), inputs=dict(inputs))
+    drawn = InputSource(problem, seed=_SEED).draw(workload)
+    return {name: value for name, value in drawn.items() if isinstance(value, torch.Tensor)}
+
+
+def _run(runnable: _Runnable, inputs: Tensors) -> Tensors:
+    try:
+        return runnable.reference.outputs(list(inputs.values()))
+    except FormatError as error:
+        raise SkippedError(error.what.splitlines()[0][:200]) from error
+
+
+def _as_declared(value: torch.Tensor, runnable: _Runnable, name: str) -> torch.Tensor:
+    return value.to(torch_dtype(runnable.problem.definition.inputs[name].dtype))
+
+
+def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None) -> list[torch.Tensor]:
+    """Outputs of the original module, called with the problem's inputs as its weights and arguments."""
+    candidate = draft.exported.candidate
+    weights: Tensors = {}
+    arguments: dict[int, torch.Tensor] = {}
+    for name, item in draft.sources.items():
+        if item.place is None:
+            weights[f"module.{item.name}"] = inputs[name]
+        else:
+            arguments[item.place] = inputs[name]
+    sizes = _axis_sizes(draft, inputs)
+    tensors = [
+        arguments.get(place, _unused(leaf.shape, leaf.axes, leaf.dtype, sizes, dtype))
+        for place, leaf in enumerate(candidate.leaves)
+    ]
+    try:
+        with torch.no_grad():
+            returned: list[torch.Tensor] = functional_call(
+                FlatModule(candidate), weights, (tensors,), tie_weights=True, strict=False
+            )
+    except Exception as error:  # the module's own code
+        raise SkippedError(f"the original module does not run: {one_line(error)}") from error
+    return returned
+
+
+def _axis_sizes(draft: ProblemDraft, inputs: Tensors) -> dict[str, int]:
+    return {
+        axis: size
+        for name, spec in draft.inputs.items()
+        for axis, size in zip(spec["shape"], inputs[name].shape, strict=True)
+    }
+
+
+def _unused(
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    dtype: torch.dtype,
+    sizes: Mapping[str, int],
+    wanted: torch.dtype | None,
+) -> torch.Tensor:
+    """Zeros for an argument that takes no part in the result."""
+    lengths = [sizes.get(axis, size) if axis else size for axis, size in zip(axes, shape, strict=True)]
+    low = dtype in {torch.bfloat16, torch.float16}
+    return torch.zeros(lengths, dtype=wanted if wanted is not None and low else dtype)
+
+
+def _compare(outputs: Tensors, expected: Sequence[torch.Tensor], axes: Mapping[str, int]) -> None:
+    where = _shown(axes)
+    if len(expected) != len(outputs):
+        raise SkippedError(f"the module returns {len(expected)} tensors and the reference {len(outputs)}, at {where}")
+    for (name, value), original in zip(outputs.items(), expected, strict=True):
+        if value.shape != original.shape or value.dtype != original.dtype:
+            raise SkippedError(f"`{name}` has another shape or dtype than the module's output, at {where}")
+        if not torch.equal(value, original):
+            if value.is_floating_point() and torch.equal(value.isnan(), original.isnan()) and value.isnan().any():
+                raise SkippedError(f"`{name}` is not finite, at {where}")
+            raise SkippedError(f"`{name}` differs from the module's output, at {where}")
+
+
+def _check_degenerate(outputs: Tensors, axes: Mapping[str, int]) -> None:
+    for name, value in outputs.items():
+        if not value.is_floating_point():
+            continue
+        if not bool(value.isfinite().all()):
+            raise SkippedError(f"`{name}` is not finite, at {_shown(axes)}")
+        scale = _root_mean_square(value)
+        if value.numel() > 1 and (scale == 0 or float(value.double().std()) < _LEAST_VARIATION * scale):
+            raise SkippedError(f"`{name}` is constant, at {_shown(axes)}")
+
+
+def _check_each_input_matters(runnable: _Runnable, drawn: Tensors, outputs: Tensors) -> None:
+    """Change each input in turn: an output must change."""
+    for name, value in drawn.items():
+        changed = _run(runnable, {**drawn, name: _changed(value)})
+        if all(torch.equal(changed[output], outputs[output]) for output in outputs):
+            raise SkippedError(f"the input `{name}` does not matter")
+
+
+def _changed(value: torch.Tensor) -> torch.Tensor:
+    """Other values of the same kind: the elements in another order, or negated where that changes nothing."""
+    if value.dtype == torch.bool:
+        return ~value
+    rolled = value.flatten().roll(1).view(value.shape)
+    if not torch.equal(rolled, value):
+        return rolled
+    return (value + 1) % 2 if not value.is_floating_point() else value * 0.5
+
+
+def _root_mean_square(value: torch.Tensor) -> float:
+    return float(value.double().square().mean().sqrt())
+
+
+_QUANTILE_OF = 100_000
+
+
+def _relative_error(low: torch.Tensor, exact: torch.Tensor) -> float:
+    """The 99 % quantile of the difference, over the root mean square of the exact values."""
+    if not exact.is_floating_point():
+        return 0.0
+    difference = (low.double() - exact.double()).abs().flatten()[:_QUANTILE_OF]
+    return float(difference.quantile(0.99)) / max(_root_mean_square(exact), 1e-30)
+
+
+def _shown(axes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in axes.items())
+
+
+__all__: list[Any] = ["Verified", "verify"]

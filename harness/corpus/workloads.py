@@ -1,0 +1,137 @@
+"""Workloads and tolerances of a problem."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from harness.corpus.checkpoints import ShapeSet
+from harness.corpus.draft import ProblemDraft
+from harness.corpus.errors import SkippedError
+from harness.corpus.printing import live_operations, resolved
+
+_NAMESPACE = uuid.UUID("6f2d7b1e-51b7-5a0f-9a63-0d3f6f0d8f11")
+"""Namespace of the version 5 UUIDs: the same problem and sizes give the same name."""
+_MAX_BYTES = 24 * 2**30
+"""Inputs, and results that are held at the same time. A GPU of 80 GB holds the reference's and a candidate's."""
+_MAX_ELEMENTS = 2**31 - 1
+"""Of one tensor: kernels commonly index with 32 bits."""
+_FEWEST = 3
+_TOLERANCES = {
+    "float32": {"max_rtol": 1e-3, "required_matched_ratio": 0.999},
+    "bfloat16": {"max_rtol": 2e-2, "required_matched_ratio": 0.99},
+    "float16": {"max_rtol": 5e-3, "required_matched_ratio": 0.99},
+}
+RELATIVE_ATOL = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
+"""`max_atol` as a share of the outputs' root mean square. Rounding to bfloat16 (8 bits) is up to 0.004."""
+
+
+def sizes_for(axes: Sequence[str], shapes: ShapeSet) -> list[dict[str, int]]:
+    """Sizes of a problem's variable axes for each entry of a shape set, without repetitions."""
+    lengths = [axis for axis in axes if axis != "batch" and not axis.startswith("batch_")]
+    pairs = shapes.pairs if lengths else tuple((batch, 1) for batch in shapes.batches)
+    found = [{axis: _size(axis, batch, sequence) for axis in axes} for batch, sequence in pairs]
+    return [sizes for index, sizes in enumerate(found) if sizes not in found[:index]]
+
+
+def _size(axis: str, batch: int, sequence: int) -> int:
+    if axis.startswith("batch"):
+        return batch
+    return batch * sequence if axis.startswith("tokens") else sequence
+
+
+def tolerance_for(dtype: str, root_mean_square: float, factor: float = 1.0) -> dict[str, float]:
+    """Tolerance of a workload: `max_atol` follows the scale of the outputs, to one significant digit.
+
+    Args:
+        dtype: of the problem's activations.
+        root_mean_square: of the outputs.
+        factor: widens it where the reference itself is less exact.
+    """
+    atol = float(f"{RELATIVE_ATOL[dtype] * root_mean_square * factor:.0e}")
+    rtol = float(f"{_TOLERANCES[dtype]['max_rtol'] * factor:.0e}")
+    return {"max_atol": atol, "max_rtol": rtol, "required_matched_ratio": _TOLERANCES[dtype]["required_matched_ratio"]}
+
+
+def workload_lines(
+    key: str, draft: ProblemDraft, shapes: ShapeSet, tolerance: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Content of workload.jsonl.
+
+    Raises:
+        SkippedError: fewer than three workloads fit into memory.
+    """
+    lines = []
+    memory = _MemoryModel(draft)
+    source = {name: {"type": "random"} for name in draft.inputs}
+    for sizes in sizes_for(draft.variable_axes, shapes):
+        if not memory.fits(sizes):
+            continue
+        text = ",".join(f"{axis}={size}" for axis, size in sizes.items())
+        identity = str(uuid.uuid5(_NAMESPACE, f"{key}:{text}"))
+        lines.append({"uuid": identity, "axes": sizes, "inputs": source, "tolerance": dict(tolerance)})
+    if len(lines) < _FEWEST:
+        raise SkippedError(f"only {len(lines)} of the family's shapes fit into {_MAX_BYTES // 2**30} GiB")
+    return lines
+
+
+class _MemoryModel:
+    """Peak memory of a reference as a function of the sizes."""
+
+    def __init__(self, draft: ProblemDraft) -> None:
+        self._symbols = dict(draft.exported.axes.items())
+        nodes = live_operations(draft.exported)
+        self._inputs = [item.node for item in draft.sources.values()]
+        last_use = {resolved(arg): index for index, node in enumerate(nodes) for arg in node.all_input_nodes}
+        kept = {resolved(node) for node in draft.exported.outputs}
+        self._steps: list[tuple[list[fx.Node], list[fx.Node]]] = []
+        for index, node in enumerate(nodes):
+            freed = [n for n in nodes[: index + 1] if last_use.get(n) == index and n not in kept]
+            self._steps.append(([node], freed))
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        values = {symbol: sizes[name] for symbol, name in self._symbols.items() if name in sizes}
+        held = 0
+        for node in self._inputs:
+            count, nbytes = _extent(node, values)
+            if count > _MAX_ELEMENTS:
+                return False
+            held += nbytes
+        peak = held
+        for made, freed in self._steps:
+            for node in made:
+                count, nbytes = _extent(node, values)
+                if count > _MAX_ELEMENTS:
+                    return False
+                held += nbytes
+            peak = max(peak, held)
+            held -= sum(_extent(node, values)[1] for node in freed)
+        return peak <= _MAX_BYTES
+
+
+def _extent(node: fx.Node, values: Mapping[sympy.Symbol, int]) -> tuple[int, int]:
+    """Elements of a node's largest tensor, and its bytes; a view counts as a copy."""
+    tensors = list(_tensors(node.meta.get("val")))
+    counts = [math.prod(_number(size, values) for size in tensor.shape) for tensor in tensors]
+    nbytes = sum(count * tensor.element_size() for count, tensor in zip(counts, tensors, strict=True))
+    return max(counts, default=0), nbytes
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - a tensor, or several
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _number(size: int | torch.SymInt, values: Mapping[sympy.Symbol, int]) -> int:
+    if isinstance(size, torch.SymInt):
+        return int(size.node.expr.xreplace(dict(values)))
+    return size

@@ -1,0 +1,27 @@
+"""Drafts of the small modules, made once for all tests of a process."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from harness.corpus.architectures import build_model, quiet_libraries, resolve_architecture
+from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
+from harness.corpus.captures import record_calls
+from harness.corpus.draft import ProblemDraft, draft_problem
+from harness.corpus.exporting import export_module
+
+SIZES = (FIRST_SIZES, SECOND_SIZES)
+
+
+@cache
+def candidates(factory: str) -> tuple[CandidateModule, ...]:
+    model = build_model(resolve_architecture(f"tests.corpus.small_modules:{factory}"), SIZES)
+    first, second = (record_calls(model.module, model.arguments[sizes]) for sizes in SIZES)
+    return tuple(candidate_modules(first, second))
+
+
+@cache
+def draft(factory: str, place: int = 0) -> ProblemDraft:
+    """The draft of one candidate of a factory's model."""
+    with quiet_libraries():
+        return draft_problem(export_module(candidates(factory)[place]), {24: "width", 40: "inner"})

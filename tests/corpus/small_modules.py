@@ -1,0 +1,101 @@
+"""Modules of a user, and factories that `harness problems extract` calls."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the field's name
+from torch import nn
+
+Arguments = dict[str, torch.Tensor]
+
+
+class ScaledNorm(nn.Module):
+    """Root mean square normalization."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        variance = hidden.pow(2).mean(-1, keepdim=True)
+        hidden = hidden * torch.rsqrt(variance + self.eps)
+        return self.weight * hidden
+
+
+class GatedBlock(nn.Module):
+    """A normalized, gated feed-forward block with a residual."""
+
+    def __init__(self, width: int = 24, inner: int = 40, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm = ScaledNorm(width, eps)
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width)
+
+    def forward(self, hidden: torch.Tensor, ignored: torch.Tensor | None = None) -> torch.Tensor:
+        del ignored
+        residual = hidden
+        normed = self.norm(hidden)
+        activated = F.silu(self.gate(normed)) * self.up(normed)
+        output: torch.Tensor = residual + self.down(activated)
+        return output
+
+
+class Rotated(nn.Module):
+    """Two outputs, slices, and sizes in the code."""
+
+    def forward(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        batch, sequence, width = states.shape
+        heads = states.view(batch, sequence, 2, width // 2).transpose(1, 2)
+        first, second = heads.chunk(2, dim=-1)
+        rotated = torch.cat((-second, first), dim=-1) * sin
+        turned = heads * cos + rotated
+        return turned, turned.float().softmax(dim=-1)
+
+
+class OnlyOneLength(nn.Module):
+    """Its code compares the sequence length: the graph is right for one size only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        factor = 2.0 if hidden.shape[1] < 40 else 3.0
+        return (hidden * self.weight * factor).tanh().exp()
+
+
+class WholeModel(nn.Module):
+    def __init__(self, *blocks: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden
+
+
+def gated_block(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
+    return GatedBlock(), {"hidden": torch.empty(batch, sequence, 24), "ignored": torch.empty(batch, 3)}
+
+
+def rotated(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
+    cos, sin = torch.empty(sequence, 8), torch.empty(sequence, 8)
+    return Rotated(), {"states": torch.empty(batch, sequence, 16), "cos": cos, "sin": sin}
+
+
+def only_one_length(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
+    return OnlyOneLength(), {"hidden": torch.empty(batch, sequence, 8)}
+
+
+def whole_model(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
+    """Two blocks that compute the same, at other sizes and with another constant, and one of another kind."""
+    model = WholeModel(GatedBlock(), GatedBlock(24, 56, 1e-5), nn.Linear(24, 24))
+    return model, {"hidden": torch.empty(batch, sequence, 24)}
+
+
+def no_pair(batch: int, sequence: int) -> nn.Module:
+    del batch, sequence
+    return GatedBlock()

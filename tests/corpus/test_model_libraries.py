@@ -1,0 +1,31 @@
+"""Extraction from transformers and diffusers, where they are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from harness.formats.problems import load_problem
+from tests.command_line import call_harness
+
+NEEDS = "needs {}: pip install 'kernel-harness[extract]', which `make test-long` does"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason=NEEDS.format("transformers")),
+    pytest.mark.skipif(importlib.util.find_spec("diffusers") is None, reason=NEEDS.format("diffusers")),
+]
+
+
+def test_llama_becomes_problems(tmp_path: Path) -> None:
+    done = call_harness("problems", "extract", "llama", "--into", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {path.name for path in (tmp_path / "llm").iterdir()}
+    assert {"llama_attention", "llama_decoder_layer", "llama_mlp", "llama_rms_norm"} <= names
+    problem = load_problem(tmp_path / "llm/llama_mlp")
+    assert problem.definition.reference.count("F.linear(") == 3
+    extra = problem.definition.model_extra or {}
+    assert extra["x_provenance"]["file"] == "transformers/models/llama/modeling_llama.py"
+    assert extra["x_provenance"]["licence"] == "Apache-2.0"
+    assert len(problem.workloads) >= 10
