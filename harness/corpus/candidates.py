@@ -20,9 +20,11 @@ class ModelSizes:
 
     batch: int
     sequence: int
+    text: int = 0
+    """Length of a second sequence, such as the text that an image is made from."""
 
 
-FIRST_SIZES, SECOND_SIZES = ModelSizes(3, 37), ModelSizes(5, 53)
+FIRST_SIZES, SECOND_SIZES = ModelSizes(3, 37, 19), ModelSizes(5, 53, 29)
 """Two runs tell dimensions that vary from constants. Primes keep products apart from sums."""
 
 
@@ -49,6 +51,12 @@ class CandidateModule:
     """All leaves of the arguments in order; `None` at the places of tensors, which `tensor_places` lists."""
     tensor_places: tuple[int, ...]
     structure: pytree.TreeSpec
+
+    @property
+    def signature(self) -> str:
+        """Kinds of the arguments, without sizes."""
+        tensors = [(leaf.name, leaf.dtype, leaf.axes) for leaf in self.leaves]
+        return repr((tensors, [value for value in self.others if isinstance(value, bool | str)]))
 
     def arguments(self, tensors: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments of `forward` with these tensors."""
@@ -89,9 +97,22 @@ def candidate_modules(first: Mapping[str, ModuleCall], second: Mapping[str, Modu
             tuple((leaf.name, leaf.shape) for leaf in candidate.leaves),
             tuple(repr(value) for value in candidate.others if isinstance(value, int | float | str | None)),
         )
-        if identity not in seen:
+        if identity not in seen and not _is_stack(call.module):
             seen.add(identity)
             yield candidate
+
+
+_LARGE_LAYER = 8
+
+
+def _is_stack(module: nn.Module) -> bool:
+    """True if a module holds a list of several large layers of one class: its layers are the problems."""
+    for inner in module.modules():
+        if isinstance(inner, nn.ModuleList | nn.Sequential) and len(inner) > 1:
+            kinds = [type(layer) for layer in inner if sum(1 for _ in layer.modules()) >= _LARGE_LAYER]
+            if len(kinds) > len(set(kinds)):
+                return True
+    return False
 
 
 def _candidate(first: ModuleCall, second: ModuleCall) -> CandidateModule | None:
@@ -133,6 +154,7 @@ class _AxisNames:
         self._names = {
             (one.batch, two.batch): "batch",
             (one.sequence, two.sequence): "sequence",
+            (one.text, two.text): "text",
             (one.batch * one.sequence, two.batch * two.sequence): "tokens",
         }
 
@@ -141,7 +163,7 @@ class _AxisNames:
         if first == second:
             return None
         if (first, second) not in self._names:
-            self._names[first, second] = f"length_{len(self._names) - 2}"
+            self._names[first, second] = f"length_{len(self._names) - 3}"
         return self._names[first, second]
 
 

@@ -28,6 +28,8 @@ class ShapeSet(_TablePart):
     """(batch, sequence) of problems with both axes."""
     batches: tuple[int, ...]
     """Batch sizes of problems without a sequence axis."""
+    text: int = 256
+    """Length of the text that images and videos are made from, where it is an axis."""
 
 
 class Checkpoint(_TablePart):
@@ -37,15 +39,17 @@ class Checkpoint(_TablePart):
     library: Literal["transformers", "diffusers"] = "transformers"
     checkpoint: str | None = None
     """Identifier of the checkpoint, for people; nothing is downloaded."""
+    like: str | None = None
+    """Checkpoint that the documentation of the default configuration names."""
     class_name: str | None = None
     """Class of the model; of transformers the base model by default."""
     config: Mapping[str, Any] = Field(default_factory=dict)
     """What differs from the default configuration."""
     dtype: FloatDtype | None = None
     """By default the family's."""
-    inputs: Mapping[str, str | tuple[int | str, ...]] = Field(default_factory=dict)
+    inputs: Mapping[str, int | str | tuple[int | str, ...]] = Field(default_factory=dict)
     """Argument of the model -> its shape, of numbers, `batch`, `sequence` and products such as `4*sequence`.
-    A dtype follows after a colon in the last entry."""
+    The last entry may be a dtype. Without brackets it is a plain size."""
 
 
 class Family(_TablePart):

@@ -97,9 +97,10 @@ class _Axes:
         for name, axis in self.computed.items():
             if axis["expression"] == text:
                 return name
-        name = identifier(
-            text.replace("*", " times ").replace("//", " over ").replace("+", " plus ").replace("-", " minus ")
-        )
+        words = " + ".join(sorted(text.split(" + "), key=str.isdigit))  # of `512 + sequence` the axis comes first
+        for sign, word in {"*": " times ", "//": " over ", "+": " plus ", "-": " minus "}.items():
+            words = words.replace(sign, word)
+        name = identifier(words)
         name = name if name not in self.computed else f"{name}_{len(self.computed)}"
         self.computed[name] = {"type": "expr", "expression": text}
         return name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import export_module
 from harness.corpus.problem_facts import ProblemText, facts_of
 from harness.corpus.provenance import provenance_of
+from harness.corpus.source_identity import code_fingerprint
 from harness.corpus.verification import Verified, verify
 from harness.corpus.workloads import RELATIVE_ATOL, tolerance_for, workload_lines
 
@@ -54,6 +55,8 @@ class ExtractionLog:
     """Hash -> key of the problem that has it."""
     problems: list[ExtractedProblem] = field(default_factory=list)
     skipped: list[SkippedModule] = field(default_factory=list)
+    code: dict[str, str] = field(default_factory=dict)
+    """Fingerprint of a module's code -> key of the problem with its graph."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Architecture -> duration of its extraction."""
 
@@ -103,7 +106,7 @@ def _problems(
         class_name = type(candidate.module).__name__
         progress(f"{architecture.name}: {class_name}")
         try:
-            problem = _problem(architecture, model, candidate, log.graphs, taken, only)
+            problem = _problem(architecture, model, candidate, log, taken, only)
         except SkippedError as error:
             log.skipped.append(SkippedModule(architecture.name, f"{class_name} ({candidate.path})", error.what))
             continue
@@ -117,12 +120,15 @@ def _problem(
     architecture: Architecture,
     model: BuiltModel,
     candidate: CandidateModule,
-    graphs: Mapping[str, str],
+    log: ExtractionLog,
     taken: set[str],
     only: Callable[[str], bool],
 ) -> ExtractedProblem | None:
     class_name = type(candidate.module).__name__
     origin = provenance_of(candidate.module, candidate.path, architecture.name)
+    code = code_fingerprint(candidate.module, candidate.signature)
+    if code in log.code:
+        raise SkippedError(f"the same code as {log.code[code]}")
     exported = export_module(candidate)
     try:
         draft = draft_problem(exported, constant_names(model.config))
@@ -139,9 +145,11 @@ def _problem(
         family=architecture.family,
         dtype=_dtype_of(draft),
         checkpoint=architecture.checkpoint.checkpoint,
+        like=architecture.checkpoint.like,
     )
     key = _free_key(architecture.family, facts.name, taken)
-    owner = graphs.get(draft.graph, key)
+    owner = log.graphs.get(draft.graph, key)
+    log.code[code] = owner
     if owner != key:
         raise SkippedError(f"the same graph as {owner}")
     if not only(key):
@@ -179,8 +187,9 @@ def _finished(
 
 
 def _dtype_of(draft: ProblemDraft) -> str:
-    """The dtype of a problem's first floating-point output."""
-    return next((spec["dtype"] for spec in draft.outputs.values() if spec["dtype"] in RELATIVE_ATOL), "float32")
+    """The least exact dtype of a problem's tensors."""
+    dtypes = {spec["dtype"] for spec in (*draft.inputs.values(), *draft.outputs.values())}
+    return next((dtype for dtype in ("bfloat16", "float16") if dtype in dtypes), "float32")
 
 
 def _free_key(family: str, name: str, taken: set[str]) -> str:

@@ -60,7 +60,7 @@ def _activation(name: str) -> Distribution:
     return next((role for pattern, role in _ACTIVATIONS if pattern.search(name.lower())), "normal")
 
 
-def _integers(given: GraphInput, users: list[fx.Node]) -> Distribution:
+def _integers(given: GraphInput, users: list[fx.Node]) -> Distribution:  # noqa: C901, PLR0911 - one rule each
     for user in users:
         operation = operation_of(user)
         place = _LOOKUPS.get(operation)
@@ -76,11 +76,31 @@ def _integers(given: GraphInput, users: list[fx.Node]) -> Distribution:
                     return {"role": "index", "below": _length(user.args[0], dim)}
         if operation == "one_hot" and isinstance(user.args[1], int):
             return {"role": "index", "below": user.args[1]}
+    if _EXPERTS.search(given.name):
+        experts = [node.meta["val"].shape[0] for node in _weights_of_experts(users)]
+        if experts:
+            return {"role": "index", "below": min(experts)}
     if "position" in given.name:
         return {"role": "index", "below": 2048}
     if "mask" in given.name:
         return "mask"
     raise SkippedError(f"the range of the integers in `{given.name}` is unknown")
+
+
+_EXPERTS = re.compile(r"expert|top_?k|routing|selected")
+
+
+def _weights_of_experts(users: list[fx.Node]) -> list[fx.Node]:
+    """Parameters of the graph that hold one matrix for each expert."""
+    nodes = users[0].graph.nodes if users else ()
+    return [
+        node
+        for node in nodes
+        if node.op == "placeholder"
+        and node.name.startswith("p_")
+        and isinstance(node.meta.get("val"), torch.Tensor)
+        and node.meta["val"].dim() == 3
+    ]
 
 
 def _is(value: object, node: fx.Node) -> bool:

@@ -13,9 +13,11 @@ from torch import nn
 from harness.corpus.candidates import ModelSizes
 from harness.corpus.errors import SkippedError
 
-Shapes = Mapping[str, str | tuple[int | str, ...]]
+Shapes = Mapping[str, int | str | tuple[int | str, ...]]
 
-_TERM = re.compile(r"^(?:(?P<factor>\d+)\*)?(?P<axis>batch|sequence)(?:\*(?P<other>sequence))?(?:\+(?P<plus>\d+))?$")
+_TERM = re.compile(
+    r"^(?:(?P<factor>\d+)\*)?(?P<axis>batch|sequence|text)(?:\*(?P<other>sequence))?(?:\+(?P<plus>\d+))?$"
+)
 _OFF = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
 
 
@@ -84,7 +86,10 @@ def model_arguments(module: nn.Module, shapes: Shapes, sizes: ModelSizes, dtype:
     parameters = inspect.signature(module.forward).parameters
     arguments: dict[str, Any] = {name: value for name, value in _OFF.items() if name in parameters}
     for name, shape in shapes.items():
-        words = [shape] if isinstance(shape, str) else list(shape)
+        if isinstance(shape, int | str):
+            arguments[name] = _length(shape, sizes)
+            continue
+        words = list(shape)
         own = words.pop() if isinstance(words[-1], str) and hasattr(torch, words[-1]) else None
         lengths = [_length(word, sizes) for word in words]
         arguments[name] = torch.empty(lengths, dtype=getattr(torch, str(own)) if own else dtype, device="meta")

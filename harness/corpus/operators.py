@@ -136,7 +136,7 @@ def _call(operation: str, node: fx.Node, arguments: dict[str, Any], text: Text, 
 
 def _is_named(operation: str, name: str, value: object) -> bool:
     """True for an argument that is written with its name: an option, but no tensor besides a mask."""
-    if _is_tensor(value) and name != "attn_mask":
+    if _is_tensor(value) and name not in {"attn_mask", "offs"}:
         return False
     return name in _KEYWORDS and operation not in {"unsqueeze", "squeeze", "permute"}
 
@@ -214,6 +214,10 @@ _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
     "_to_copy": _to,
     "type_as": lambda given, text: f"{text(given['self'])}.to({text(given['other'])}.dtype)",
     "view.dtype": lambda given, text: f"{text(given['self'])}.view({text(given['dtype'])})",
+    "histc": lambda given, text: (  # of integers it exists on GPUs only
+        f"torch.histc({text(given['self'])}.to(torch.float32), bins={text(given['bins'])}, "
+        f"min={text(given['min'])}, max={text(given['max'])})"
+    ),
     "slice": _slice,
     "select": _select,
     "index": _index,

@@ -47,13 +47,24 @@ def kind_of(class_name: str, operations: Sequence[str]) -> tuple[str, str]:
     return "block", "Block"
 
 
+_MODEL = re.compile(r"(Transformer)?([123]D)?(Condition)?(Model)?$")
+"""What classes of diffusers are called after the name of the model."""
+
+
 def facts_of(
-    architecture: str, class_name: str, operations: Sequence[str], *, family: str, dtype: str, checkpoint: str | None
+    architecture: str,
+    class_name: str,
+    operations: Sequence[str],
+    *,
+    family: str,
+    dtype: str,
+    checkpoint: str | None,
+    like: str | None,
 ) -> ProblemText:
     """Facts of a problem that one module became."""
     kind, words = kind_of(class_name, operations)
-    model = identifier(architecture)
-    name = identifier(class_name.replace("2D", "2d").replace("3D", "3d").replace("1D", "1d"))
+    model = identifier(_MODEL.sub("", architecture) or architecture)
+    name = identifier(class_name)
     bare = model.replace("_", "")
     squeezed = name.replace("_", "")
     if squeezed.startswith(bare) and len(squeezed) > len(bare):
@@ -62,6 +73,7 @@ def facts_of(
         name = f"{model}_{name}"
     most = [operation for operation, _ in Counter(operations).most_common(4)]
     where = f"at the sizes of {checkpoint}" if checkpoint else "at the sizes of the default configuration"
+    where += f" ({like})" if like and not checkpoint else ""
     description = (
         f"{words} of {architecture} ({class_name}) {where}, forward, {dtype}: "
         f"{len(operations)} operations, mostly {', '.join(most)}."

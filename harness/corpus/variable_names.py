@@ -63,6 +63,7 @@ class UniqueNames:
 
 def identifier(words: str) -> str:
     """A lower-case Python identifier made of these words."""
+    words = re.sub(r"(?<=\d)D(?![a-z])", "d", words)  # Transformer2DModel
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", words)
     name = re.sub(r"\W+", "_", name).strip("_").lower()
     if not name or name[0].isdigit():

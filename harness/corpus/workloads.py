@@ -36,13 +36,16 @@ def sizes_for(axes: Sequence[str], shapes: ShapeSet) -> list[dict[str, int]]:
     """Sizes of a problem's variable axes for each entry of a shape set, without repetitions."""
     lengths = [axis for axis in axes if axis != "batch" and not axis.startswith("batch_")]
     pairs = shapes.pairs if lengths else tuple((batch, 1) for batch in shapes.batches)
-    found = [{axis: _size(axis, batch, sequence) for axis in axes} for batch, sequence in pairs]
+    found = [{axis: axis_size(axis, batch, sequence, shapes.text) for axis in axes} for batch, sequence in pairs]
     return [sizes for index, sizes in enumerate(found) if sizes not in found[:index]]
 
 
-def _size(axis: str, batch: int, sequence: int) -> int:
+def axis_size(axis: str, batch: int, sequence: int, text: int) -> int:
+    """Size of a variable axis, by its name."""
     if axis.startswith("batch"):
         return batch
+    if axis.startswith("text"):
+        return text
     return batch * sequence if axis.startswith("tokens") else sequence
 
 

@@ -1,0 +1,65 @@
+"""Fingerprint of a module's code: two modules with the same code and wiring give the same graph.
+
+It spares the export of what other architectures have copied, and never makes a problem: a wrong match only leaves a
+module out.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+import types
+from functools import cache
+
+from torch import nn
+
+
+def code_fingerprint(module: nn.Module, call: str) -> str:
+    """Hash of the code that a module and its submodules run, without names of classes and sizes.
+
+    Args:
+        module: the module.
+        call: what tells its calls apart: the kinds of its arguments.
+    """
+    digest = hashlib.sha256(call.encode())
+    for path, inner in module.named_modules():
+        flags = sorted((name, repr(value)) for name, value in vars(inner).items() if _is_flag(name, value))
+        weights = sorted(
+            (name, weight is None, weight.dim() if weight is not None else 0)
+            for name, weight in inner._parameters.items()  # noqa: SLF001 - also those that are None
+        )
+        digest.update(f"{path} {_code_of(type(inner))} {flags} {weights}\n".encode())
+    return digest.hexdigest()
+
+
+def _is_flag(name: str, value: object) -> bool:
+    return name != "training" and not name.startswith("_") and isinstance(value, bool | None)
+
+
+@cache
+def _code_of(module_class: type[nn.Module]) -> str:
+    if module_class.__module__.startswith("torch."):
+        return module_class.__qualname__
+    return _dump(inspect.unwrap(module_class.forward), set())
+
+
+def _dump(function: types.FunctionType, seen: set[object]) -> str:
+    """The syntax tree of a function, with those of the functions of its module that it names."""
+    seen.add(function)
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return repr(function)
+    (definition,) = tree.body
+    if not isinstance(definition, ast.FunctionDef):
+        return repr(function)
+    body = definition.body[1:] if ast.get_docstring(definition) is not None else definition.body
+    parts = [ast.dump(statement) for statement in body]
+    names = sorted({node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)})
+    for name in names:
+        called = function.__globals__.get(name)
+        if isinstance(called, types.FunctionType) and called not in seen:
+            parts.append(_dump(inspect.unwrap(called), seen))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
