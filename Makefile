@@ -96,6 +96,7 @@ format: $(VENV)/installed
 # The reference of commands, from the program itself.
 docs: $(VENV)/installed
 	$(BIN)/python -m tests.docs.commands
+	$(BIN)/python -m tests.docs.catalogue
 
 bench: $(VENV)/installed sandbox
 	$(BIN)/python -m benchmarks.cpu

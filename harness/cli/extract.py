@@ -24,6 +24,13 @@ _EXAMPLES = 3
 @click.option("--list", "list_them", is_flag=True, help="List the architectures, and extract nothing.")
 @click.option("--table", is_flag=True, help="Extract all architectures of the table of checkpoints.")
 @click.option("--only", multiple=True, metavar="GLOB", help="Extract only problems whose key or name matches.")
+@click.option(
+    "--direction",
+    type=click.Choice(["both", "forward", "backward"]),
+    default="both",
+    show_default=True,
+    help="Of `backward` alone: the gradients of forward problems that are there already.",
+)
 @click.option("--into", type=click.Path(path_type=Path), help="Directory of problems (default: the workspace's).")
 @click.option("--dry-run", is_flag=True, help="Extract and verify, and write nothing.")
 @click.option("--replace", is_flag=True, help="Overwrite problems that are there already.")
@@ -34,6 +41,7 @@ def extract(
     list_them: bool,
     table: bool,
     only: tuple[str, ...],
+    direction: str,
     into: Path | None,
     dry_run: bool,
     replace: bool,
@@ -57,7 +65,7 @@ def extract(
         if ":" in name:
             echo(f"running the code of {name} without a sandbox", err=True)
     directory = into if into is not None else _workspace_problems()
-    log = _extract_all(names, directory, only, replace=replace, write=not dry_run)
+    log = _extract_all(names, directory, only, direction, replace=replace, write=not dry_run)
     if as_json:
         echo_json(json.dumps(_as_data(log), indent=2))
     else:
@@ -72,10 +80,10 @@ def _workspace_problems() -> Path:
 
 
 def _extract_all(
-    names: Sequence[str], directory: Path, only: Sequence[str], *, replace: bool, write: bool
+    names: Sequence[str], directory: Path, only: Sequence[str], direction: str, *, replace: bool, write: bool
 ) -> ExtractionLog:
     from harness.corpus.architectures import resolve_architecture
-    from harness.corpus.extraction import ExtractionLog, extract_architecture
+    from harness.corpus.extraction import ExtractionLog, ExtractionOptions, extract_architecture
     from harness.corpus.problem_files import known_graphs, write_problem
 
     log = ExtractionLog(graphs=known_graphs(directory))
@@ -85,8 +93,12 @@ def _extract_all(
         found = extract_architecture(
             architecture,
             log,
-            only=lambda key: _matches(key, only),
-            progress=lambda line, prefix=prefix: echo(prefix + line, err=True),  # type: ignore[misc]
+            ExtractionOptions(
+                only=lambda key: _matches(key, only),
+                forward=direction != "backward",
+                backward=direction != "forward",
+                progress=lambda line, prefix=prefix: echo(prefix + line, err=True),  # type: ignore[misc]
+            ),
         )
         for problem in found:
             kept = write and not write_problem(problem, directory, replace=replace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,12 +52,21 @@ class ProblemDraft:
         """Axes whose size each workload gives."""
         return [name for name, axis in self.axes.items() if axis["type"] == "var"]
 
+    def allows(self, sizes: Mapping[str, int]) -> bool:
+        """True if no axis exceeds its limit."""
+        return all(size <= self.exported.limits.get(axis, size) for axis, size in sizes.items())
+
     def definition(self, **facts: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         """The content of definition.json; `facts` are its keys besides axes, tensors and reference."""
+        constraints = [f"{axis} <= {size}" for axis, size in self.exported.limits.items() if axis in self.axes]
+        if constraints:
+            facts["constraints"] = constraints
         tensors = {"axes": self.axes, "inputs": self.inputs, "outputs": self.outputs, "reference": self.reference}
         return {**facts, **tensors}
 
 
+_ARGUMENTS = {"activation", "gradient", "saved"}
+"""Sources of inputs that are no weights."""
 _VAGUE = {"output", "product", "total", "joined", "residual_sum", "hidden_states", "normalized"}
 """Names of local variables that say nothing about the one output of a problem."""
 
@@ -98,7 +108,7 @@ class _Axes:
             if axis["expression"] == text:
                 return name
         words = " + ".join(sorted(text.split(" + "), key=str.isdigit))  # of `512 + sequence` the axis comes first
-        for sign, word in {"*": " times ", "//": " over ", "+": " plus ", "-": " minus "}.items():
+        for sign, word in {" * ": " times ", "//": " over ", "+": " plus ", "-": " minus "}.items():
             words = words.replace(sign, word)
         name = identifier(words)
         name = name if name not in self.computed else f"{name}_{len(self.computed)}"
@@ -123,7 +133,7 @@ def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> Proble
         raise SkippedError("the module returns no tensor")
     operations = compute_operations(live_operations(exported))
     given = _ordered_inputs(exported)
-    if not any(item.source == "activation" for item in given):
+    if not any(item.source in _ARGUMENTS for item in given):
         raise SkippedError("no argument takes part in the result")
     axes = _Axes(exported, constants)
     reserved = {*exported.axes.values(), *constants.values()}
@@ -156,17 +166,19 @@ def _ordered_inputs(exported: ExportedModule) -> list[GraphInput]:
         for argument in node.all_input_nodes:
             order.setdefault(resolved(argument), len(order))
     found = [item for item in exported.inputs if item.node in used]
-    activations = [item for item in found if item.source == "activation"]
-    weights = [item for item in found if item.source != "activation"]
-    return activations + sorted(weights, key=lambda item: order.get(item.node, 0))
+    activations = [item for item in found if item.source in _ARGUMENTS]
+    weights = [item for item in found if item.source not in _ARGUMENTS]
+    return sorted(activations, key=lambda item: item.source == "activation") + sorted(
+        weights, key=lambda item: order.get(item.node, 0)
+    )
 
 
 def _input_name(item: GraphInput, others: list[GraphInput]) -> str:
     """The argument's name; of a weight the shortest end of its path that no other has, at least two words."""
-    if item.source == "activation":
+    if item.source in _ARGUMENTS:
         return "x" if item.name == "input" else identifier(item.name)
     words = item.name.split(".")
-    paths = [other.name.split(".") for other in others if other is not item and other.source != "activation"]
+    paths = [other.name.split(".") for other in others if other is not item and other.source not in _ARGUMENTS]
     for length in range(min(2, len(words)), len(words) + 1):
         end = words[-length:]
         if not end[0].isdigit() and not any(path[-length:] == end for path in paths):

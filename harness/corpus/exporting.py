@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import sympy
@@ -18,7 +18,7 @@ from harness.corpus.candidates import CandidateModule, InputLeaf
 from harness.corpus.captures import one_line
 from harness.corpus.errors import SkippedError
 
-InputSource = Literal["activation", "parameter", "buffer"]
+InputSource = Literal["activation", "parameter", "buffer", "gradient", "saved"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class GraphInput:
     name: str
     """Name of the argument, or dotted path of the parameter or buffer below the module."""
     place: int | None = None
-    """Index among the candidate's leaves, for activations."""
+    """Index among the candidate's leaves, for activations; among its outputs, for gradients; among the saved values."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class ExportedModule:
     """Symbol of a varying size -> name of its axis."""
     constants: dict[str, torch.Tensor]
     """Placeholder -> small tensor that the module's code contains."""
+    limits: dict[str, int] = field(default_factory=dict)
+    """Axis -> largest size, such as the length of a table of positions."""
+    names: dict[fx.Node, str] = field(default_factory=dict)
+    """Names that some values must have."""
 
 
 class FlatModule(nn.Module):
@@ -123,22 +127,36 @@ def _exported(candidate: CandidateModule, program: ExportedProgram) -> ExportedM
             raise SkippedError(f"the graph has an input of kind {spec.kind.name}")
     outputs = tuple(_returned(program.graph))
     axes = _axes_of(candidate, inputs)
-    _check_ranges(program, axes)
-    return ExportedModule(candidate, program.graph, tuple(inputs), outputs, axes, constants)
+    lengths = {size for item in inputs if item.place is None for size in item.node.meta["val"].shape}
+    limits = _limits(program, axes, lengths)
+    return ExportedModule(candidate, program.graph, tuple(inputs), outputs, axes, constants, limits)
 
 
 _LEAST_SIZE = 2
 """torch.export assumes that a dimension which varies is neither 0 nor 1; verification tries 1."""
 
 
-def _check_ranges(program: ExportedProgram, axes: dict[sympy.Symbol, str]) -> None:
-    """Refuse a graph that is right for some sizes only, because the module's code compares a size."""
+_PADDING = 2
+"""Entries of a table of positions that stand for no position."""
+
+
+def _limits(program: ExportedProgram, axes: dict[sympy.Symbol, str], lengths: set[Any]) -> dict[str, int]:
+    """Largest size of each axis that is limited by the length of a weight.
+
+    Raises:
+        SkippedError: the graph is right for some sizes only, because the module's code compares a size.
+    """
+    limits: dict[str, int] = {}
     for symbol, axis in axes.items():
         allowed = program.range_constraints.get(symbol)
         if allowed is None:
             continue
-        if allowed.lower > _LEAST_SIZE or allowed.upper < sys.maxsize // 2:
+        limited = allowed.upper < sys.maxsize // 2
+        if limited and any(int(allowed.upper) + more in lengths for more in range(_PADDING + 1)):
+            limits[axis] = int(allowed.upper)
+        elif limited or allowed.lower > _LEAST_SIZE:
             raise SkippedError(f"the graph holds for `{axis}` from {allowed.lower} to {allowed.upper} only")
+    return limits
 
 
 _MOST_CONSTANTS = 16

@@ -9,13 +9,14 @@ from typing import Any
 
 from harness.corpus.architectures import Architecture, BuiltModel, build_model, quiet_libraries
 from harness.corpus.axis_names import constant_names
+from harness.corpus.backward_problems import backward_drafts
 from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
 from harness.corpus.captures import one_line, record_calls
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
-from harness.corpus.exporting import export_module
-from harness.corpus.problem_facts import ProblemText, facts_of
-from harness.corpus.provenance import provenance_of
+from harness.corpus.exporting import ExportedModule, export_module
+from harness.corpus.problem_facts import ProblemText, backward_text, facts_of
+from harness.corpus.provenance import Provenance, provenance_of
 from harness.corpus.source_identity import code_fingerprint
 from harness.corpus.verification import Verified, verify
 from harness.corpus.workloads import RELATIVE_ATOL, tolerance_for, workload_lines
@@ -25,6 +26,8 @@ MOST_PROBLEMS = 6
 _LEAST_OPERATIONS, _MOST_OPERATIONS = 3, 160
 _MOST_MODULES = 120
 """A module with more submodules is a whole model or a stack of layers."""
+_MOST_FORWARD_OPERATIONS = 40
+"""Of a module whose backward problems are made: a layer's would be two hundred operations."""
 _WIDEST_TOLERANCE = 8.0
 
 
@@ -61,26 +64,34 @@ class ExtractionLog:
     """Architecture -> duration of its extraction."""
 
 
+@dataclass(frozen=True)
+class ExtractionOptions:
+    """What an extraction is limited to."""
+
+    only: Callable[[str], bool] = lambda _: True
+    """Takes a problem's key; false leaves it out."""
+    forward: bool = True
+    """Without it, forward problems that are there already get their backward problems."""
+    backward: bool = True
+    progress: Callable[[str], None] = lambda _: None
+    """Called with one line of text for each step."""
+
+
 def extract_architecture(
-    architecture: Architecture,
-    log: ExtractionLog,
-    *,
-    only: Callable[[str], bool] = lambda _: True,
-    progress: Callable[[str], None] = lambda _: None,
+    architecture: Architecture, log: ExtractionLog, options: ExtractionOptions | None = None
 ) -> list[ExtractedProblem]:
     """Extract the problems of one architecture and add them to the log.
 
     Args:
         architecture: the model.
         log: knows the graphs of other architectures.
-        only: takes a problem's key; false leaves it out.
-        progress: called with one line of text for each step.
+        options: everything by default.
     """
     began = time.monotonic()
     found: list[ExtractedProblem] = []
     try:
         with quiet_libraries():
-            for problem in _problems(architecture, log, only, progress):
+            for problem in _problems(architecture, log, options or ExtractionOptions()):
                 found.append(problem)
                 log.graphs[problem.graph] = problem.key
     except SkippedError as error:
@@ -90,55 +101,58 @@ def extract_architecture(
     return found
 
 
-def _problems(
-    architecture: Architecture, log: ExtractionLog, only: Callable[[str], bool], progress: Callable[[str], None]
-) -> Iterator[ExtractedProblem]:
-    progress(f"{architecture.name}: building")
+@dataclass(frozen=True)
+class _Drafted:
+    """A forward problem's draft with what its backward problems need."""
+
+    draft: ProblemDraft
+    text: ProblemText
+    key: str
+    origin: Provenance
+
+
+def _problems(architecture: Architecture, log: ExtractionLog, options: ExtractionOptions) -> Iterator[ExtractedProblem]:
+    options.progress(f"{architecture.name}: building")
     model = build_model(architecture, (FIRST_SIZES, SECOND_SIZES))
     first, second = (record_calls(model.module, model.arguments[sizes]) for sizes in (FIRST_SIZES, SECOND_SIZES))
-    taken: set[str] = set()
-    count = 0
+    drafted: list[_Drafted] = []
     for candidate in candidate_modules(first, second):
-        if count >= MOST_PROBLEMS:
+        if len(drafted) >= MOST_PROBLEMS:
             break
         if sum(1 for _ in candidate.module.modules()) > _MOST_MODULES:
             continue
         class_name = type(candidate.module).__name__
-        progress(f"{architecture.name}: {class_name}")
+        options.progress(f"{architecture.name}: {class_name}")
         try:
-            problem = _problem(architecture, model, candidate, log, taken, only)
+            item = _drafted(architecture, model, candidate, log, {other.key for other in drafted})
+            if not options.forward and log.graphs.get(item.draft.graph) != item.key:
+                continue
+            if options.forward and options.only(item.key):
+                yield _finished(architecture, item.draft, item.text, item.key, verify(item.draft), item.origin)
+            drafted.append(item)
         except SkippedError as error:
             log.skipped.append(SkippedModule(architecture.name, f"{class_name} ({candidate.path})", error.what))
-            continue
-        if problem is not None:
-            count += 1
-            taken.add(problem.key)
-            yield problem
+    if options.backward:
+        yield from _backward_problems(architecture, model, drafted, log, options)
 
 
-def _problem(
-    architecture: Architecture,
-    model: BuiltModel,
-    candidate: CandidateModule,
-    log: ExtractionLog,
-    taken: set[str],
-    only: Callable[[str], bool],
-) -> ExtractedProblem | None:
+def _drafted(
+    architecture: Architecture, model: BuiltModel, candidate: CandidateModule, log: ExtractionLog, taken: set[str]
+) -> _Drafted:
+    """The draft of a module whose graph no other problem has.
+
+    Raises:
+        SkippedError: there is no such draft.
+    """
     class_name = type(candidate.module).__name__
     origin = provenance_of(candidate.module, candidate.path, architecture.name)
     code = code_fingerprint(candidate.module, candidate.signature)
     if code in log.code:
         raise SkippedError(f"the same code as {log.code[code]}")
-    exported = export_module(candidate)
-    try:
-        draft = draft_problem(exported, constant_names(model.config))
-    except SkippedError:
-        raise
-    except (TypeError, ValueError, KeyError, AttributeError, NotImplementedError) as error:
-        raise SkippedError(f"the graph cannot be printed: {one_line(error)}") from error
+    draft = _draft(export_module(candidate), constant_names(model.config))
     if not _LEAST_OPERATIONS <= len(draft.operations) <= _MOST_OPERATIONS:
         raise SkippedError(f"{len(draft.operations)} operations; expected {_LEAST_OPERATIONS} to {_MOST_OPERATIONS}")
-    facts = facts_of(
+    text = facts_of(
         architecture.name,
         class_name,
         draft.operations,
@@ -147,16 +161,53 @@ def _problem(
         checkpoint=architecture.checkpoint.checkpoint,
         like=architecture.checkpoint.like,
     )
-    key = _free_key(architecture.family, facts.name, taken)
+    key = _free_key(architecture.family, text.name, taken)
+    log.code[code] = log.graphs.get(draft.graph, key)
+    _check_unowned(draft, key, log)
+    return _Drafted(draft, text, key, origin)
+
+
+def _check_unowned(draft: ProblemDraft, key: str, log: ExtractionLog) -> None:
     owner = log.graphs.get(draft.graph, key)
-    log.code[code] = owner
     if owner != key:
         raise SkippedError(f"the same graph as {owner}")
-    if not only(key):
-        return None
-    verified = verify(draft)
-    provenance = {**origin.as_data(), "graph": draft.graph, "shapes_verified": str(verified.shapes)}
-    return _finished(architecture, draft, facts, key, verified, provenance)
+
+
+_PRINTING_ERRORS = (TypeError, ValueError, KeyError, AttributeError, RuntimeError)
+"""What graphs of a kind that was not thought of raise; they are skipped with the reason."""
+
+
+def _draft(exported: ExportedModule, constants: dict[int, str]) -> ProblemDraft:
+    try:
+        return draft_problem(exported, constants)
+    except _PRINTING_ERRORS as error:
+        raise SkippedError(f"the graph cannot be printed: {one_line(error)}") from error
+
+
+def _backward_problems(
+    architecture: Architecture,
+    model: BuiltModel,
+    drafted: list[_Drafted],
+    log: ExtractionLog,
+    options: ExtractionOptions,
+) -> Iterator[ExtractedProblem]:
+    """Backward problems of the smallest forward problems, as far as the architecture may have more problems."""
+    count = len(drafted)
+    for item in sorted(drafted, key=lambda item: len(item.draft.operations)):
+        if count >= MOST_PROBLEMS or len(item.draft.operations) > _MOST_FORWARD_OPERATIONS:
+            return
+        options.progress(f"{architecture.name}: backward of {item.key}")
+        try:
+            for form, draft, verified in backward_drafts(item.draft, constant_names(model.config)):
+                key = f"{item.key}_backward" + ("_saved" if form == "saved" else "")
+                _check_unowned(draft, key, log)
+                if count < MOST_PROBLEMS and options.only(key):
+                    text = backward_text(item.text, form, len(draft.operations))
+                    yield _finished(architecture, draft, text, key, verified, item.origin)
+                    count += 1
+        except (SkippedError, *_PRINTING_ERRORS) as error:
+            reason = error.what if isinstance(error, SkippedError) else one_line(error)
+            log.skipped.append(SkippedModule(architecture.name, f"backward of {item.key}", reason))
 
 
 def _finished(
@@ -165,7 +216,7 @@ def _finished(
     facts: ProblemText,
     key: str,
     verified: Verified,
-    provenance: dict[str, str],
+    origin: Provenance,
 ) -> ExtractedProblem:
     dtype = _dtype_of(draft)
     factor = 1.0
@@ -181,7 +232,7 @@ def _finished(
         description=facts.description,
         **({"hf_id": architecture.checkpoint.checkpoint} if architecture.checkpoint.checkpoint else {}),
         tags=list(facts.tags),
-        x_provenance=provenance,
+        x_provenance={**origin.as_data(), "graph": draft.graph, "shapes_verified": str(verified.shapes)},
     )
     return ExtractedProblem(key, definition, workloads, draft.graph)
 

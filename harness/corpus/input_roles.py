@@ -42,6 +42,10 @@ def distribution_of(given: GraphInput, users: list[fx.Node]) -> Distribution:
         return "mask"
     if not value.dtype.is_floating_point:
         raise SkippedError(f"the input `{given.name}` is {value.dtype}, which problems do not have")
+    if given.source == "gradient":
+        return "normal"
+    if given.source == "saved":
+        return _SAVED.get(given.node.meta["saved_operation"], "normal")
     if given.source == "activation":
         return _activation(given.name)
     return _weight(given, users, value)
@@ -54,6 +58,11 @@ _ACTIVATIONS = (
     (re.compile(r"(topk|top_k|routing|router|expert)\w*(weights?|scores?)|prob"), "probability"),
     (re.compile(r"timestep|sigma"), "positive"),
 )
+
+
+_SAVED = {"_softmax": "probability", "softmax": "probability", "rsqrt": "positive", "exp": "positive",
+          "sigmoid": "decay", "sqrt": "positive", "reciprocal": "positive"}  # fmt: skip
+"""Operator that made a saved value -> role."""
 
 
 def _activation(name: str) -> Distribution:
@@ -80,13 +89,16 @@ def _integers(given: GraphInput, users: list[fx.Node]) -> Distribution:  # noqa:
         experts = [node.meta["val"].shape[0] for node in _weights_of_experts(users)]
         if experts:
             return {"role": "index", "below": min(experts)}
-    if "position" in given.name:
-        return {"role": "index", "below": 2048}
+    below = next((below for word, below in _BELOW.items() if word in given.name), None)
+    if below is not None:
+        return {"role": "index", "below": below}
     if "mask" in given.name:
         return "mask"
     raise SkippedError(f"the range of the integers in `{given.name}` is unknown")
 
 
+_BELOW = {"timestep": 1000, "token_type": 2, "position": 2048}
+"""Upper bounds of integers that no table is read by: steps of diffusion schedules, segments, positions."""
 _EXPERTS = re.compile(r"expert|top_?k|routing|selected")
 
 

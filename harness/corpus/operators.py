@@ -218,6 +218,14 @@ _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
         f"torch.histc({text(given['self'])}.to(torch.float32), bins={text(given['bins'])}, "
         f"min={text(given['min'])}, max={text(given['max'])})"
     ),
+    "copy": lambda given, text: (
+        f"{operand(given['src'], text)}.expand_as({text(given['self'])}).to({text(given['self'])}.dtype)"
+    ),
+    "_softmax": lambda given, text: f"torch.softmax({text(given['self'])}, dim={text(given['dim'])})",
+    "_log_softmax": lambda given, text: f"torch.log_softmax({text(given['self'])}, dim={text(given['dim'])})",
+    "split_with_sizes": lambda given, text: (
+        f"{operand(given['self'], text)}.split({text(given['split_sizes'])}, dim={text(given.get('dim', 0))})"
+    ),
     "slice": _slice,
     "select": _select,
     "index": _index,
@@ -225,6 +233,7 @@ _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
     "upsample_nearest2d": _interpolate("nearest"),
     "upsample_nearest1d": _interpolate("nearest"),
     "upsample_nearest3d": _interpolate("nearest"),
+    "upsample_linear1d": _interpolate("linear"),
     "upsample_bilinear2d": _interpolate("bilinear"),
     "upsample_bicubic2d": _interpolate("bicubic"),
 }

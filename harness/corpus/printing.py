@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ class FunctionPrinter:
             SkippedError: an operator has no plain form.
         """
         nodes = live_operations(self._exported)
-        wished = wished_names(nodes, self._inputs)
+        wished = {**wished_names(nodes, self._inputs), **self._exported.names}
         for node in nodes:
             if node.target is operator.getitem:
                 self._part(node, wished)
@@ -188,10 +189,9 @@ def axis_expression(size: sympy.Expr, axes: dict[sympy.Symbol, str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without the parentheses that sympy's printer puts around names."""
-    import re  # noqa: PLC0415
-
-    return re.sub(r"\(([A-Za-z_]\w*|\d+)\)", r"\1", text)
+    """Without the parentheses that sympy's printer puts around names, and with spaces around products."""
+    text = re.sub(r"\(([A-Za-z_]\w*|\d+)\)", r"\1", text)
+    return re.sub(r"(?<=\w)\*(?=\w)", " * ", text)
 
 
 def _signature(names: Sequence[str]) -> str:

@@ -81,6 +81,22 @@ def facts_of(
     return ProblemText(name, kind, description, (family, kind, "forward", dtype))
 
 
+def backward_text(forward: ProblemText, form: str, operations: int) -> ProblemText:
+    """Facts of a backward problem.
+
+    Args:
+        forward: of the module.
+        form: `recompute` or `saved`.
+        operations: number of operations that compute.
+    """
+    how = "with the forward pass computed again" if form == "recompute" else "from what the forward pass saved"
+    before, _, after = forward.description.partition(", forward, ")
+    dtype = after.partition(":")[0]
+    description = f"Gradients of: {before}, {how}, {dtype}: {operations} operations."
+    tags = tuple("backward" if tag == "forward" else tag for tag in forward.tags)
+    return ProblemText(forward.name, forward.op_type, description, (*tags, form))
+
+
 def _rest(name: str, letters: int) -> str:
     """What follows the first `letters` letters of a name, not counting underscores."""
     seen = 0

@@ -30,7 +30,7 @@ def code_fingerprint(module: nn.Module, call: str) -> str:
             (name, weight is None, weight.dim() if weight is not None else 0)
             for name, weight in inner._parameters.items()  # noqa: SLF001 - also those that are None
         )
-        digest.update(f"{path} {_code_of(type(inner))} {flags} {weights}\n".encode())
+        digest.update(f"{path} {_code_of(inner.__class__)} {flags} {weights}\n".encode())
     return digest.hexdigest()
 
 

@@ -85,6 +85,8 @@ def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[f
         variable = _assigned(node, following)
         if variable is None or variable in assigned:  # a variable that the model's code assigns anew
             variable = _operation_name(node, names) or variable or operation_of(node).strip("_")
+        if not frames_of(node) and any(names.get(arg, "").startswith("grad_") for arg in _flat(node.args)):
+            variable = variable if variable.startswith("grad_") else f"grad_{variable}"
         assigned.add(variable)
         names[node] = variable
     return {node: names[node] for node in nodes}
@@ -129,7 +131,7 @@ def _module_name(path: tuple[str, ...]) -> str | None:
 
 
 _OF_MODULE = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "layer_norm",
-              "group_norm", "batch_norm", "embedding", "rms_norm", "addmm"}  # fmt: skip
+              "group_norm", "batch_norm", "embedding", "rms_norm", "mm", "addmm"}  # fmt: skip
 """Operators that are a module of torch, so that the module's name tells what they are for."""
 
 

@@ -63,30 +63,32 @@ def verify(draft: ProblemDraft) -> Verified:
     elements = sum(math.prod(item.node.meta["val"].shape) for item in draft.sources.values() if item.place is None)
     if elements > _MOST_ELEMENTS:
         raise SkippedError(f"{elements:,} weights are too many to verify on this machine")
-    single, sizes = _in_dtype(draft, "float32"), _check_sizes(draft.variable_axes)
+    single, sizes = in_dtype(draft, "float32"), check_sizes(draft.variable_axes)
     if elements < _FEW_ELEMENTS and any(not axis.startswith("batch") for axis in draft.variable_axes):
-        sizes = [*_check_sizes(draft.variable_axes, _LONG), *sizes]
+        sizes = [*check_sizes(draft.variable_axes, _LONG), *sizes]
+    sizes = [axes for axes in sizes if draft.allows(axes)]
     outputs: dict[str, torch.Tensor] = {}
     drawn: Tensors = {}
     for axes in sizes:
         # Weights are large, and their shapes are the same for all sizes: they are drawn once.
         names = [name for name, item in draft.sources.items() if item.place is not None or name not in drawn]
-        drawn = {**drawn, **_draw(single, axes, names)}
+        drawn = {**drawn, **draw(single, axes, names)}
         drawn = {name: drawn[name] for name in draft.inputs}
-        outputs = _run(single, drawn)
+        outputs = run_reference(single, drawn)
         _compare(outputs, _module_outputs(draft, drawn, torch.float32), axes)
-        _check_degenerate(outputs, axes)
-    _check_each_input_matters(single, drawn, outputs)
-    own = _in_dtype(draft, None)
-    lower = {name: _as_declared(value, own, name) for name, value in drawn.items()}
-    low_outputs = _run(own, lower)
+        check_finite(outputs, axes)
+    check_degenerate(outputs, sizes[-1])  # at sequence length 1 a softmax is constant
+    check_each_input_matters(single, drawn, outputs)
+    own = in_dtype(draft, None)
+    lower = {name: as_declared(value, own, name) for name, value in drawn.items()}
+    low_outputs = run_reference(own, lower)
     _compare(low_outputs, _module_outputs(draft, lower, None), sizes[-1])
-    error = max(_relative_error(low_outputs[name], outputs[name]) for name in outputs)
-    smallest = min(_root_mean_square(value) for value in outputs.values())
+    error = max(relative_error(low_outputs[name], outputs[name]) for name in outputs)
+    smallest = min(root_mean_square(value) for value in outputs.values())
     return Verified(smallest, len(sizes), error)
 
 
-def _check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES) -> list[dict[str, int]]:
+def check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES) -> list[dict[str, int]]:
     if any(not axis.startswith("batch") for axis in axes):
         return [
             {axis: axis_size(axis, batch, sequence, text=sequence + 1) for axis in axes} for batch, sequence in pairs
@@ -95,12 +97,12 @@ def _check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZE
 
 
 @dataclass(frozen=True)
-class _Runnable:
+class RunnableProblem:
     problem: Problem
     reference: Reference
 
 
-def _in_dtype(draft: ProblemDraft, dtype: str | None) -> _Runnable:
+def in_dtype(draft: ProblemDraft, dtype: str | None) -> RunnableProblem:
     """The problem, with its low-precision tensors and casts in another dtype if one is given."""
     text = json.dumps(draft.definition(name="verified"))
     if dtype is not None:
@@ -110,12 +112,12 @@ def _in_dtype(draft: ProblemDraft, dtype: str | None) -> _Runnable:
         key="corpus/verified", directory=Path(), digest="sha256:verified", definition=definition, workloads=()
     )
     try:
-        return _Runnable(problem, load_reference(problem))
+        return RunnableProblem(problem, load_reference(problem))
     except FormatError as error:
         raise SkippedError(f"the reference does not load: {error.what}") from error
 
 
-def _draw(runnable: _Runnable, axes: Mapping[str, int], names: Sequence[str]) -> Tensors:
+def draw(runnable: RunnableProblem, axes: Mapping[str, int], names: Sequence[str]) -> Tensors:
     """The inputs of these names, as the judge draws them."""
     definition = runnable.problem.definition
     some = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
@@ -126,40 +128,48 @@ def _draw(runnable: _Runnable, axes: Mapping[str, int], names: Sequence[str]) ->
     return {name: value for name, value in drawn.items() if isinstance(value, torch.Tensor)}
 
 
-def _run(runnable: _Runnable, inputs: Tensors) -> Tensors:
+def run_reference(runnable: RunnableProblem, inputs: Tensors) -> Tensors:
     try:
         return runnable.reference.outputs(list(inputs.values()))
     except FormatError as error:
         raise SkippedError(error.what.splitlines()[0][:200]) from error
 
 
-def _as_declared(value: torch.Tensor, runnable: _Runnable, name: str) -> torch.Tensor:
+def as_declared(value: torch.Tensor, runnable: RunnableProblem, name: str) -> torch.Tensor:
     return value.to(torch_dtype(runnable.problem.definition.inputs[name].dtype))
 
 
 def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None) -> list[torch.Tensor]:
     """Outputs of the original module, called with the problem's inputs as its weights and arguments."""
+    weights, tensors = module_arguments(draft, inputs, dtype)
+    try:
+        with torch.no_grad():
+            returned: list[torch.Tensor] = functional_call(
+                FlatModule(draft.exported.candidate), weights, (tensors,), tie_weights=True, strict=False
+            )
+    except Exception as error:  # the module's own code
+        raise SkippedError(f"the original module does not run: {one_line(error)}") from error
+    return returned
+
+
+def module_arguments(
+    draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None
+) -> tuple[Tensors, list[torch.Tensor]]:
+    """Weights by path and arguments in order, with which `FlatModule` computes what the problem asks for."""
     candidate = draft.exported.candidate
     weights: Tensors = {}
     arguments: dict[int, torch.Tensor] = {}
     for name, item in draft.sources.items():
-        if item.place is None:
+        if item.source in {"parameter", "buffer"}:
             weights[f"module.{item.name}"] = inputs[name]
-        else:
+        elif item.source == "activation" and item.place is not None:
             arguments[item.place] = inputs[name]
     sizes = _axis_sizes(draft, inputs)
     tensors = [
         arguments.get(place, _unused(leaf.shape, leaf.axes, leaf.dtype, sizes, dtype))
         for place, leaf in enumerate(candidate.leaves)
     ]
-    try:
-        with torch.no_grad():
-            returned: list[torch.Tensor] = functional_call(
-                FlatModule(candidate), weights, (tensors,), tie_weights=True, strict=False
-            )
-    except Exception as error:  # the module's own code
-        raise SkippedError(f"the original module does not run: {one_line(error)}") from error
-    return returned
+    return weights, tensors
 
 
 def _axis_sizes(draft: ProblemDraft, inputs: Tensors) -> dict[str, int]:
@@ -184,7 +194,7 @@ def _unused(
 
 
 def _compare(outputs: Tensors, expected: Sequence[torch.Tensor], axes: Mapping[str, int]) -> None:
-    where = _shown(axes)
+    where = shown(axes)
     if len(expected) != len(outputs):
         raise SkippedError(f"the module returns {len(expected)} tensors and the reference {len(outputs)}, at {where}")
     for (name, value), original in zip(outputs.items(), expected, strict=True):
@@ -196,27 +206,34 @@ def _compare(outputs: Tensors, expected: Sequence[torch.Tensor], axes: Mapping[s
             raise SkippedError(f"`{name}` differs from the module's output, at {where}")
 
 
-def _check_degenerate(outputs: Tensors, axes: Mapping[str, int]) -> None:
+def check_finite(outputs: Tensors, axes: Mapping[str, int]) -> None:
+    """Refuse outputs with infinities or NaN."""
+    for name, value in outputs.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise SkippedError(f"`{name}` is not finite, at {shown(axes)}")
+
+
+def check_degenerate(outputs: Tensors, axes: Mapping[str, int]) -> None:
+    """Refuse outputs that are not finite, or constant."""
+    check_finite(outputs, axes)
     for name, value in outputs.items():
         if not value.is_floating_point():
             continue
-        if not bool(value.isfinite().all()):
-            raise SkippedError(f"`{name}` is not finite, at {_shown(axes)}")
-        scale = _root_mean_square(value)
+        scale = root_mean_square(value)
         if value.numel() > 1 and (scale == 0 or float(value.double().std()) < _LEAST_VARIATION * scale):
-            raise SkippedError(f"`{name}` is constant, at {_shown(axes)}")
+            raise SkippedError(f"`{name}` is constant, at {shown(axes)}")
 
 
-def _check_each_input_matters(runnable: _Runnable, drawn: Tensors, outputs: Tensors) -> None:
+def check_each_input_matters(runnable: RunnableProblem, drawn: Tensors, outputs: Tensors) -> None:
     """Every input must have a gradient; one without is changed, and an output must change."""
     for name in _without_gradient(runnable, drawn):
         value = drawn[name]
-        changed = _run(runnable, {**drawn, name: _changed(value)})
+        changed = run_reference(runnable, {**drawn, name: _changed(value)})
         if all(torch.equal(changed[output], outputs[output]) for output in outputs):
             raise SkippedError(f"the input `{name}` does not matter")
 
 
-def _without_gradient(runnable: _Runnable, drawn: Tensors) -> list[str]:
+def _without_gradient(runnable: RunnableProblem, drawn: Tensors) -> list[str]:
     """Inputs that no output has a gradient for: integers, and what enters through comparisons and roundings only."""
     floats = {name: value for name, value in drawn.items() if value.is_floating_point()}
     leaves = {name: value.detach().requires_grad_() for name, value in floats.items()}
@@ -245,22 +262,22 @@ def _changed(value: torch.Tensor) -> torch.Tensor:
     return (value + 1) % 2 if not value.is_floating_point() else value * 0.5
 
 
-def _root_mean_square(value: torch.Tensor) -> float:
+def root_mean_square(value: torch.Tensor) -> float:
     return float(value.double().square().mean().sqrt())
 
 
 _QUANTILE_OF = 100_000
 
 
-def _relative_error(low: torch.Tensor, exact: torch.Tensor) -> float:
+def relative_error(low: torch.Tensor, exact: torch.Tensor) -> float:
     """The 99 % quantile of the difference, over the root mean square of the exact values."""
     if not exact.is_floating_point():
         return 0.0
     difference = (low.double() - exact.double()).abs().flatten()[:_QUANTILE_OF]
-    return float(difference.quantile(0.99)) / max(_root_mean_square(exact), 1e-30)
+    return float(difference.quantile(0.99)) / max(root_mean_square(exact), 1e-30)
 
 
-def _shown(axes: Mapping[str, int]) -> str:
+def shown(axes: Mapping[str, int]) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in axes.items())
 
 

@@ -74,13 +74,15 @@ def workload_lines(
     memory = _MemoryModel(draft)
     source = {name: {"type": "random"} for name in draft.inputs}
     for sizes in sizes_for(draft.variable_axes, shapes):
-        if not memory.fits(sizes):
+        if not draft.allows(sizes) or not memory.fits(sizes):
             continue
         text = ",".join(f"{axis}={size}" for axis, size in sizes.items())
         identity = str(uuid.uuid5(_NAMESPACE, f"{key}:{text}"))
         lines.append({"uuid": identity, "axes": sizes, "inputs": source, "tolerance": dict(tolerance)})
     if len(lines) < _FEWEST:
-        raise SkippedError(f"only {len(lines)} of the family's shapes fit into {_MAX_BYTES // 2**30} GiB")
+        raise SkippedError(
+            f"only {len(lines)} of the family's shapes are allowed and fit into {_MAX_BYTES // 2**30} GiB"
+        )
     return lines
 
 

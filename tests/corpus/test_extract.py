@@ -35,7 +35,17 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subproces
 
 def test_a_module_of_a_user_becomes_problems(extracted: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     into, done = extracted
-    assert sorted(path.name for path in (into / "custom").iterdir()) == ["gated_block", "gated_block_scaled_norm"]
+    assert sorted(path.name for path in (into / "custom").iterdir()) == [
+        "gated_block",
+        "gated_block_backward",
+        "gated_block_backward_saved",
+        "gated_block_scaled_norm",
+        "gated_block_scaled_norm_backward",
+        "gated_block_scaled_norm_backward_saved",
+    ]
+    backward = load_problem(into / "custom/gated_block_backward_saved").definition
+    described = "Gradients of: Layer of gated_block (GatedBlock) at the sizes of the default configuration, "
+    assert backward.description == described + "from what the forward pass saved, float32: 30 operations."
     problem = load_problem(into / "custom/gated_block")
     assert problem.warnings == ()
     extra: dict[str, Any] = problem.definition.model_extra or {}
@@ -44,7 +54,7 @@ def test_a_module_of_a_user_becomes_problems(extracted: tuple[Path, subprocess.C
     assert extra["x_provenance"]["licence"] == "of the user"
     assert len(problem.workloads) == 10
     assert {workload.tolerance.max_atol for workload in problem.workloads} == {0.0001}
-    assert "2 problems with 20 workloads from 1 architectures" in done.stdout
+    assert "6 problems with 60 workloads from 1 architectures" in done.stdout
     assert f"running the code of {BLOCK} without a sandbox" in done.stderr
 
 
@@ -67,7 +77,8 @@ def test_a_graph_that_is_there_already_is_skipped(
     into, _ = extracted
     before = files(into)
     done = extract("tests.corpus.small_modules:whole_model", "--only", "another", into=into, code=1)
-    assert "the same graph as custom/gated_block: whole_model GatedBlock (blocks.0), whole_model GatedB" in done.stdout
+    assert "the same graph as custom/gated_block: whole_model GatedBlock (blocks.0)" in done.stdout
+    assert "the same code as custom/gated_block: whole_model GatedBlock (blocks.1)" in done.stdout
     assert files(into) == before
 
 

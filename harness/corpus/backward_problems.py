@@ -1,0 +1,131 @@
+"""Backward problems of a verified forward problem: drafted, and verified against autograd of the original module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch.func import functional_call
+
+from harness.corpus.backward import export_backward, saved_form, saved_values
+from harness.corpus.captures import one_line
+from harness.corpus.draft import ProblemDraft, draft_problem
+from harness.corpus.errors import SkippedError
+from harness.corpus.exporting import FlatModule
+from harness.corpus.verification import (
+    RunnableProblem,
+    Tensors,
+    Verified,
+    as_declared,
+    check_degenerate,
+    check_each_input_matters,
+    check_sizes,
+    draw,
+    in_dtype,
+    module_arguments,
+    relative_error,
+    root_mean_square,
+    run_reference,
+    shown,
+)
+
+_CLOSE = 2e-4
+"""A tenth of the largest error of a gradient in float32, over its root mean square: sums in another order."""
+_ROUNDING = 1e-3
+
+
+def backward_drafts(forward: ProblemDraft, constants: dict[int, str]) -> Iterator[tuple[str, ProblemDraft, Verified]]:
+    """Yield the form, the draft and facts of each backward problem that is verified.
+
+    Args:
+        forward: the forward problem.
+        constants: size -> name of its constant axis.
+
+    Raises:
+        SkippedError: there is none; those that fail after the first are left out.
+    """
+    names = {item.node: name for name, item in forward.sources.items()}
+    exported = export_backward(forward.exported, names)
+    recompute = draft_problem(exported, constants)
+    yield "recompute", recompute, _verify_recompute(forward, recompute)
+    saved = draft_problem(
+        saved_form(exported, {item.node: name for name, item in recompute.sources.items()}), constants
+    )
+    yield "saved", saved, _verify_saved(recompute, saved, constants)
+
+
+def _verify_recompute(forward: ProblemDraft, draft: ProblemDraft) -> Verified:
+    """Compare the reference with autograd of the original module, which sums in another order."""
+    single, sizes = in_dtype(draft, "float32"), check_sizes(draft.variable_axes)
+    for axes in sizes:
+        drawn = draw(single, axes, list(draft.inputs))
+        outputs = run_reference(single, drawn)
+        _compare_gradients(forward, draft, drawn, outputs, shown(axes))
+    check_degenerate(outputs, sizes[-1])  # at sequence length 1 the gradient of a softmax is zero
+    return _facts(draft, single, drawn, outputs, len(sizes))
+
+
+def _facts(draft: ProblemDraft, single: RunnableProblem, drawn: Tensors, outputs: Tensors, shapes: int) -> Verified:
+    check_each_input_matters(single, drawn, outputs)
+    own = in_dtype(draft, None)
+    low = run_reference(own, {name: as_declared(value, own, name) for name, value in drawn.items()})
+    error = max(relative_error(low[name], outputs[name]) for name in outputs)
+    return Verified(min(root_mean_square(value) for value in outputs.values()), shapes, error)
+
+
+def _compare_gradients(
+    forward: ProblemDraft, draft: ProblemDraft, drawn: Tensors, outputs: Tensors, where: str
+) -> None:
+    by_source = {(item.source, item.name, item.place): drawn[name] for name, item in draft.sources.items()}
+    leaves: Tensors = {}
+    for name, item in forward.sources.items():
+        # An input such as a bias takes part in the forward pass only: its values do not matter.
+        value = by_source.get((item.source, item.name, item.place))
+        value = torch.zeros(item.node.meta["val"].shape) if value is None else value
+        leaves[name] = value.detach().requires_grad_() if f"grad_{name}" in outputs else value
+    incoming = {item.place: drawn[name] for name, item in draft.sources.items() if item.source == "gradient"}
+    weights, tensors = module_arguments(forward, leaves, torch.float32)
+    wanted = [name for name in leaves if f"grad_{name}" in outputs]
+    try:
+        with torch.enable_grad():
+            returned = functional_call(
+                FlatModule(forward.exported.candidate), weights, (tensors,), tie_weights=True, strict=False
+            )
+            gradients = torch.autograd.grad(
+                [returned[place] for place in incoming], [leaves[name] for name in wanted], list(incoming.values())
+            )
+    except Exception as error:  # the module's own code
+        raise SkippedError(f"the module has no gradients: {one_line(error)}") from error
+    # A gradient that is zero but for rounding is compared with the others' scale.
+    floor = _ROUNDING * max(root_mean_square(gradient) for gradient in gradients)
+    for name, gradient in zip(wanted, gradients, strict=True):
+        value = outputs[f"grad_{name}"]
+        if value.shape != gradient.shape or value.dtype != gradient.dtype:
+            raise SkippedError(f"`grad_{name}` has another shape or dtype than autograd's, at {where}")
+        difference = (value - gradient).abs()
+        if float(difference.max()) > 10 * _CLOSE * max(root_mean_square(gradient), floor):
+            raise SkippedError(f"`grad_{name}` differs from autograd's, at {where}")
+
+
+def _verify_saved(recompute: ProblemDraft, saved: ProblemDraft, constants: dict[int, str]) -> Verified:
+    """Compare the saved form, given what the forward pass saves, with the form that computes it again: bitwise."""
+    exported = recompute.exported
+    kept = saved_values(exported)
+    both = draft_problem(dataclasses.replace(exported, outputs=(*exported.outputs, *kept)), constants)
+    places = {name: item.place for name, item in saved.sources.items() if item.source == "saved"}
+    single, whole = in_dtype(saved, "float32"), in_dtype(both, "float32")
+    sizes = check_sizes(saved.variable_axes)
+    for axes in sizes:
+        drawn = draw(whole, axes, list(both.inputs))
+        results = list(run_reference(whole, drawn).values())
+        expected, forward = results[: len(exported.outputs)], results[len(exported.outputs) :]
+        given = {name: drawn[name] if (place := places.get(name)) is None else forward[place] for name in saved.inputs}
+        outputs = run_reference(single, given)
+        for (name, value), other in zip(outputs.items(), expected, strict=True):
+            if not torch.equal(value, other):
+                raise SkippedError(f"`{name}` differs from the form that computes the forward pass again")
+    drawn = draw(single, sizes[-1], list(saved.inputs))
+    outputs = run_reference(single, drawn)
+    check_degenerate(outputs, sizes[-1])
+    return _facts(saved, single, drawn, outputs, len(sizes))
