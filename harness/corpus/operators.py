@@ -56,7 +56,17 @@ _KEYWORDS = {
 
 def is_identity(node: fx.Node) -> bool:
     """True if a node returns its first argument unchanged, so that it needs no statement."""
-    return operation_of(node) in _IDENTITIES
+    operation = operation_of(node)
+    return operation in _IDENTITIES or (operation == "slice" and _is_whole(node))
+
+
+_WHOLE = 2**62
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """True for a slice from the first to the last element."""
+    start, end, step = (*node.args[2:5], *(None, None, None)[max(0, len(node.args) - 2) :])
+    return start in {None, 0} and step in {None, 1} and (end is None or (isinstance(end, int) and end > _WHOLE))
 
 
 def expression(node: fx.Node, text: Text, device: str) -> str:
@@ -157,9 +167,6 @@ def _to(arguments: dict[str, Any], text: Text) -> str:
         other = arguments.get("other")
         return f"{text(values[0])}.to({text(other)}.dtype)" if other is not None else text(values[0])
     return f"{operand(values[0], text)}.to({text(dtype)})"
-
-
-_WHOLE = 2**62
 
 
 def _slice(arguments: dict[str, Any], text: Text) -> str:
