@@ -30,8 +30,8 @@ from harness.model.problem import Definition, Problem, RandomInput, Workload
 Tensors = dict[str, torch.Tensor]
 
 _SEED = 20260101
-_MOST_ELEMENTS = 700_000_000
-"""Of all weights of a module; in float32 these are 2.8 GB."""
+_MOST_ELEMENTS = 300_000_000
+"""Of all weights of a module; in float32 these are 1.2 GB, and their gradients as much again."""
 _SIZES = ((2, 1), (1, 4), (2, 3), (1, 7))
 """(batch, sequence) of the checks; of problems without a sequence axis the batches are 1, 2, 3 and 5."""
 _BATCHES = (1, 2, 3, 5)
