@@ -65,7 +65,8 @@ _WHOLE = 2**62
 
 def _is_whole(node: fx.Node) -> bool:
     """True for a slice from the first to the last element."""
-    start, end, step = (*node.args[2:5], *(None, None, None)[max(0, len(node.args) - 2) :])
+    given = [*node.args, None, None, None, None][2:5]
+    start, end, step = given[0], given[1], given[2]
     return start in {None, 0} and step in {None, 1} and (end is None or (isinstance(end, int) and end > _WHOLE))
 
 
