@@ -69,7 +69,7 @@ def test_the_same_versions_give_the_same_files(
     (tmp_path / "custom/gated_block/workload.jsonl").write_text("")
     assert "gated_block (is there already, kept)" in extract(*forward, into=tmp_path).stderr
     assert files(tmp_path) != expected
-    extract(*forward, "--replace", into=tmp_path)
+    extract(*forward, "--only", "gated_block", "--replace", into=tmp_path)
     assert files(tmp_path) == expected
 
 
@@ -78,14 +78,14 @@ def test_a_graph_that_is_there_already_is_skipped(
 ) -> None:
     into, _ = extracted
     before = files(into)
-    done = extract("tests.corpus.small_modules:whole_model", "--only", "another", into=into, code=1)
+    done = extract("tests.corpus.small_modules:whole_model", "--only", "x", "--direction", "forward", into=into, code=1)
     assert "the same graph as custom/gated_block: whole_model GatedBlock (blocks.0)" in done.stdout
     assert "the same code as custom/gated_block: whole_model GatedBlock (blocks.1)" in done.stdout
     assert files(into) == before
 
 
 def test_only_and_dry_run(tmp_path: Path) -> None:
-    done = extract(BLOCK, "--only", "*norm", "--dry-run", "--json", into=tmp_path)
+    done = extract(BLOCK, "--only", "*norm", "--direction", "forward", "--dry-run", "--json", into=tmp_path)
     found = json.loads(done.stdout)
     assert [row["problem"] for row in found["problems"]] == ["custom/gated_block_scaled_norm"]
     assert list(tmp_path.iterdir()) == []
