@@ -215,13 +215,14 @@ PARTS: Mapping[str, Callable[[Plan], list[Trial]]] = {
     "repeated-bounded": lambda plan: _repeated("repeated-bounded", plan),
     "sources": _sources,
 }
-_COUNTS = {"references": 14, "repeated-sealed": 10, "repeated-bounded": 10}
+_REPEATED = 10
 
 
 def measure(judge: JudgeProcess, part: str, plan: Plan) -> None:
     """Make the evaluations that the file lacks, as far as there is time."""
     trials = PARTS[part](plan)
-    for number in range(len(plan.rows(part)), min(plan.count, _COUNTS.get(part, plan.count))):
+    wanted = len(trials) if part == "references" else _REPEATED if part.startswith("repeated") else plan.count
+    for number in range(len(plan.rows(part)), wanted):
         if time.monotonic() > plan.until:
             return
         trial = trials[number % len(trials)]
