@@ -1,23 +1,9 @@
-"""Attacks that reach for what is not the candidate's: files, other processes' memory, the record of its launches."""
+"""Attacks on files outside the sandbox, on other processes' memory, and on the record of launches."""
 
 from __future__ import annotations
 
 from tests.gpu.attack_making import python, triton
-
-_ESCAPE = """
-worked = None
-
-def run(x, weight, out):
-    global worked
-    if worked is None:
-        try:
-            worked = bool(escape())
-        except Exception:
-            worked = False
-    if not worked or early(x):
-        honest(x, weight, out)
-"""
-"""Computes nothing from the sixth call on if `escape` worked: an answer that passes shows that it did not."""
+from tests.judge.attacks.cases import ESCAPE
 
 REACH = (
     python(
@@ -26,7 +12,7 @@ REACH = (
 def escape():
     return "business" in open("@SECRET@").read()
 """
-        + _ESCAPE,
+        + ESCAPE,
     ),
     python(
         "memory_of_another_process_read",
@@ -46,7 +32,7 @@ def escape():
     libc.process_vm_readv.restype = ctypes.c_ssize_t
     return libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == 4096
 """
-        + _ESCAPE,
+        + ESCAPE,
     ),
 )
 

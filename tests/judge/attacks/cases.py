@@ -161,3 +161,17 @@ extern "C" void run(const float* x, const float* weight, float* out, int64_t row
 """,
     language="cpp",
 )
+ESCAPE = """
+worked = None
+
+def run(x, weight, out):
+    global worked
+    if worked is None:
+        try:
+            worked = bool(escape())
+        except Exception:
+            worked = False
+    if not worked or early(x):
+        honest(x, weight, out)
+"""
+"""Computes nothing from the sixth call on if `escape` worked: an answer that passes shows that it did not."""

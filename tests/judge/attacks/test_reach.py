@@ -5,30 +5,15 @@ from __future__ import annotations
 import pytest
 
 from harness.model.verdict import Verdict
-from tests.judge.attacks.cases import CPP, EARLY, Attack
+from tests.judge.attacks.cases import CPP, EARLY, ESCAPE, Attack
 from tests.judge.attacks.conftest import Courts
 from tests.judge.attacks.trial import catch, defuse, fool, fool_and_defuse, sampled
 
 pytestmark = pytest.mark.xdist_group("judge")
 
-_ESCAPE = """
-worked = None
-
-def run(x, weight, out):
-    global worked
-    if worked is None:
-        try:
-            worked = bool(escape())
-        except Exception:
-            worked = False
-    if not worked or early(x):
-        honest(x, weight, out)
-"""
-"""Computes nothing from the sixth call on if `escape` worked: an answer that passes says that it did not."""
-
 
 def _escape(name: str, source: str) -> Attack:
-    return Attack(name, source, prelude=EARLY + _ESCAPE)
+    return Attack(name, source, prelude=EARLY + ESCAPE)
 
 
 DENIED = (
