@@ -118,18 +118,7 @@ class Trusted:
         ]
         found: list[float] = []
         for _ in range(repeats):
-            pairs = [_pair() for _ in known]
-
-            def enqueue(pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = pairs) -> None:
-                for kernel, (start, stop) in zip(known, pairs, strict=True):
-                    self.displace.run()
-                    start.record()
-                    kernel.run()
-                    stop.record()
-
-            self.held(enqueue)
-            torch.cuda.synchronize()
-            short, long = (start.elapsed_time(stop) * 1e3 for start, stop in pairs)
+            short, long = self._readings_us(known)
             few, many = (where.item() for where in took)
             found.append((short * many - long * few) / (many - few))
         return statistics.median(found)
@@ -145,21 +134,23 @@ class Trusted:
         kernels = [self.read(address, _SHORT_BYTES) for address in addresses]
         kernels += [self.fill(address, _SHORT_BYTES, 0) for address in addresses]
         return statistics.fmean(
-            statistics.median(self._reading_us(kernel) for _ in range(_SHORT_REPEATS)) for kernel in kernels
+            statistics.median(self._readings_us([kernel])[0] for _ in range(_SHORT_REPEATS)) for kernel in kernels
         )
 
-    def _reading_us(self, kernel: PreparedLaunch) -> float:
-        start, stop = _pair()
+    def _readings_us(self, kernels: Sequence[PreparedLaunch]) -> list[float]:
+        """Microseconds by events around each kernel, all enqueued at once, each behind a displacement of L2."""
+        pairs = [_pair() for _ in kernels]
 
         def enqueue() -> None:
-            self.displace.run()
-            start.record()
-            kernel.run()
-            stop.record()
+            for kernel, (start, stop) in zip(kernels, pairs, strict=True):
+                self.displace.run()
+                start.record()
+                kernel.run()
+                stop.record()
 
         self.held(enqueue)
         torch.cuda.synchronize()
-        return float(start.elapsed_time(stop)) * 1e3
+        return [float(start.elapsed_time(stop)) * 1e3 for start, stop in pairs]
 
 
 class Slots(Protocol):
