@@ -6,8 +6,8 @@ so that the clock stays at its highest. `harness.sol.measured_gpu` keeps the fig
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
+import logging
 from collections.abc import Callable
 
 import torch
@@ -15,6 +15,8 @@ import torch
 from harness.errors import ConfigurationError
 from harness.sol.hardware import target_name
 from harness.sol.measured_gpu import GpuRates
+
+logger = logging.getLogger(__name__)
 
 _REPETITIONS = 20
 _SIZE = 8192
@@ -70,7 +72,7 @@ def _check_presence(ordinal: int) -> None:
         raise ConfigurationError(
             f"torch sees no GPU cuda:{ordinal}",
             where="--device",
-            remedy="install a driver and a CUDA build of torch; `harness doctor` says what is there",
+            remedy="install a driver and a CUDA build of torch; `harness doctor` lists what is installed",
         )
 
 
@@ -109,8 +111,12 @@ def _tensor_tflops() -> dict[str, float]:
         "tf32": _float_tflops(torch.float32, tf32=True),
     }
     for name, measure in (("float8_e4m3fn", _float8_tflops), ("int8", _int8_tflops)):
-        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):  # torch lacks it on this device
+        try:
             rates[name] = measure()
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError) as error:  # torch has no such product for this device
+            logger.warning("%s products are not measured: %s", name, error)
     if "float8_e4m3fn" in rates:
         rates["float8_e5m2"] = rates["float8_e4m3fn"]  # the same unit
     return rates

@@ -1,7 +1,7 @@
 """Runs a reference's operators without the values that do not decide its way.
 
 Floating-point tensors are meta tensors: shapes without values or memory. Integers and booleans decide loops, slices and
-indices, so they keep their values where these are known and few. What the reference asks of values that nobody knows is
+indices, so they keep their values where these are known and few. What the reference computes from unknown values is
 answered with the least work: zeros, and for the order of unknown values the order in which they stand.
 """
 
@@ -51,7 +51,7 @@ _INDICES = 1
 
 
 class LimitReachedError(Exception):
-    """The analysis of a workload takes longer, or more memory, than it may. The message says which."""
+    """The analysis of a workload takes longer, or more memory, than allowed. The message names which."""
 
 
 @dataclass
@@ -268,7 +268,7 @@ def _on(kwargs: Mapping[str, Untyped], device: str) -> dict[str, Untyped]:
 
 
 def _shape_of(func: Untyped, args: Untyped, kwargs: Untyped) -> Untyped:
-    """The result without values; None where its shape depends on values."""
+    """The result without values; None where torch needs values for it, or its shape depends on them."""
     try:
         return func(*with_tensors(args, _to_meta), **_on(with_tensors(kwargs, _to_meta), "meta"))
     except (NotImplementedError, RuntimeError):

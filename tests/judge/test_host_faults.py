@@ -98,7 +98,7 @@ def test_a_compiler_that_compiles_nothing_is_no_compile_error(
 def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile_error(
     made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool | None
 ) -> None:
-    """Only where the build's own group met no limit; without such a group nobody can tell."""
+    """Only where the build's own group met no limit; without such a group it is unknown."""
     kills = iter(range(10**6))
     monkeypatch.setattr(sandbox, "oom_kills", lambda: next(kills))
     monkeypatch.setattr(sandbox, "reached_memory_limit", lambda _: own_limit)
@@ -126,7 +126,7 @@ def test_a_full_disk_is_no_compile_error(made: Problem, tmp_path: Path) -> None:
     solution = load_solution(write_cpp(tmp_path / "solution"))
     with small_disk(tmp_path / "disk", "128k") as mounted:
         if not mounted:
-            pytest.skip("no mount allowed")
+            pytest.skip("this process may not mount a file system, so there is no full disk to build on")
         fill(tmp_path / "disk")
         with pytest.raises(OSError, match="No space left on device") as raised:
             build_cpp(made, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap")
