@@ -10,7 +10,7 @@
 | repeated-sealed, repeated-bounded | one candidate several times: the range of its speed-ups |
 | sources | distinct Triton sources, not in any cache: seconds of each evaluation |
 
-An A/A part says how many intervals contain 1, the mean log ratio with its standard error, and the median half-width.
+An A/A part prints how many intervals contain 1, the mean log ratio with its standard error, and the median half-width.
 """
 
 from __future__ import annotations
@@ -178,12 +178,12 @@ def _sources(plan: Plan) -> list[Trial]:
 
 
 def _ask(judge: JudgeProcess, trial: Trial) -> tuple[JudgeAnswer, float]:
-    found = load_problem(trial.problem, key=f"bench/{trial.problem.name}")
-    variants = {workload.uuid: trial.variant for workload in found.workloads}
+    loaded = load_problem(trial.problem, key=f"bench/{trial.problem.name}")
+    variants = {workload.uuid: trial.variant for workload in loaded.workloads}
     request = JudgeRequest.model_validate(
         {
-            "id": "1", "kind": "evaluation", "problem": found.key, "problem_dir": str(trial.problem),
-            "problem_digest": found.digest, "solution_dir": str(trial.solution), "half_width": trial.half_width,
+            "id": "1", "kind": "evaluation", "problem": loaded.key, "problem_dir": str(trial.problem),
+            "problem_digest": loaded.digest, "solution_dir": str(trial.solution), "half_width": trial.half_width,
             "max_judge_s": 100.0, "baseline": variants, "sealed_baseline": variants,
         }
     )  # fmt: skip

@@ -12,7 +12,7 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
     hold=FILE       answer when FILE exists
 
 Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
-sealed clock too, and eager is the fastest by that. `no-compile`: the baseline lacks `torch.compile`, for want of a
+sealed clock too, and eager is the fastest by that. `no-compile`: the baseline lacks `torch.compile`, as without a
 compiler. Every request is noted, one JSON object a line, in `$STUB_JUDGE_REQUESTS` where that is set.
 
 `$STUB_JUDGE_VERSION` is the judge version's seed, and `$STUB_JUDGE_ANSWERS_AS` another one for its answers alone.

@@ -1,4 +1,4 @@
-"""The code of the runner by name: an honest one, and those that want a lower recorded latency or a slower baseline."""
+"""The code of the runner by name: an honest one, and those that aim at a lower latency or a slower baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adversaries that want a slower baseline: they leave work behind that runs in its turn."""
+"""Adversaries that aim at a slower baseline: they leave work behind that runs in its turn."""
 
 from __future__ import annotations
 

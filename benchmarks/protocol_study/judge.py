@@ -1,4 +1,4 @@
-"""The judge process: makes the calls of each cell as its protocol says, and writes one line for each.
+"""The judge process: makes the calls of each cell by its protocol, and writes one line for each.
 
 `python -m benchmarks.protocol_study.judge --cells CELLS --out RESULTS [--dry-run]`, started by the package's command.
 """

@@ -158,7 +158,7 @@ def _normalized(word: str) -> str:
 
 
 def _without_code(text: str) -> str:
-    """Blank the lines of code blocks and keep every offset: a `#` there is no heading."""
+    """Blank the lines of code blocks and keep every offset: a `#` there does not begin a heading."""
     lines, inside = [], False
     for line in text.split("\n"):
         fence = line.lstrip().startswith("```")

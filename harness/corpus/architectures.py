@@ -1,7 +1,7 @@
 """Models on the meta device: of transformers, of diffusers, and of a user's own module factory.
 
 Nothing is downloaded, and no weight is allocated: a model is its default configuration with what the table of
-checkpoints says differently.
+checkpoints has another value.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def resolve_architecture(word: str) -> Architecture:
         return _architecture(word, table.architectures[word])
     if word in known_architectures():
         return _architecture(word, Checkpoint(family="custom"))
-    raise ConfigurationError(f"`{word}` is no architecture", remedy="see `harness problems extract --list`")
+    raise ConfigurationError(f"`{word}` is not an architecture", remedy="see `harness problems extract --list`")
 
 
 def _architecture(

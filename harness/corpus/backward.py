@@ -30,7 +30,7 @@ _BACKWARD_OPERATORS = (
     "hardswish_backward", "hardsigmoid_backward", "leaky_relu_backward", "elu_backward", "_safe_softmax",
     "_fused_rms_norm", "_fused_rms_norm_backward", "unfold_backward", "logit_backward", "mish_backward",
 )  # fmt: skip
-"""ATen operators that plain PyTorch does not have; torch's decompositions say what they compute."""
+"""ATen operators that plain PyTorch does not have; torch's decompositions define what they compute."""
 
 
 def export_backward(forward: ExportedModule, input_names: dict[fx.Node, str]) -> ExportedModule:

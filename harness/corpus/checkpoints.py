@@ -82,5 +82,5 @@ def checkpoint_table() -> CheckpointTable:
         raise ConfigurationError(str(error), where=where) from error
     for name, checkpoint in table.architectures.items():
         if checkpoint.family not in table.families:
-            raise ConfigurationError(f"`architectures.{name}.family` is no family of the table", where=where)
+            raise ConfigurationError(f"`architectures.{name}.family` is not a family of the table", where=where)
     return table

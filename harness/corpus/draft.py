@@ -68,7 +68,7 @@ class ProblemDraft:
 _ARGUMENTS = {"activation", "gradient", "saved"}
 """Sources of inputs that are no weights."""
 _VAGUE = {"output", "product", "total", "joined", "residual_sum", "hidden_states", "normalized"}
-"""Names of local variables that say nothing about the one output of a problem."""
+"""Names of local variables that do not describe the one output of a problem."""
 
 
 class _Axes:

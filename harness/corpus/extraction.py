@@ -84,7 +84,7 @@ def extract_architecture(
 
     Args:
         architecture: the model.
-        log: knows the graphs of other architectures.
+        log: contains the graphs of other architectures.
         options: everything by default.
     """
     began = time.monotonic()

@@ -28,7 +28,7 @@ class SourceFrame:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Names that the statement assigns to; empty if it is no plain assignment."""
+        """Names that the statement assigns to; empty if it is not a plain assignment."""
         match = _TARGETS.match(self.code)
         return tuple(name.strip() for name in match["targets"].split(",")) if match else ()
 

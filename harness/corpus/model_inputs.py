@@ -101,6 +101,6 @@ def _length(word: int | str, sizes: ModelSizes) -> int:
         return word
     match = _TERM.match(word)
     if match is None:
-        raise SkippedError(f"`{word}` is no size; expected a number, batch, sequence, or such as 4*sequence+1")
+        raise SkippedError(f"`{word}` is not a size; expected a number, batch, sequence, or such as 4*sequence+1")
     value = int(match["factor"] or 1) * getattr(sizes, match["axis"])
     return int(value * (sizes.sequence if match["other"] else 1) + int(match["plus"] or 0))

@@ -82,7 +82,7 @@ def expression(node: fx.Node, text: Text, device: str) -> str:
         SkippedError: the operator has no plain form.
     """
     if not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - torch exports this type nowhere else
-        raise SkippedError(f"the graph calls `{node.target}`, which is no operator")
+        raise SkippedError(f"the graph calls `{node.target}`, which is not an operator")
     operation = operation_of(node)
     arguments = _arguments(node)
     special = _SPECIAL.get(operation) or _SPECIAL.get(f"{operation}.{node.target._overloadname}")  # noqa: SLF001

@@ -165,7 +165,7 @@ class FunctionPrinter:
     def _size(self, value: Any) -> str:  # noqa: ANN401 - a number or a symbolic one
         if not isinstance(value, torch.SymInt):
             if isinstance(value, torch.SymFloat | torch.SymBool):
-                raise SkippedError("the graph computes with a size that is no integer")
+                raise SkippedError("the graph computes with a size that is not an integer")
             return repr(value)
         return self.size_text(value.node.expr)
 
@@ -184,7 +184,7 @@ def axis_expression(size: sympy.Expr, axes: dict[sympy.Symbol, str]) -> str:
     named = size.xreplace({symbol: sympy.Symbol(name, integer=True, positive=True) for symbol, name in axes.items()})
     text = str(PythonPrinter().doprint(named))
     if any(word in text for word in ("Max", "Min", "math", "Where", "Mod(", "if ")):
-        raise SkippedError(f"a size is `{text}`, which is no plain arithmetic")
+        raise SkippedError(f"a size is `{text}`, which is not plain arithmetic")
     return _plain(text)
 
 

@@ -21,7 +21,7 @@ def code_fingerprint(module: nn.Module, call: str) -> str:
 
     Args:
         module: the module.
-        call: what tells its calls apart: the kinds of its arguments.
+        call: the kinds of its arguments, which distinguish its calls.
     """
     digest = hashlib.sha256(call.encode())
     for path, inner in module.named_modules():

@@ -132,7 +132,7 @@ def _module_name(path: tuple[str, ...]) -> str | None:
 
 _OF_MODULE = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "layer_norm",
               "group_norm", "batch_norm", "embedding", "rms_norm", "mm", "addmm"}  # fmt: skip
-"""Operators that are a module of torch, so that the module's name tells what they are for."""
+"""Operators that are a module of torch, so that the module's name describes their purpose."""
 
 
 def _operation_name(node: fx.Node, names: dict[fx.Node, str]) -> str | None:  # noqa: PLR0911 - one rule each

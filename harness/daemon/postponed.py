@@ -14,7 +14,7 @@ from dataclasses import dataclass
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 _MOST_ALONE = 3
-"""Faults for want of memory, with answers about others between them, that are the measurement's own doing."""
+"""So many faults of missing memory, with answers to other requests between them, count against the measurement."""
 
 
 @dataclass

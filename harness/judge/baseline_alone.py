@@ -1,4 +1,4 @@
-"""Times of a baseline while no process of a candidate exists; `baseline_slowdown` says what they are for."""
+"""Times of a baseline while no process of a candidate exists; `baseline_slowdown` uses them."""
 
 from __future__ import annotations
 

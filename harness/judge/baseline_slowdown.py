@@ -2,8 +2,8 @@
 
 A stopped runner starts nothing, but work that it queued on a device before may run in the baseline's turn and slow it
 (docs/clock.md, "Work left for the baseline's turn"). A speed-up is then too large. A host that became slow looks alike,
-so the baseline is timed once more when the candidate's process has ended. Nobody is accused: the interval is widened by
-the difference that remains, so that its lower end is what the undisturbed baseline would have given.
+so the baseline is timed once more when the candidate's process has ended. No verdict follows from it: the interval is
+widened by the difference that remains, so that its lower end is what the undisturbed baseline would have given.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from harness.model.solution import ParamValue, Solution, macros
 BUILD_CPU_S = 60
 """Processor time of one compiler process. One that takes longer is stopped: COMPILE_ERROR."""
 BUILD_S = 180.0
-"""A whole build, by the wall clock: on a busy host a compiler waits, which is no fault of the candidate."""
+"""A whole build, by the wall clock: on a busy host a compiler waits, and the candidate is not the cause."""
 LARGEST_ARTEFACT = 64 << 20
 ARTEFACT = "artefact.so"
 QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
@@ -97,7 +97,7 @@ class Compilation:
     request: Callable[[BuildPaths], object] | None = None
     """Content of the request file, as JSON."""
     unusable_code: int | None = None
-    """Exit code that says that the compiler itself cannot be used here, whatever the sources are."""
+    """Exit code for a compiler that cannot be used here, whatever the sources are."""
 
 
 @cache

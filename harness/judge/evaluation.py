@@ -332,7 +332,7 @@ class Evaluation:
         return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
 
     def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
-        """With bound, floor and score, or with a note that says why there are none."""
+        """With bound, floor and score, or with a note about the reason why there are none."""
         found = self._judge.bounds(self._problem, workload)
         if isinstance(found, NoBoundError):
             reason = found.what.removeprefix("no bound: ")

@@ -29,7 +29,7 @@ _END_OTHERS = "end other programs, or add memory"
 
 
 def host_fault(error: BaseException) -> HostFaultError | None:
-    """Return the fault of this machine that an exception tells of; None for any other exception."""
+    """Return the fault of this machine behind an exception; None for any other exception."""
     if isinstance(error, OSError) and (fault := _of_system(error)):
         return fault
     text = " ".join(str(error).split())

@@ -143,7 +143,7 @@ class Sandboxed:
     def was_killed_for_others(self) -> bool:
         """Return whether the kernel may have ended a process of it because this machine was out of memory.
 
-        False where the sandbox met a limit of its own, or where no control group tells. To be asked before `kill`.
+        False where the sandbox met a limit of its own, or where there is no control group. Call it before `kill`.
         """
         return reached_memory_limit(self.groups) is False and oom_kills() > self.oom_kills_before
 

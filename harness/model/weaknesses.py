@@ -107,7 +107,7 @@ def facts_of(record: MeasuredRecord) -> MeasurementFacts:
 
 
 def facts_of_document(document: Mapping[str, object]) -> MeasurementFacts:
-    """Return the facts of a ledger document in the newest format; a part that is no mapping counts as empty."""
+    """Return the facts of a ledger document in the newest format; a part that is not a mapping counts as empty."""
     parts = ("device", "environment", "baselines", "sealed_baselines")
     trust = document.get("trust")
     return MeasurementFacts(

@@ -21,7 +21,7 @@ _SYMBOL_TABLE, _OBJECT, _TYPE_MASK = 2, 1, 0xF
 _VARIABLES = (".nv.global", ".nv.constant3")
 """Sections of `__device__` and of `__constant__` variables; some have a suffix."""
 MOST_BYTES = 64 << 20
-"""Variables of one cubin together: copying them before each call is no part of its time, but takes the judge's."""
+"""Variables of one cubin together: copying them before each call is not part of its time, but costs the judge time."""
 
 
 class MalformedCubinError(ValueError):

@@ -78,7 +78,7 @@ def main(request_file: str, output: str) -> int:
     ]
     try:
         ctypes.CDLL(request["library"], mode=ctypes.RTLD_GLOBAL)  # cuda.bindings takes the library that is loaded
-        from cuda.bindings import nvrtc  # noqa: F401, PLC0415 - what is missing is said in the log
+        from cuda.bindings import nvrtc  # noqa: F401, PLC0415 - the log names what is missing
     except (ImportError, OSError) as error:
         (directory / "compile.log").write_text(str(error))
         return UNUSABLE

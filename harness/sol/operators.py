@@ -93,7 +93,7 @@ def operands(name: str, args: Sequence[Untyped]) -> tuple[torch.Tensor, torch.Te
 def product_operations(call: OperatorCall) -> int:
     """Return the floating-point operations of a product: two for each multiplication that it needs.
 
-    Taps of a convolution that lie in its zero padding count nothing.
+    Taps of a convolution in its zero padding do not count.
     """
     name, args = call.name, call.args
     if name in _VECTOR_PRODUCTS:
@@ -109,7 +109,7 @@ def product_operations(call: OperatorCall) -> int:
 
 
 def _taps_share(args: Sequence[Untyped], out: torch.Tensor) -> float:
-    """Share of a convolution's taps that do not lie in the padding."""
+    """Share of a convolution's taps that are outside the padding."""
     source, weight, _, stride, padding, dilation = args[:6]
     share = 1.0
     for axis in range(2, source.dim()):
@@ -133,7 +133,7 @@ _MOST_TAPS = 2**16
 
 
 def elementwise_operations(name: str, taken: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> int:
-    """Return the floating-point operations of an operator that is no product; 0 of one that only moves or compares."""
+    """Return the floating-point operations of an operator that is not a product; 0 if it only moves or compares."""
     floats = [tensor for tensor in taken if tensor.is_floating_point()]
     if not floats or name in FREE:
         return 0

@@ -31,7 +31,7 @@ _FEW_STEPS = 1_000
 
 
 class NoBoundError(FormatError):
-    """A workload has no bound; the message says why, and what helps."""
+    """A workload has no bound; the message names the reason and the fix."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _bounds_of(seen: Trace, problem: Problem, workload: Workload, hardware: Hard
 
 
 def _at_output_precision(seen: Trace, outputs: Iterable[str]) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """Operations by dtype, none of them wider than the widest float output: nobody sees more of the result."""
+    """Operations by dtype, none of them wider than the widest float output: more precision is not visible."""
     cap = widest([dtype for dtype in outputs if dtype.startswith(("float", "bfloat"))])
     products, elementwise = Counter[tuple[str, str]](), Counter[str]()
     for (first, second), flops in seen.products.items():

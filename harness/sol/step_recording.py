@@ -75,7 +75,7 @@ class StepRecording:
         return step
 
     def attention(self, taken: Sequence[torch.Tensor], out: torch.Tensor, *, causal: bool) -> None:
-        """Keep softmax(q k^T + mask) v as one step. What a mask hides of it is no work."""
+        """Keep softmax(q k^T + mask) v as one step. Masked scores are not work."""
         query, key, value = taken[:3]
         mask = taken[3] if len(taken) > 3 else None
         rows, columns = query.shape[-2], key.shape[-2]

@@ -1,4 +1,4 @@
-"""The pure parts of the CPU's benchmark: what a file of results counts for, and what the table says of them."""
+"""The pure parts of the CPU's benchmark: which rows of a file of results count, and the lines of the table."""
 
 from __future__ import annotations
 

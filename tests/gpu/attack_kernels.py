@@ -185,7 +185,7 @@ def nothing(*arguments):
     return False
 
 def replace_loop(arm, idle=nothing, ready=nothing, pinged=nothing):
-    """Hooks into the loop that waits for the judge: `ready(p)` says that the outputs at a placement are there."""
+    """Hooks into the loop that waits for the judge: `ready(p)` is true when the outputs at a placement are there."""
     usual = cuda_line.CudaLine.prepare
 
     def prepare(self, solution, message, descriptors):
@@ -238,7 +238,7 @@ def begun(placement):
     return True
 '''
 )
-"""Only for a runner of the real judge: the naive one has no time in which a set is there and nobody asks for it."""
+"""Only for a runner of the real judge: with the naive one no set is there before its call."""
 
 TURN = (
     CUPY

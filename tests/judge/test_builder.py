@@ -123,7 +123,7 @@ def test_a_build_holds_no_timing_lock(made: Problem, tmp_path: Path) -> None:
 def test_a_compiler_that_computes_too_long_is_stopped(
     made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its processor time counts: on a busy host the wall clock says nothing about the candidate."""
+    """Its processor time counts: on a busy host the wall clock does not measure the candidate."""
     monkeypatch.setattr(builder, "BUILD_CPU_S", 1)
     source = "template<int n, int m> struct S { S<n - 1, 2 * m> a; S<n - 1, 2 * m + 1> b; };\n"
     source += "template<int m> struct S<0, m> {};\nint size = sizeof(S<24, 0>);\n"

@@ -297,7 +297,7 @@ static void continue_me_later() {
 def test_a_timer_that_would_continue_a_stopped_runner_is_refused_or_detected(
     court: JudgeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without bubblewrap there is no system-call filter: the detection alone has to do."""
+    """Without bubblewrap there is no system-call filter: only the detection remains."""
     problem = write_problem(tmp_path)
     solution = write_cpp(
         tmp_path / "solution", _CONTINUED_BY_A_TIMER + KERNEL.replace("for (", "continue_me_later();\n    for (")

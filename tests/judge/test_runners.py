@@ -50,7 +50,7 @@ def test_that_no_runner_starts_at_all_is_said(starved: RunnerPlan) -> None:
 def test_imports_that_have_processors_of_their_own_are_not_waited_for(plan: RunnerPlan) -> None:
     runner = Runner(replace(plan, warms=True, imports_apart=True))
     runner.settle()
-    first = runner.channel.expect(wire.Code.HELLO, time.monotonic() + 60.0)  # nobody has read it yet
+    first = runner.channel.expect(wire.Code.HELLO, time.monotonic() + 60.0)  # `settle` has not read it
     assert first.code is wire.Code.HELLO
     runner.kill()
 

@@ -49,7 +49,7 @@ class Case:
     bytes: int
     products: Mapping[tuple[str, str], int] = field(default_factory=dict)
     elementwise: int | None = None
-    """Operations of all else, where the arithmetic says them."""
+    """Operations of all else, where the arithmetic gives them."""
     us: Mapping[str, float] = field(default_factory=dict)
     """Target -> the bound in microseconds."""
     make: str | None = None

@@ -84,7 +84,7 @@ CASES = [
         bytes=2 * 64 * 32 * 4,
         elementwise=64 * 32,
     ),
-    # `b` only goes into a value that nobody returns: 2 x 4,096 B, one addition an element.
+    # `b` only goes into a value that is not returned: 2 x 4,096 B, one addition an element.
     Case(
         "unused work counts nothing",
         {"a": "1024 float32", "b": "1024 float32"},
@@ -188,7 +188,7 @@ return {"table": torch.randn(100, 256, device=device).to(torch.bfloat16),
     ),
     # Both branches are chosen from; which one is data, so both count: 2 x 4,096 B, the mask 1,024 B, the output.
     Case(
-        "a choice by a mask that nobody knows reads both sides",
+        "a choice by an unknown mask reads both sides",
         {"mask": "1024 bool", "a": "1024 float32", "b": "1024 float32"},
         {"y": "1024 float32"},
         "return torch.where(mask, a, b)",

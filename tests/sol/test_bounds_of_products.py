@@ -190,7 +190,7 @@ return total
 ]
 
 OTHER = [
-    # 3 x 3 with padding 1 on 16 x 16: along each axis 16 x 3 - 2 = 46 of 48 taps lie inside: 32 x 16 x 46 x 46
+    # 3 x 3 with padding 1 on 16 x 16: along each axis 16 x 3 - 2 = 46 of 48 taps are inside: 32 x 16 x 46 x 46
     # products.
     # In: 16 x 256 x 2 B, weights 32 x 16 x 9 x 2 B, out: 32 x 256 x 2 B.
     Case(

@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         wait_products<0>();
         settle(acc);
 #pragma unroll
-        for (int low = 0; low < 2; ++low) {  // out through the place of this group's queries, which nobody reads any more
+        for (int low = 0; low < 2; ++low) {  // out through the place of this group's queries, which is not read any more
             total[low] += __shfl_xor_sync(~0u, total[low], 1);
             total[low] += __shfl_xor_sync(~0u, total[low], 2);
             const float inverse = 1 / total[low];

@@ -85,7 +85,7 @@ __device__ void add_page(Part& part, const uint4 (&query)[4], unsigned keys, uns
         for (int r = 0; r < 4; ++r) {  // tokens 2c, 2c + 1, 2c + 8, 2c + 9
             const int token = 2 * c + r % 2 + r / 2 * 8;
             value[r] = load_shared(values + token * ROW_BYTES + (8 * chunk + g) * 16);
-            if (token >= left) value[r] = make_uint4(0, 0, 0, 0);  // what lies past the end may be NaN, and 0 * NaN is no 0
+            if (token >= left) value[r] = make_uint4(0, 0, 0, 0);  // values past the end may be NaN, and 0 * NaN is NaN
         }
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
