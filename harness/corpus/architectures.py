@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from harness.corpus.candidates import ModelSizes
-from harness.corpus.captures import one_line
+from harness.corpus.captures import error_summary
 from harness.corpus.checkpoints import Checkpoint, ShapeSet, checkpoint_table
 from harness.corpus.errors import SkippedError
 from harness.corpus.model_inputs import argument_shapes, model_arguments
@@ -123,7 +123,7 @@ def build_model(architecture: Architecture, sizes: tuple[ModelSizes, ...]) -> Bu
     except ConfigurationError:
         raise
     except Exception as error:  # the library's own code
-        raise SkippedError(f"it cannot be built without a download: {one_line(error)}") from error
+        raise SkippedError(f"it cannot be built without a download: {error_summary(error)}") from error
     module.eval()
     shapes = argument_shapes(module, config, architecture.checkpoint.inputs)
     arguments = {each: model_arguments(module, shapes, each, dtype) for each in sizes}

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from harness.corpus.captures import one_line
+from harness.corpus.captures import error_summary
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import ExportedModule, GraphInput
 from harness.corpus.graph_hash import compute_operations
@@ -114,7 +114,7 @@ def _trace(
             incoming = [torch.empty_like(node.meta["val"]) for node in forward.outputs]
             traced = make_fx(gradients, tracing_mode="real", decomposition_table=table)(values, incoming)
     except Exception as error:  # the module's own code
-        raise SkippedError(f"the gradients cannot be traced: {one_line(error)}") from error
+        raise SkippedError(f"the gradients cannot be traced: {error_summary(error)}") from error
     _simplify(traced.graph)
     return traced.graph, wanted
 

@@ -9,7 +9,7 @@ import torch
 from torch.func import functional_call
 
 from harness.corpus.backward import export_backward, saved_form, saved_values
-from harness.corpus.captures import one_line
+from harness.corpus.captures import error_summary
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import FlatModule
@@ -96,7 +96,7 @@ def _compare_gradients(
                 [returned[place] for place in incoming], [leaves[name] for name in wanted], list(incoming.values())
             )
     except Exception as error:  # the module's own code
-        raise SkippedError(f"the module has no gradients: {one_line(error)}") from error
+        raise SkippedError(f"the module has no gradients: {error_summary(error)}") from error
     # A gradient that is zero but for rounding is compared with the others' scale.
     floor = _ROUNDING * max(root_mean_square(gradient) for gradient in gradients)
     for name, gradient in zip(wanted, gradients, strict=True):

@@ -62,7 +62,7 @@ def record_calls(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Mo
             model(**arguments)
     except Exception as error:
         if not any(path for path in calls):
-            raise SkippedError(f"the model does not run on meta tensors: {one_line(error)}") from error
+            raise SkippedError(f"the model does not run on meta tensors: {error_summary(error)}") from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -93,7 +93,7 @@ def _flattened(bound: inspect.BoundArguments) -> dict[str, Any]:
     return arguments
 
 
-def one_line(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """The type of an exception and the first line of its message, at most 160 characters."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"[:160]

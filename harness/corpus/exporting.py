@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from harness.corpus.candidates import CandidateModule, InputLeaf
-from harness.corpus.captures import one_line
+from harness.corpus.captures import error_summary
 from harness.corpus.errors import SkippedError
 
 InputSource = Literal["activation", "parameter", "buffer", "gradient", "saved"]
@@ -84,7 +84,7 @@ def export_module(candidate: CandidateModule) -> ExportedModule:
         try:
             program = _export(candidate, dict.fromkeys(dims, Dim.AUTO))
         except Exception:  # noqa: BLE001 - as above
-            raise SkippedError(f"torch.export fails: {one_line(first)}") from first
+            raise SkippedError(f"torch.export fails: {error_summary(first)}") from first
     if any(_mutates(node) for node in program.graph.nodes):
         program = program.run_decompositions({})  # makes the graph functional and decomposes nothing
     return _exported(candidate, program)

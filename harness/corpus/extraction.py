@@ -11,7 +11,7 @@ from harness.corpus.architectures import Architecture, BuiltModel, build_model, 
 from harness.corpus.axis_names import constant_names
 from harness.corpus.backward_problems import backward_drafts
 from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
-from harness.corpus.captures import one_line, record_calls
+from harness.corpus.captures import error_summary, record_calls
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import ExportedModule, export_module
@@ -181,7 +181,7 @@ def _draft(exported: ExportedModule, constants: dict[int, str]) -> ProblemDraft:
     try:
         return draft_problem(exported, constants)
     except _PRINTING_ERRORS as error:
-        raise SkippedError(f"the graph cannot be printed: {one_line(error)}") from error
+        raise SkippedError(f"the graph cannot be printed: {error_summary(error)}") from error
 
 
 def _backward_problems(
@@ -206,7 +206,7 @@ def _backward_problems(
                     yield _finished(architecture, draft, text, key, verified, item.origin)
                     count += 1
         except (SkippedError, *_PRINTING_ERRORS) as error:
-            reason = error.what if isinstance(error, SkippedError) else one_line(error)
+            reason = error.what if isinstance(error, SkippedError) else error_summary(error)
             log.skipped.append(SkippedModule(architecture.name, f"backward of {item.key}", reason))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
-from harness.corpus.captures import one_line
+from harness.corpus.captures import error_summary
 from harness.corpus.draft import ProblemDraft
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import FlatModule
@@ -148,7 +148,7 @@ def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | N
                 FlatModule(draft.exported.candidate), weights, (tensors,), tie_weights=True, strict=False
             )
     except Exception as error:  # the module's own code
-        raise SkippedError(f"the original module does not run: {one_line(error)}") from error
+        raise SkippedError(f"the original module does not run: {error_summary(error)}") from error
     return returned
 
 

@@ -238,6 +238,7 @@ class Evaluation:
             self._baselines_alone_ns[workload.uuid] = self._baseline_alone_ns(workload)
 
     def _baseline_alone_ns(self, workload: Workload) -> tuple[float, ...]:
+        self._device.settle()  # the same conditions as beside the candidate
         variant, layout = self._variant(workload), layout_of(self._problem, workload)
         memory, sets = self._device.memory(layout), WorkloadSets(self._problem, self._inputs, workload)
         try:

@@ -87,7 +87,7 @@ def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, i
     fields, end = [], 0
     for name, spec in specs.items():
         shape = problem.shape(spec, sizes)
-        dtype = "float4_e2m1fn_x2" if spec.dtype == "float4_e2m1" else spec.dtype
+        dtype = spec.dtype
         if spec.shape is None:
             kind: Literal["int", "bool", "float"]
             kind = "int" if dtype in _INTEGERS else "bool" if dtype == "bool" else "float"

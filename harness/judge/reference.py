@@ -143,5 +143,5 @@ def _tensor(name: str, value: object, definition: Definition) -> torch.Tensor:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Torch's dtype of a dtype in the schema; `float4_e2m1` is torch's packed pair."""
-    return getattr(torch, "float4_e2m1fn_x2" if name == "float4_e2m1" else name)  # type: ignore[no-any-return]
+    """Torch's dtype of a definition's dtype, which has torch's own name."""
+    return getattr(torch, name)  # type: ignore[no-any-return]

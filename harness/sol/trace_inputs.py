@@ -51,7 +51,7 @@ class TraceInputs:
         invented = set()
         for name, spec in self._problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
-            dtype, shape = torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
+            dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
             decides = not dtype.is_floating_point and math.prod(shape) <= most_known(dtype)
             if isinstance(source, ScalarInput):
                 made[name] = source.value
@@ -78,7 +78,7 @@ class TraceInputs:
             if isinstance(source, ScalarInput):
                 made[name] = source.value
                 continue
-            dtype, shape = torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
+            dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
             self._limits.take(math.prod(shape) * dtype.itemsize)
             known = isinstance(source, SafetensorsInput) and not dtype.is_floating_point
             made[name] = self._from_file(source) if known else _ones(shape, dtype)  # type: ignore[arg-type]
@@ -127,8 +127,8 @@ class TraceInputs:
         data, dtype, shape = read_tensor(find_tensor_file(source.path, self._roots), source.tensor_key)
         self._limits.take(len(data))
         if not data:
-            return torch.zeros(shape, dtype=torch_dtype(dtype))
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(torch_dtype(dtype)).view(shape)
+            return torch.zeros(shape, dtype=_torch_dtype(dtype))
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(_torch_dtype(dtype)).view(shape)
 
 
 HIDDEN_BELOW = -1e4
@@ -150,9 +150,9 @@ class _Making(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.values.run(func, args, kwargs)
 
 
-def torch_dtype(name: str) -> torch.dtype:
-    """Return torch's dtype of a dtype in the schema; `float4_e2m1` is torch's packed pair."""
-    return getattr(torch, "float4_e2m1fn_x2" if name == "float4_e2m1" else name)  # type: ignore[no-any-return]
+def _torch_dtype(name: str) -> torch.dtype:
+    """Torch's dtype of a definition's dtype, which has torch's own name."""
+    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def _ones(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
