@@ -1,6 +1,6 @@
 """Measure if the GPU judge's intervals hold: every evaluation is kept in a file, so that a run can be resumed.
 
-    python -m benchmarks.gpu_intervals PART[,PART...] --file FILE [--count N] [--seconds S]
+    python -m benchmarks.gpu_intervals PART[,PART...] --file FILE [--count N] [--seconds S] [--shard I/N] [--cases GLOB]
 
 | part | measures |
 | --- | --- |
@@ -10,12 +10,15 @@
 | repeated-sealed, repeated-bounded | one candidate several times: the range of its speed-ups |
 | sources | distinct Triton sources, not in any cache: seconds of each evaluation |
 
+On a host of several GPUs each shard has a file and a GPU (CUDA_VISIBLE_DEVICES) of its own.
+
 An A/A part prints how many intervals contain 1, the mean log ratio with its standard error, and the median half-width.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import math
 import os
@@ -25,7 +28,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +39,7 @@ from benchmarks.gpu import SOURCE, TRITON, problem
 from benchmarks.measured_rows import MeasuredRow, append_row, read_rows
 from harness.formats.problems import load_problem
 from harness.judge.version import judge_version
-from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.model.judging import JudgeAnswer, JudgeRequest, WorkloadResult
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 PROBLEMS = Path(__file__).parents[1] / "problems"
@@ -74,6 +77,10 @@ class Plan:
     count: int
     until: float
     """time.monotonic after which no evaluation begins."""
+    cases: str = "*"
+    """Only trials whose case matches."""
+    shard: tuple[int, int] = (1, 1)
+    """Number of this shard, from 1, and of shards: which references are judged here."""
 
     def rows(self, part: str) -> list[MeasuredRow]:
         """The rows of a part."""
@@ -200,9 +207,15 @@ def _row(part: str, trial: Trial, answer: JudgeAnswer, seconds: float) -> Measur
             "case": trial.case, "verdict": str(answer.verdict), "reason": answer.reason, "judge_s": seconds,
             "speedup": answer.summary.speedup, "ci95_low": interval[0], "ci95_high": interval[1],
             "latency_us": first.latency_us, "process_error": first.process_error,
-            "placement_error": first.placement_error, "trust": str(answer.trust) if answer.trust else None,
+            "placement_error": first.placement_error, "block_error": _block_error(first),
+            "trust": str(answer.trust) if answer.trust else None,
         }
     )  # fmt: skip
+
+
+def _block_error(workload: WorkloadResult) -> float | None:
+    count = len(workload.log_ratios)
+    return statistics.stdev(workload.log_ratios) / math.sqrt(count) if count > 1 else None
 
 
 PARTS: Mapping[str, Callable[[Plan], list[Trial]]] = {
@@ -218,14 +231,22 @@ PARTS: Mapping[str, Callable[[Plan], list[Trial]]] = {
 _REPEATED = 10
 
 
+def missing_trials(part: str, trials: Sequence[Trial], plan: Plan) -> list[Trial]:
+    """Trials of a part that the file has no rows of: of `references` each once, of others `plan.count` in turn."""
+    trials = [trial for trial in trials if fnmatch.fnmatch(trial.case, plan.cases)]
+    cases = [row.case for row in plan.rows(part)]
+    if part == "references":
+        number, shards = plan.shard
+        return [trial for trial in trials[number - 1 :: shards] if trial.case not in cases]
+    wanted = _REPEATED if part.startswith("repeated") else plan.count
+    return [trials[number % len(trials)] for number in range(len(cases), wanted)] if trials else []
+
+
 def measure(judge: JudgeProcess, part: str, plan: Plan) -> None:
     """Make the evaluations that the file lacks, as far as there is time."""
-    trials = PARTS[part](plan)
-    wanted = len(trials) if part == "references" else _REPEATED if part.startswith("repeated") else plan.count
-    for number in range(len(plan.rows(part)), wanted):
+    for trial in missing_trials(part, PARTS[part](plan), plan):
         if time.monotonic() > plan.until:
             return
-        trial = trials[number % len(trials)]
         answer, seconds = _ask(judge, trial)
         row = _row(part, trial, answer, seconds)
         append_row(plan.file, row)
@@ -256,6 +277,13 @@ def summary(part: str, rows: list[MeasuredRow]) -> Iterator[tuple[str, str]]:
     yield f"{part}: farthest that an interval excludes 1", f"{beyond:.2%}"
 
 
+def _shard(text: str) -> tuple[int, int]:
+    number, _, shards = text.partition("/")
+    if not 1 <= int(number) <= int(shards):
+        raise ValueError(text)
+    return int(number), int(shards)
+
+
 def main() -> None:
     """Measure what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -263,6 +291,8 @@ def main() -> None:
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=420.0, help="begin no evaluation later than this")
+    parser.add_argument("--cases", default="*", help="only trials whose case matches")
+    parser.add_argument("--shard", type=_shard, default=(1, 1), help="I/N: every Nth reference, from the Ith")
     options = parser.parse_args()
     unknown = set(options.parts) - set(PARTS)
     if unknown:
@@ -270,7 +300,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as directory:
         root = Path(directory)
         os.environ.setdefault("HARNESS_LOCK_DIR", str(root / "locks"))
-        plan = Plan(options.file, root / "work", options.count, time.monotonic() + options.seconds)
+        end = time.monotonic() + options.seconds
+        plan = Plan(options.file, root / "work", options.count, end, options.cases, options.shard)
         with judge_process("cuda", root / "cache", "bubblewrap") as judge:
             for part in options.parts:
                 measure(judge, part, plan)
