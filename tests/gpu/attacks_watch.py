@@ -13,9 +13,15 @@ _BUSY = ("device work went on after the batch", "keeps the device busy between c
 
 
 def _watcher(
-    name: str, source: str, reasons: tuple[str, ...], *, off: tuple[str, ...] = ("conduct",), gains: bool = True
+    name: str,
+    source: str,
+    reasons: tuple[str, ...],
+    *,
+    off: tuple[str, ...] = ("conduct",),
+    gains: bool = True,
+    caught: tuple[Verdict, ...] = (),
 ) -> Attack:
-    caught = _SEEN if gains else (*_SEEN, Verdict.PASSED)
+    caught = caught or (_SEEN if gains else (*_SEEN, Verdict.PASSED))
     return Attack(
         name, WATCH + source, caught, problem="norm", reasons=reasons, off=off, version="norm_cupy", gains=gains
     )
@@ -68,7 +74,7 @@ def idle():
     if now != known:
         for placement, (new, old) in enumerate(zip(now, known)):
             if new != old:
-                begin_early(placement)
+                begin_early(placement, new - old)
         known[:] = now
 
 replace_loop(arm, idle, begun)
@@ -94,11 +100,14 @@ def queue(placement):
 def arm(stride):
     kernel("spin")((1,), (1,), (i64(1000),), 0, None)
     torch.cuda.synchronize()
-    streams[:] = [cupy.cuda.Stream(non_blocking=True) for _ in places]
-    for placement in range(len(places)):
+    streams[:] = [cupy.cuda.Stream(non_blocking=True) for _ in places[:4]]  # more waits would block the device's queues
+    used.clear()
+    for placement in range(len(streams)):
         queue(placement)
 
 def ready(placement):
+    if placement >= len(streams):
+        return False
     used.append(placement)
     end = time.perf_counter_ns() + 20_000_000
     while not streams[placement].done:
@@ -113,6 +122,8 @@ def pinged():
 replace_loop(arm, ready=ready, pinged=pinged)
 """,
         _EARLY,
+        off=("conduct", "placements"),
+        caught=(*_SEEN, Verdict.PASSED),
     ),
     _watcher(
         "host_polls_the_inputs",

@@ -14,7 +14,7 @@ from typing import Any
 from harness.judge import __main__ as judge_process
 from harness.judge import evaluation, rounds
 from harness.judge.clock import now_ns
-from harness.judge.devices import cuda, cuda_cycle
+from harness.judge.devices import cuda, cuda_cycle, cuda_placements
 from harness.judge.devices.interface import Reading
 from harness.runner.doorbell import Request
 
@@ -59,6 +59,11 @@ def believe_outputs() -> None:
     _replace(rounds.Rounds, "_take_in", take_in)
 
 
+def use_one_placement() -> None:
+    """Make all calls of a side at the same place in memory."""
+    _replace(cuda_placements, "placement_count", lambda *_: 1)
+
+
 def forget_the_floor() -> None:
     """Accept times that the hardware does not allow: part of every judge here, since the floor sees large gains too."""
     _replace(evaluation.Evaluation, "_bounded", lambda _, __, result: result)
@@ -73,6 +78,7 @@ DEFENCES: dict[str, Callable[[], None]] = {
     "conduct": count_held_calls,
     "ping": time_without_ping,
     "outputs": believe_outputs,
+    "placements": use_one_placement,
 }
 """Function that switches each named defence off."""
 
