@@ -25,7 +25,7 @@ def means(x, out, K: tl.constexpr, STEP: tl.constexpr, NEXT: tl.constexpr):
     tl.store(out + row, tl.sum(total) / K)
 
 def honest(x, out):
-    means[(x.shape[0],)](x, out, 65536, 256, False, num_warps=1)
+    means[(x.shape[0],)](x, out, 65536, 64, False, num_warps=1)
 """
 """A slow kernel of few blocks: most of the device is idle, and would be used by a neighbouring call."""
 _NOT_RECORDED = (Verdict.REWARD_HACK, Verdict.INCORRECT_NUMERICAL)
@@ -65,7 +65,7 @@ def run(x, weight, out):
         MEANS
         + """
 def run(x, out):
-    means[(x.shape[0],)](x, out, 65536, 256, True, num_warps=1, launch_pdl=True)
+    means[(x.shape[0],)](x, out, 65536, 64, True, num_warps=1, launch_pdl=True)
 """,
         _NOT_RECORDED,
         language="triton",

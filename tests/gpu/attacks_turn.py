@@ -140,15 +140,18 @@ CALIBRATION = Attack(
     "calibration_slowed",
     TURN
     + """
+import threading
+
+def burn():
+    while calls[0] == 3:
+        spinning((1056,), (256,), (i64(500_000),), 0, side)
+        side.synchronize()
+
 def run(x, weight, out):
     calls[0] += 1
-    if calls[0] == 4:
-        side.synchronize()
     torch.mm(x, weight.t(), out=out)
     if calls[0] == 3:  # the clock of a naive judge is calibrated when the answers have been checked
-        torch.cuda.synchronize()
-        for _ in range(100):
-            spinning((1056,), (256,), (i64(500_000),), 0, side)
+        threading.Thread(target=burn, daemon=True).start()
 """,
     _BUSY,
     reasons=_REASONS,

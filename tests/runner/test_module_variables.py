@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.runner.module_variables import MOST_BYTES, MalformedCubinError, check_size, module_variables
+from harness.runner.variable_snapshot import merged_ranges
 from tests.runner.test_nvrtc import compile_cuda
 
 SOURCE = """
@@ -49,3 +50,18 @@ def test_variables_that_are_too_large_are_refused(tmp_path: Path) -> None:
 def test_what_is_no_cubin_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedCubinError):
         module_variables(data)
+
+
+def test_neighbours_are_copied_together() -> None:
+    scattered = [(4096, 4), (1000, 8), (1016, 4), (1010, 1), (1100, 400), (9000, 16)]
+    assert merged_ranges(scattered) == [(1000, 500), (4096, 4), (9000, 16)]
+
+
+def test_a_variable_inside_another_changes_nothing() -> None:
+    assert merged_ranges([(0, 1000), (100, 8)]) == [(0, 1000)]
+
+
+def test_a_header_of_the_toolkit_defines_hundreds_of_neighbours(tmp_path: Path) -> None:
+    """The reason to merge: one copy for each would fill the device's queue, which is held until a call is complete."""
+    source = '#include <cooperative_groups.h>\nextern "C" __global__ void run(float* x) { x[0] = 1; }'
+    assert len(module_variables(compiled(source, tmp_path))) > 256
