@@ -11,7 +11,7 @@ import click
 
 from harness.cli.check import Check
 from harness.cli.output import echo, emit, json_option
-from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
+from harness.errors import AnswerIsNo, ConfigurationError, HarnessError, HostFaultError
 from harness.workspace.directories import Workspace
 
 
@@ -55,6 +55,7 @@ def _gpu() -> Iterator[Check]:
 
     from harness.cli.devices import missing_gpu_packages
     from harness.cli.preflight_machine import ask
+    from harness.judge.devices.mps import require_no_mps
     from harness.judge.toolkit import seek_nvcc
     from harness.sol.hardware import table, target_name
     from harness.sol.measured_gpu import hardware_directory, kept_rates
@@ -71,6 +72,10 @@ def _gpu() -> Iterator[Check]:
     if lacking:
         install = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"
         yield Check("GPU packages", "missing", f"{' and '.join(lacking)}: the device cuda needs them", install)
+    try:
+        require_no_mps()
+    except HostFaultError as error:
+        yield Check("MPS", "missing", f"{error.what} ({error.where})", error.remedy or "")
     for name, what, command in (
         ("triton", "language triton", "pip install triton"),
         ("tvm_ffi", "language cuda_cpp", "pip install apache-tvm-ffi"),

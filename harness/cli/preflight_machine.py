@@ -23,6 +23,7 @@ from harness.cli.torch_trial import (
 )
 from harness.errors import ConfigurationError
 from harness.judge.compiler_trial import compile_one_function
+from harness.judge.devices.mps import require_no_mps
 from harness.judge.sandbox import check
 from harness.model.config import SandboxKind
 from harness.model.devices import expand_devices, parse_device
@@ -70,6 +71,7 @@ def _check_gpus(highest: int) -> None:
             f"the device cuda needs {' and '.join(lacking)}",
             remedy="pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12",
         )
+    require_no_mps()
 
 
 def check_target(plan: RunPlan) -> str:

@@ -35,6 +35,7 @@ from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, take_memory_and_give_it_back
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
+from harness.judge.devices.mps import require_no_mps
 from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.devices.processors import TimingCores
 from harness.judge.layout import Layout
@@ -88,7 +89,9 @@ def open_cuda(ordinal: int, *, cache: Path, sandbox: SandboxKind) -> CudaDevice:
 
     Raises:
         ConfigurationError: there is none, it lacks a library, or another judge holds it.
+        HostFaultError: MPS is active.
     """
+    require_no_mps()
     nvml = Nvml(ordinal)
     os.environ["CUDA_VISIBLE_DEVICES"] = nvml.uuid  # ours and every runner's only device, number 0 from here on
     if not torch.cuda.is_available():
@@ -203,7 +206,12 @@ class CudaDevice:
         return [work(slot) for slot in slots]
 
     def start_standby(self) -> None:
-        """Start the next runners ahead, the reference's too."""
+        """Start the next runners ahead, the reference's too.
+
+        Raises:
+            HostFaultError: MPS is active.
+        """
+        require_no_mps()
         self._standby.start()
         self._trusted_standby.start()
 
