@@ -275,8 +275,8 @@ class Evaluation:
             times, tally = self._slowed[workload.uuid]
             slowed = slowed_by(self._baseline_alone_ns(workload), [block.baseline_ns for block in times.blocks])
             times = replace(times, doubt=min(times.doubt, slowed))
-            again = timed(workload, times, tally, self._variant(workload), self._device)
-            checked[workload.uuid] = self._bounded(workload, again).model_copy(update={"note": result.note})
+            again = self._timed(workload, times, tally)
+            checked[workload.uuid] = again.model_copy(update={"note": result.note})
         return list(checked.values())
 
     def _one(self, workload: Workload, *, timing: bool) -> WorkloadResult:
@@ -314,7 +314,7 @@ class Evaluation:
             failpoint("judge.before_timing")
             for _ in range(REPETITIONS):  # a time below the hardware's bound is an accusation
                 times = rounds.time(self._half_width(), self._cap_s())
-                result = self._bounded(workload, timed(workload, times, rounds.tally, variant, self._device))
+                result = self._timed(workload, times, rounds.tally)
                 if result.verdict is not Verdict.SUSPECT:
                     break
                 begin = time.monotonic()
@@ -332,14 +332,19 @@ class Evaluation:
         self._lose_candidate()
         return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
 
-    def _bounded(self, workload: Workload, result: WorkloadResult) -> WorkloadResult:
-        """With bound, floor and score, or with a note about the reason why there are none."""
-        found = self._judge.bounds(self._problem, workload)
-        if isinstance(found, NoBoundError):
-            reason = found.what.removeprefix("no bound: ")
-            fix = f" ({found.remedy})" if found.remedy else ""
+    def _timed(self, workload: Workload, times: TimedBlocks, tally: Tally) -> WorkloadResult:
+        """Its numbers with bound, floor and score, or with a note about the reason why there are none."""
+        bounds = self._judge.bounds(self._problem, workload)
+        sol_us = None if isinstance(bounds, NoBoundError) else bounds.sol_us
+        result = timed(workload, times, tally, self._variant(workload), self._device, sol_us)
+        return self._bounded(bounds, result)
+
+    def _bounded(self, bounds: Bounds | NoBoundError, result: WorkloadResult) -> WorkloadResult:
+        if isinstance(bounds, NoBoundError):
+            reason = bounds.what.removeprefix("no bound: ")
+            fix = f" ({bounds.remedy})" if bounds.remedy else ""
             return result.model_copy(update={"note": f"no bound: {reason}{fix}"})
-        return with_bounds(result, found.sol_us, found.floor_us, "measured" if found.is_measured else "listed")
+        return with_bounds(result, bounds.sol_us, bounds.floor_us, "measured" if bounds.is_measured else "listed")
 
     def _half_width(self) -> float:
         """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""

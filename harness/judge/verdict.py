@@ -36,14 +36,17 @@ def _with_errors(result: WorkloadResult, tally: Tally) -> WorkloadResult:
     return result.model_copy(update=seen)
 
 
-def timed(workload: Workload, found: TimedBlocks, tally: Tally, variant: Variant, device: Device) -> WorkloadResult:
+def timed(
+    workload: Workload, found: TimedBlocks, tally: Tally, variant: Variant, device: Device, sol_us: float | None
+) -> WorkloadResult:
     """A workload that passed, with its numbers; bound and score are added by `with_bounds`."""
     ratios = tuple(block.log_ratio for block in found.blocks)
     latency_ns, baseline_ns = (
         geometric_mean(times)
         for times in ([one.candidate_ns for one in found.blocks], [one.baseline_ns for one in found.blocks])
     )
-    process_error = math.hypot(device.process_error(latency_ns), device.process_error(baseline_ns), found.doubt)
+    sides = (device.process_error(call_ns, (sol_us or 0.0) * 1e3) for call_ns in (latency_ns, baseline_ns))
+    process_error = math.hypot(*sides, found.doubt)
     speedup, interval = workload_interval(ratios, SetupError(found.placement_error or 0.0, process_error))
     result = WorkloadResult(
         uuid=workload.uuid,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.judge.devices.cuda import held_calls, middle_mean
 from harness.judge.devices.cuda_memory import POSITIONS, WORD, OutputSample, is_poisoned, poison
 from harness.judge.devices.cuda_placements import placement_count
 from harness.judge.layout import Field, Layout
@@ -75,20 +74,6 @@ def test_a_sample_lies_within_the_outputs_and_moves() -> None:
         assert int(sample.indices.max()) * WORD + WORD <= STRIDE
         offsets.add(sample.offset)
     assert len(offsets) == STRIDE // POSITIONS // WORD
-
-
-def test_some_calls_are_held_but_never_the_first_nor_all() -> None:
-    seen = [held_calls(10) for _ in range(300)]
-    assert all(0 not in held and len(held) < 9 for held in seen)
-    assert 1.8 < sum(map(len, seen)) / len(seen) < 2.7
-    assert {len(held_calls(2)) for _ in range(50)} == {0}
-    assert held_calls(1) == frozenset()
-
-
-def test_the_middle_half_counts() -> None:
-    assert middle_mean([1, 2, 3, 4, 5, 6, 7, 1000]) == 4.5
-    assert middle_mean([3, 1000, 1]) == 3
-    assert middle_mean([7]) == 7
 
 
 @pytest.mark.parametrize(

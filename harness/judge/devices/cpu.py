@@ -339,9 +339,9 @@ class CpuDevice:
         finally:
             self.forget(runner)
 
-    def process_error(self, latency_ns: float) -> float:
+    def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
         """The same share of every call (docs/performance.md)."""
-        del latency_ns
+        del latency_ns, bound_ns
         return _PROCESS_SHARE
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:

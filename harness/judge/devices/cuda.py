@@ -33,6 +33,7 @@ from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces
 from harness.judge.devices.cuda_placements import PlacementPool
 from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, take_memory_and_give_it_back
+from harness.judge.devices.cuda_statistics import bounded_process_error, held_calls, middle_mean, process_offset_ns
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.mps import require_no_mps
@@ -70,17 +71,7 @@ _BUSY_NS = 400_000
 _IDLE_WITHIN_S = 0.2
 _CALIBRATIONS = 12
 """Batches of calls that do nothing; the first is not counted."""
-_HELD_SHARE = 4
-"""One call in so many is held."""
-_PROCESS_NS, _PROCESS_SHARE = 500.0, 0.015
-"""Standard deviations of a call between processes that run the same code: nanoseconds, and a share of the call.
-
-One matrix product from C++ shows none of it, Python code that keeps the host busy does (docs/clock.md).
-"""
-_MOST_OFFSET_NS = 400.0
-"""Event readings of two processes differ by at most so much (docs/clock.md)."""
 _LOAD_S = 120.0
-_FEW = 4
 _INDUCTOR = "/inductor"
 
 
@@ -407,9 +398,9 @@ class CudaDevice:
         finally:
             self.forget(runner)
 
-    def process_error(self, latency_ns: float) -> float:
-        """As measured for launches by a runner (docs/clock.md)."""
-        return math.hypot(_PROCESS_NS / latency_ns, _PROCESS_SHARE)
+    def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
+        """As measured for launches by a runner (docs/clock.md): a share of the time in which the host may decide."""
+        return bounded_process_error(latency_ns, bound_ns)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """A call that is not much longer than a launch measures the launch."""
@@ -427,29 +418,3 @@ class CudaDevice:
         self._nvml.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self._lock)
-
-
-def process_offset_ns(runner_ns: float, judge_ns: float) -> float:
-    """Difference between two processes' event readings of the same kernels, in nanoseconds.
-
-    A difference above what processes were ever seen to have is a disturbed measurement, and counts as 0.
-    """
-    offset_ns = runner_ns - judge_ns
-    return offset_ns if abs(offset_ns) <= _MOST_OFFSET_NS else 0.0
-
-
-def held_calls(count: int) -> frozenset[int]:
-    """Calls of a batch that are held, by index: each by chance, but never all that may count."""
-    held = {index for index in range(1, count) if not secrets.randbelow(_HELD_SHARE)}
-    if held and len(held) == count - 1:
-        held.remove(secrets.choice(sorted(held)))
-    return frozenset(held)
-
-
-def middle_mean(values: Sequence[int]) -> float:
-    """Mean of the middle half of the values; of three or fewer the median."""
-    ordered = sorted(values)
-    if len(ordered) < _FEW:
-        return statistics.median(ordered)
-    cut = len(ordered) // 4
-    return statistics.fmean(ordered[cut : len(ordered) - cut])

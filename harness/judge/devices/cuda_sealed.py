@@ -79,8 +79,9 @@ class SealedClock:
         """The events' readings, as the trusted process told them."""
         return self._device.timed_batch(runner, memory, slots, within_s)
 
-    def process_error(self, latency_ns: float) -> float:
+    def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
         """As measured for events around a kernel (docs/clock.md)."""
+        del bound_ns
         return math.hypot(_PROCESS_NS / latency_ns, _PROCESS_SHARE)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:

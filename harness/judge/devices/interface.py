@@ -183,8 +183,13 @@ class Device(Protocol):
     def recalibrate(self) -> None:
         """Measure the way to a runner again."""
 
-    def process_error(self, latency_ns: float) -> float:
-        """Standard deviation of ln(latency) between processes that run the same code."""
+    def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
+        """Standard deviation of ln(latency) between processes that run the same code.
+
+        Args:
+            latency_ns: of a call.
+            bound_ns: what the call takes at the peak of the device (`sol_us`); 0.0 where it is not known.
+        """
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
         """Trust in the clock for calls this long, by the judge's reading and by the runner's own."""
