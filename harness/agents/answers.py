@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.ledger.candidates import TriedCandidate
+from harness.model.counter_text import resource_lines
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
 from harness.model.truncate import one_line
@@ -43,6 +44,7 @@ def outcome(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
         axes: workload uuid -> its sizes, for naming workloads.
     """
     lines = [_head(entry, best), *_workloads(entry.workloads, axes)]
+    lines += resource_lines(entry.resources)
     if entry.verdict is Verdict.PASSED:
         lines.append(_limit(entry.workloads, axes))
     else:

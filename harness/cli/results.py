@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.cli.output import echo
+from harness.model.counter_text import resource_lines
 from harness.model.weaknesses import Weakness, weakness_lines, weakness_mark
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> No
         reasons.append("bounds: from rates measured on the judge's host")
     if reasons:
         echo("\n" + "\n".join(reasons))
+    if kernels := resource_lines(judged.resources):
+        echo("\n" + "\n".join(kernels))
     summary, cost = judged.summary, judged.cost
     if summary is None or cost is None or summary.speedup is None or summary.speedup_ci95 is None:
         echo(f"\n{judged.verdict}: {judged.reason}")

@@ -76,6 +76,7 @@ def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baselin
         reason=_reason(answer),
         trust=answer.trust,
         recording=answer.recording,
+        resources=answer.resources,
         workloads=answer.workloads,
         summary=answer.summary,
         cost=answer.cost,

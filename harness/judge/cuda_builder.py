@@ -15,6 +15,7 @@ import torch
 from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
+from harness.formats.bounded import load_json_file
 from harness.judge.builder import (
     BUILD_S,
     BuildFailed,
@@ -26,9 +27,11 @@ from harness.judge.builder import (
     defines,
     runs,
 )
+from harness.judge.kernel_resources import resources_of_cubin
 from harness.judge.limits import GIB
 from harness.judge.toolkit import Toolkit, find_toolkit
 from harness.model.config import SandboxKind
+from harness.model.counters import KernelResources
 from harness.model.launches import ResolvedPlan, resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Problem, ScalarInput, Workload
@@ -39,8 +42,11 @@ from harness.runner.wire import TRUSTED_KERNELS
 
 _FORMAT = 1
 _OPTIONS = ("-std=c++17", "-default-device")
+_VERBOSE = "--ptxas-options=-v"
+"""Lets the log tell the spills of each kernel."""
 _MAKES = ("kernel.cubin", "names.json")
 _LOG = "compile.log"
+_LOG_CHARACTERS = 1 << 20
 _OPTIMISED = {9, 10, 12}
 """Major versions of compute capability that have instructions of their own (`sm_90a`)."""
 
@@ -52,6 +58,17 @@ class SealedBuild:
     directory: Path
     plans: Mapping[str, ResolvedPlan]
     cached: bool
+
+    @property
+    def resources(self) -> tuple[KernelResources, ...]:
+        """Registers, shared memory and spills of each kernel."""
+        log = self.directory / _LOG
+        names: dict[str, str] = load_json_file(self.directory / "names.json")["symbols"]
+        return resources_of_cubin(
+            (self.directory / "kernel.cubin").read_bytes(),
+            {symbol: name for name, symbol in names.items()},
+            log.read_text(errors="replace")[:_LOG_CHARACTERS] if log.is_file() and not log.is_symlink() else "",
+        )
 
 
 def architecture() -> str:
@@ -97,7 +114,7 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
     plans = plans_of(problem, solution)
     kernels = sorted({launch.kernel for plan in plans.values() for launch in plan.launches})
     toolkit = find_toolkit()
-    options = [*_OPTIONS, *defines(problem, solution.spec.params), *solution.spec.compile.flags]
+    options = [*_OPTIONS, _VERBOSE, *defines(problem, solution.spec.params), *solution.spec.compile.flags]
     request = {
         "library": str(toolkit.library),
         "includes": [str(path) for path in toolkit.includes],

@@ -18,10 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.judge.checks import WorkloadCheck
 from harness.judge.devices.interface import Memory
+from harness.judge.kernel_resources import resources_of_cubin
 from harness.judge.layout import Layout
 from harness.judge.memory import Region
 from harness.judge.runners import Runner, RunnerFailed
-from harness.judge.sides import Side, Staged
+from harness.judge.sides import Side, Stage, Staged
 from harness.model.launches import (
     MAX_BLOCK,
     MAX_CLUSTER,
@@ -135,7 +136,7 @@ class Recorded:
                 number, _, symbol = launch.kernel.partition(":")
                 symbols[int(number)][launch.kernel] = symbol
 
-        def put(runner: Runner) -> dict[str, object]:
+        def put(runner: Stage) -> dict[str, object]:
             directories = []
             for number, cubin in enumerate(self.cubins):
                 directory = runner.stage / str(number)
@@ -145,7 +146,12 @@ class Recorded:
                 directories.append(runner.inside(directory))
             return {"op": "load", "language": "cuda", "artefacts": directories}
 
-        return Staged(put, _RECORD_S, self.plans)
+        resources = tuple(
+            resource
+            for number, cubin in enumerate(self.cubins)
+            for resource in resources_of_cubin(cubin, {symbol: symbol for symbol in symbols[number].values()})
+        )
+        return Staged(put, _RECORD_S, self.plans, resources)
 
 
 @dataclass(frozen=True)

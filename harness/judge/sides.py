@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from harness.judge.builder import Built, build_cpp
 from harness.judge.cuda_builder import architecture, build_cuda
@@ -15,6 +16,7 @@ from harness.judge.extension_builder import build_extension
 from harness.judge.layout import Layout
 from harness.judge.runners import Runner
 from harness.model.config import SandboxKind
+from harness.model.counters import KernelResources
 from harness.model.launches import ResolvedPlan
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
@@ -62,15 +64,28 @@ class Side:
         self.device.forget(self.runner)
 
 
+class Stage(Protocol):
+    """A directory that a solution is put into: a runner's."""
+
+    @property
+    def stage(self) -> Path:
+        """The directory on this host."""
+
+    def inside(self, path: Path) -> str:
+        """Path of a file of it as the process that loads it sees it."""
+
+
 @dataclass(frozen=True)
 class Staged:
     """A solution or reference that a runner will load."""
 
-    put: Callable[[Runner], dict[str, object]]
+    put: Callable[[Stage], dict[str, object]]
     """Puts it into a runner's stage, and says so in words for its load message."""
     first_call_s: float
     plans: Mapping[str, ResolvedPlan] = field(default_factory=dict)
     """Of a sealed solution, by workload."""
+    resources: tuple[KernelResources, ...] = ()
+    """Of a sealed or recorded solution: what its kernels occupy."""
     needs_torch: bool = True
     """False for C functions that are called with pointers."""
 
@@ -92,12 +107,12 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
     if spec.language == "cuda":
         made = build_cuda(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
 
-        def stage_cubin(runner: Runner) -> dict[str, object]:
+        def stage_cubin(runner: Stage) -> dict[str, object]:
             for name in ("kernel.cubin", "names.json"):
                 shutil.copyfile(made.directory / name, runner.stage / name)
             return {**words, "artefacts": [runner.inside(runner.stage)]}
 
-        return Staged(stage_cubin, _COMPILED_S, made.plans)
+        return Staged(stage_cubin, _COMPILED_S, made.plans, made.resources)
     if spec.language == "cpp":
         built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
         return _stage_built(built, words, needs_torch=False)
@@ -106,7 +121,7 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
         words |= {"binding": spec.binding or "tvm_ffi", "params": {}, "destination_passing": spec.destination_passing}
         return _stage_built(built, words)
 
-    def stage_sources(runner: Runner) -> dict[str, object]:
+    def stage_sources(runner: Stage) -> dict[str, object]:
         root = runner.stage / "solution"
         for name in solution.sources:
             target = root / name
@@ -125,7 +140,7 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
 def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = True) -> Staged:
     """A shared object."""
 
-    def stage(runner: Runner) -> dict[str, object]:
+    def stage(runner: Stage) -> dict[str, object]:
         target = runner.stage / "artefact.so"
         shutil.copyfile(built.path, target)
         return {**words, "artefact": runner.inside(target)}
@@ -136,7 +151,7 @@ def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = 
 def stage_reference(problem: Problem) -> Staged:
     """The problem's reference, run as it is."""
 
-    def stage(runner: Runner) -> dict[str, object]:
+    def stage(runner: Stage) -> dict[str, object]:
         target = runner.stage / "reference.py"
         target.write_text(problem.definition.reference)
         return {"op": "load", "language": "reference", "entry": "run", "source": runner.inside(target)}

@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from harness.model.counters import KernelResources
 from harness.model.judging import (
     Baselines,
     Cost,
@@ -64,6 +65,8 @@ class EntryDraft(BaseModel):
     trust: Trust | None = None
     recording: Recording | None = None
     """Of a Triton solution that was judged on a GPU."""
+    resources: tuple[KernelResources, ...] = ()
+    """Of a sealed or recorded solution: what its kernels occupy."""
     workloads: tuple[WorkloadResult, ...] = ()
     baselines: Baselines = {}
     sealed_baselines: Baselines = {}

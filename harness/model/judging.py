@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
+from harness.model.counters import CounterReport, KernelResources
 from harness.model.verdict import Trust, Verdict
 
 JUDGE_PROTOCOL = 2
@@ -142,11 +143,14 @@ class _Versioned(_Frozen):
 
 
 class JudgeRequest(_Versioned):
-    """Judge one candidate, or measure a problem's baselines when `solution_dir` is null (kind `baseline`)."""
+    """Judge one candidate, measure a problem's baselines (kind `baseline`), or profile a candidate (kind `profile`).
+
+    `solution_dir` is null for kind `baseline` only. A profile is no verdict: its answer is entered nowhere.
+    """
 
     op: Literal["judge"] = "judge"
     id: str
-    kind: Literal["evaluation", "confirmation", "baseline"]
+    kind: Literal["evaluation", "confirmation", "baseline", "profile"]
     problem: str
     """The problem's key, `suite/name`."""
     problem_dir: str
@@ -164,6 +168,8 @@ class JudgeRequest(_Versioned):
     """Stop timing a workload when the half-width of its interval is below this share."""
     max_judge_s: float = 60.0
     """Give up after so long: TIMEOUT."""
+    workload: str | None = None
+    """Kind `profile`: the workload's uuid, or its beginning; null for the one with the most data."""
 
 
 class JudgeAnswer(_Versioned):
@@ -176,6 +182,10 @@ class JudgeAnswer(_Versioned):
     trust: Trust = Trust.BOUNDED
     recording: Recording | None = None
     """Of a Triton solution that was judged on a GPU."""
+    resources: tuple[KernelResources, ...] = ()
+    """Of a sealed or recorded solution: what its kernels occupy."""
+    counters: CounterReport | None = None
+    """Kind `profile`."""
     workloads: tuple[WorkloadResult, ...] = ()
     summary: Summary
     device: DeviceRecord

@@ -1,0 +1,130 @@
+"""Registers, shared memory and spills of compiled kernels: from the assembler's log, and from the cubin itself.
+
+Sources: the ELF-64 object file format; CUDA Binary Utilities, for the sections of a cubin; `ptxas --verbose`. The
+attributes of `.nv.info` are those that `cuobjdump -elf` prints (EIATTR_REGCOUNT, EIATTR_FRAME_SIZE).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from harness.model.counters import KernelResources, kernel_name
+
+MOST_KERNELS = 64
+"""Of one solution, in an answer."""
+_HEADER = struct.Struct("<4s36xQ10xHHH")
+"""Magic; offset of the section headers; their size, their number, the section that holds their names."""
+_SECTION = struct.Struct("<II16xQQII16x")
+"""Name, type, offset, size, linked section, info."""
+_SYMBOL = struct.Struct("<I20x")
+_SYMBOL_BYTES = 24
+_ATTRIBUTE = struct.Struct("<BBH")
+_PAIR = struct.Struct("<II")
+_SIZED = 4
+"""Format of an attribute that is followed by so many bytes as its value says."""
+_REGISTERS, _FRAME = 0x2F, 0x11
+_RESERVED_SECTION, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024
+"""Where a cubin has this section, those of its kernels contain the 1 KiB that the driver reserves of a block."""
+_ENTRY = re.compile(r"Compiling entry function '([A-Za-z0-9_$]+)'")
+_SPILLS = re.compile(r"(\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads")
+_MOST_REGISTERS = 65_536
+
+
+class _CubinSection(NamedTuple):
+    name: int
+    kind: int
+    begin: int
+    size: int
+    link: int
+    info: int
+
+
+def resources_of_cubin(cubin: bytes, names: Mapping[str, str], log: str = "") -> tuple[KernelResources, ...]:
+    """Return what each kernel of a cubin occupies. Empty for bytes that are no cubin of a known form.
+
+    Args:
+        cubin: as the compiler wrote it, or as a candidate's process recorded it: nothing of it is trusted.
+        names: symbol -> the name that the kernel is shown with; other kernels are left out.
+        log: of the assembler, with the option `--verbose`; it alone has the bytes of spilled registers.
+    """
+    try:
+        facts = _facts(cubin)
+    except (struct.error, IndexError, ValueError, OverflowError):
+        return ()
+    spills = spills_in_log(log)
+    resources = []
+    for symbol, name in list(names.items())[:MOST_KERNELS]:
+        if symbol not in facts:
+            continue
+        registers, local, shared = facts[symbol]
+        stores, loads = spills.get(symbol, (None, None))
+        resources.append(
+            KernelResources(
+                kernel=kernel_name(name),
+                registers=min(registers, _MOST_REGISTERS),
+                shared_bytes=shared,
+                local_bytes=local,
+                spill_store_bytes=stores,
+                spill_load_bytes=loads,
+            )
+        )
+    return tuple(resources)
+
+
+def spills_in_log(log: str) -> dict[str, tuple[int, int]]:
+    """Return bytes of spill stores and spill loads by symbol, as the assembler's log has them."""
+    spills: dict[str, tuple[int, int]] = {}
+    symbol = None
+    for line in log.splitlines():
+        if entry := _ENTRY.search(line):
+            symbol = entry[1]
+        elif (found := _SPILLS.search(line)) and symbol is not None and symbol not in spills:
+            spills[symbol] = int(found[1]), int(found[2])
+    return spills
+
+
+def _facts(cubin: bytes) -> dict[str, tuple[int, int, int]]:
+    """Symbol -> registers, bytes of the stack frame, bytes of static shared memory."""
+    magic, table, entry_bytes, count, names = _HEADER.unpack_from(cubin)
+    if magic != b"\x7fELF":
+        raise ValueError("not an ELF file")
+    sections = [_CubinSection(*_SECTION.unpack_from(cubin, table + number * entry_bytes)) for number in range(count)]
+    labels = [_text(cubin, sections[names], section.name) for section in sections]
+    reserved = _RESERVED_BYTES if _RESERVED_SECTION in labels else 0
+    shared = {label: section.size for label, section in zip(labels, sections, strict=True)}
+    registers: dict[str, int] = {}
+    frames: dict[str, int] = {}
+    for label, section in zip(labels, sections, strict=True):
+        if label != ".nv.info":
+            continue
+        for attribute, symbol, value in _pairs(cubin, section, sections[section.link], sections):
+            (registers if attribute == _REGISTERS else frames)[symbol] = value
+    return {
+        symbol: (count, frames.get(symbol, 0), max(shared.get(f".nv.shared.{symbol}", 0) - reserved, 0))
+        for symbol, count in registers.items()
+    }
+
+
+def _pairs(
+    cubin: bytes, info: _CubinSection, symbols: _CubinSection, sections: list[_CubinSection]
+) -> Iterator[tuple[int, str, int]]:
+    """(attribute, symbol, value) of each attribute of `.nv.info` that we read."""
+    at, end = info.begin, min(info.begin + info.size, len(cubin))
+    while at < end:
+        form, attribute, size = _ATTRIBUTE.unpack_from(cubin, at)
+        at += _ATTRIBUTE.size
+        if form != _SIZED:
+            continue
+        if attribute in (_REGISTERS, _FRAME) and size == _PAIR.size:
+            number, value = _PAIR.unpack_from(cubin, at)
+            (name,) = _SYMBOL.unpack_from(cubin, symbols.begin + number * _SYMBOL_BYTES)
+            yield attribute, _text(cubin, sections[symbols.link], name), value
+        at += size
+
+
+def _text(cubin: bytes, strings: _CubinSection, offset: int) -> str:
+    begin = strings.begin + offset
+    return cubin[begin : cubin.index(b"\0", begin)].decode()
