@@ -183,6 +183,8 @@ class Stub:
             answer = self.refused(request, "RUNTIME_ERROR", "the runner was ended by SIGKILL")
         elif request["kind"] == "baseline":
             answer = self.baseline(request, asked)
+        elif request["kind"] == "profile":
+            answer = self.profile(request)
         elif "verdict" in asked:
             answer = self.refused(request, asked["verdict"], "the stub was asked for this verdict")
         else:
@@ -238,6 +240,19 @@ class Stub:
             baselines={uuid: {"eager": EAGER_US, "compile": compile_us, "baseline": None} for uuid in uuids},
             sealed_baselines=dict.fromkeys(uuids, sealed) if sealed else {},
         )
+
+    def profile(self, request: Json) -> Json:
+        uuids = workloads(request)
+        kernel = {
+            "kernel": "stub",
+            "launch": 0,
+            "time_us": 10.0,
+            "dram_share": 0.9,
+            "sentence": "the stub is the limit",
+        }
+        report = {"workload": request["workload"] or uuids[0], "kernels": [kernel], "launches": 1}
+        summary = {"passed": 0, "of": len(uuids)}
+        return self.answer(request, verdict="PASSED", summary=summary, counters=report)
 
     def refused(self, request: Json, verdict: str, reason: str) -> Json:
         uuids = workloads(request)

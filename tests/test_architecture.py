@@ -140,6 +140,7 @@ UNBOUNDED = {
     "runner/main.py": "runs inside the sandbox: the judge's messages",
     "runner/compilers.py": "runs inside the sandbox: the judge's request",
     "runner/nvrtc.py": "runs inside the sandbox: the judge's request",
+    "runner/profiled.py": "runs inside the sandbox: the judge's request, and what the compiler of the candidate wrote",
     "runner/sealed.py": "runs inside the sandbox: what the compiler of the same candidate wrote",
 }
 

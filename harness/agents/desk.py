@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from harness.agents.answers import attempts, outcome
 from harness.agents.documentation import search
-from harness.agents.session import Answer, Parameter, Tool, Tools
+from harness.agents.session import Answer, Parameter, Submitted, Tool, Tools
 from harness.errors import HarnessError
 from harness.ledger.accounts import Spent
 from harness.model.verdict import Verdict
@@ -31,13 +31,16 @@ class Desk:
     """Workload uuid -> its sizes in words."""
     hide: Callable[[str], str]
     """Replaces the host's paths in a message by those the agent sees."""
-    profiled: Callable[[], Answer]
+    profiled: Callable[[Submitted | None, str], Answer]
+    """Profiles a candidate on the workload of this name."""
     spend: Callable[[Spent], None]
     submissions: int = 0
     duplicates: int = 0
     """In a row."""
     hacks: int = 0
     """Verdicts of REWARD_HACK."""
+    passed: Submitted | None = None
+    """The last submission of this session that PASSED."""
     answered_at: float = field(default_factory=time.monotonic)
     """When a tool's answer was given last, on the monotonic clock."""
 
@@ -61,7 +64,14 @@ class Desk:
                 "docs", "Search the documentation pack.", (words,), lambda given: Answer(search(_text(given, "query")))
             ),
             self._tool("note", "Leave a one-line lesson for whoever works on this problem next.", (text,), self.note),
-            self._tool("profile", "What limits the last submission on the hardware.", (), lambda _: self.profiled()),
+            self._tool(
+                "profile",
+                "Hardware counters of your last submission that PASSED, and a sentence that names the bottleneck: "
+                "shares of peak, occupancy and its limit, L2 hits, stalls, bank conflicts, spills. Takes up to 20 s "
+                "beyond the queue.",
+                (Parameter("workload", "Its sizes or uuid; empty for the one with the most data", needed=False),),
+                lambda given: self.profiled(self.passed, _text(given, "workload").strip()),
+            ),
         )
 
     def _tool(
@@ -104,6 +114,8 @@ class Desk:
             return Answer("the harness stops now; the submission is committed and will be judged", failed=True)
         if not again:
             self.spend(Spent(evaluations=1))
+        if entry.verdict is Verdict.PASSED:
+            self.passed = submitted
         self.hacks += entry.verdict is Verdict.REWARD_HACK
         said = outcome(entry, best=max(passed, default=None), axes=self.axes)
         if again:

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from harness.agents.confinement import View
 from harness.ledger.candidates import TriedCandidate
 from harness.model.config import SessionBudget
+from harness.model.counters import CounterReport
 from harness.model.entry import Entry
 
 
@@ -42,6 +43,9 @@ class Tools:
     """Leave a one-line lesson for whoever comes next."""
     turn: Callable[[], AbstractContextManager[None]]
     """Held while choosing from `history` and committing, so that two workers never choose the same candidate."""
+    profile: Callable[[Submitted, str | None], CounterReport | None] | None = None
+    """Has the judge read the counters of a candidate on a workload (its uuid; null: the one with the most data). Null
+    where no daemon runs. Null when the worker was told to stop before. Raises TimeoutError."""
 
 
 @dataclass(frozen=True)

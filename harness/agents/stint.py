@@ -314,7 +314,9 @@ class Sessions:
             lessons=lessons,
             axes=prompting.axes_in_words(stay.problem),
             hide=hide,
-            profiled=lambda: profile(self._target),
+            profiled=lambda passed, workload: profile(
+                self._target, passed, workload, prompting.axes_in_words(stay.problem), stay.tools.profile
+            ),
             spend=spend,
         )
 

@@ -28,6 +28,7 @@ from harness.ledger.coordination import read_assignments
 from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
+from harness.model.counters import CounterReport
 from harness.model.entry import Entry, stamp
 from harness.model.paths import agent_branch, problem_path, solution_path
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
@@ -36,6 +37,7 @@ from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import leave_note
+from harness.workspace.profile_orders import ProfileOrder, new_order_id, order_profile
 from harness.workspace.status import write_status
 
 _IDLE_S = 5.0
@@ -43,6 +45,8 @@ _IDLE_S = 5.0
 _OUTCOME_S = 6 * 3600.0
 """A queue as long as this is a daemon that does not work."""
 _TURN_S = 120.0
+_PROFILE_S = 300.0
+"""A profile is made when no candidate waits to be judged."""
 
 logger = logging.getLogger(__name__)
 
@@ -278,6 +282,17 @@ class _Worker:
                 deadline_s=_OUTCOME_S,
             )
 
+        def profile(submitted: Submitted, workload: str | None) -> CounterReport | None:
+            order = ProfileOrder(
+                id=new_order_id(),
+                problem=problem,
+                target=self.target,
+                commit=submitted.commit,
+                tree=submitted.tree,
+                workload=workload,
+            )
+            return order_profile(self.workspace, order, stop=self.stop, deadline_s=_PROFILE_S)
+
         @contextmanager
         def turn() -> Iterator[None]:
             lock = self.workspace.state / "locks" / f"turn-{problem.replace('/', '-')}"
@@ -290,6 +305,7 @@ class _Worker:
             history=self.history,
             note=lambda text: self.note(problem, self.sessions.current.id if self.sessions.current else "", text),
             turn=turn,
+            profile=profile,
         )
 
     def history(self) -> tuple[TriedCandidate, ...]:

@@ -20,6 +20,7 @@ _VERBS = {
     "worker": ("harness.cli.parts", "Run one worker alone."),
     "submit": ("harness.cli.submit", "From inside a worktree: commit the solution and ask for its evaluation."),
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),
+    "profile": ("harness.cli.profile", "Read the hardware counters of a solution that passed."),
     "problems": ("harness.cli.problems", "List, show, check and import problems, and compute their bounds."),
     "hardware": ("harness.cli.hardware", "List the hardware figures of bounds, and measure a GPU that has none."),
     "status": ("harness.cli.status", "Show in one screen what runs, improved, is stuck, cost, and waits for you."),

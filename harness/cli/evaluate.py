@@ -64,11 +64,11 @@ def evaluate(
     from harness.errors import AnswerIsNo
     from harness.workspace.blocking_judge import judge_process
 
-    workspace = _workspace(Path(what))
-    cache = _cache(workspace)
-    config, chosen = _chosen(workspace, device)
+    workspace = workspace_near(Path(what))
+    cache = cache_of(workspace)
+    config, chosen = chosen_device(workspace, device)
     with candidate(what, named, theirs, target=chosen.target, workspace=workspace) as (problem, solution_dir):
-        with judge_process(_first(chosen), cache, _kind(sandbox)) as judge:
+        with judge_process(first_device(chosen), cache, _kind(sandbox)) as judge:
             measured = _baselines(judge, problem, cache) if against == "fastest" else None
             if measured is not None:
                 raced = _fastest(measured)
@@ -76,8 +76,8 @@ def evaluate(
                 raced = {"baseline": dict.fromkeys((each.uuid for each in problem.workloads), _variant(against))}
             width = half_width or config.judge.half_width(chosen.target)
             settings = {"half_width": width, "max_judge_s": max_seconds}
-            answer = judge.ask(_request(problem, solution_dir, **raced, **settings), _show)
-        _clear()
+            answer = judge.ask(judge_request(problem, solution_dir, **raced, **settings), show_progress)
+        clear_progress()
         if as_json:
             echo_json(answer.model_dump_json(indent=2))
         else:
@@ -131,15 +131,15 @@ def baseline(
 
     if not make and (max_usd, max_minutes, max_evaluations) != (None, None, None):
         raise click.UsageError("--max-usd, --max-minutes and --max-evaluations limit what --make starts; add --make")
-    workspace = _workspace(Path(problem))
+    workspace = workspace_near(Path(problem))
     found = find_problem(problem, workspace)
-    _, chosen = _chosen(workspace, device)
-    with judge_process(_first(chosen), _cache(workspace), _kind(sandbox)) as judge:
+    _, chosen = chosen_device(workspace, device)
+    with judge_process(first_device(chosen), cache_of(workspace), _kind(sandbox)) as judge:
         if make:
             _make(judge, found, workspace, usd=max_usd, minutes=max_minutes, evaluations=max_evaluations)
             found = find_problem(problem, workspace)
-        measured = _baselines(judge, found, _cache(workspace), again=True)
-    _clear()
+        measured = _baselines(judge, found, cache_of(workspace), again=True)
+    clear_progress()
     fastest = _fastest(measured)
     tables = {"baseline": measured.baselines, "sealed_baseline": measured.sealed_baselines}
     rows: list[dict[str, Any]] = [{"uuid": workload.uuid, "axes": workload.axes} for workload in found.workloads]
@@ -168,15 +168,15 @@ def _make(
 
     if workspace is None:
         raise ConfigurationError("--make needs a workspace", remedy="make one with `harness init DIR`")
-    fastest = _fastest(_baselines(judge, problem, _cache(workspace)))
+    fastest = _fastest(_baselines(judge, problem, cache_of(workspace)))
 
     def ask(solution: Path) -> JudgeAnswer:
-        return judge.ask(_request(problem, solution, **fastest), _show)
+        return judge.ask(judge_request(problem, solution, **fastest), show_progress)
 
     make(workspace, problem, ask, target=judge.ready.target, usd=usd, minutes=minutes, evaluations=evaluations)
 
 
-def _chosen(workspace: Workspace | None, device: str | None) -> tuple[Config, Chosen]:
+def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, Chosen]:
     """The configuration, and the device and target that are meant."""
     from harness.cli.devices import choose
     from harness.model.config import Config
@@ -191,7 +191,8 @@ def _chosen(workspace: Workspace | None, device: str | None) -> tuple[Config, Ch
     return config, chosen
 
 
-def _first(chosen: Chosen) -> str:
+def first_device(chosen: Chosen) -> str:
+    """The first of the chosen devices."""
     from harness.model.devices import expand_devices
 
     return expand_devices(chosen.devices)[0]
@@ -218,7 +219,7 @@ def _variant(against: str) -> Variant:
     return cast("Variant", against)  # click has checked the choice
 
 
-def _workspace(near: Path) -> Workspace | None:
+def workspace_near(near: Path) -> Workspace | None:
     """The workspace a path lies in, or the current directory; None outside of any."""
     from harness.errors import ConfigurationError
     from harness.workspace.directories import Workspace
@@ -232,7 +233,8 @@ def _workspace(near: Path) -> Workspace | None:
     return None
 
 
-def _cache(workspace: Workspace | None) -> Path:
+def cache_of(workspace: Workspace | None) -> Path:
+    """The workspace's cache; outside of any, the user's."""
     from harness.workspace.directories import user_cache
 
     return user_cache() if workspace is None else workspace.cache
@@ -254,20 +256,21 @@ def _baselines(judge: JudgeProcess, problem: Problem, cache: Path, *, again: boo
     if kept.is_file() and not again:
         with contextlib.suppress(ValidationError):  # an older harness kept less: measured anew
             return JudgeAnswer.model_validate_json(kept.read_text())
-    answer = judge.ask(_request(problem), _show)
+    answer = judge.ask(judge_request(problem), show_progress)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"the baseline cannot be measured: {answer.verdict}: {answer.reason}")
     atomic_write(kept, answer.model_dump_json())
     return answer
 
 
-def _request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
+def judge_request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
     """To judge a solution, or without one to measure the baselines."""
     from harness.model.judging import JudgeRequest
 
+    kind = settings.pop("kind", "evaluation" if solution else "baseline")
     return JudgeRequest(
         id="1",
-        kind="evaluation" if solution else "baseline",
+        kind=kind,
         problem=problem.key,
         problem_dir=str(problem.directory),
         problem_digest=problem.digest,
@@ -284,7 +287,7 @@ def _fastest(measured: JudgeAnswer) -> dict[str, dict[str, Variant]]:
     return {"baseline": fastest(measured.baselines), "sealed_baseline": fastest(measured.sealed_baselines)}
 
 
-def _show(progress: JudgeProgress) -> None:
+def show_progress(progress: JudgeProgress) -> None:
     """One line that overwrites itself, on a terminal only."""
     import sys
 
@@ -293,7 +296,8 @@ def _show(progress: JudgeProgress) -> None:
         sys.stderr.flush()
 
 
-def _clear() -> None:
+def clear_progress() -> None:
+    """Remove the line that `show_progress` wrote."""
     import sys
 
     if sys.stderr.isatty():

@@ -27,6 +27,7 @@ from harness.daemon.dispatch import (
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
 from harness.daemon.due_work import DueWork
 from harness.daemon.postponed import PostponedWork
+from harness.daemon.profiles import Profiles
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
 from harness.daemon.snapshots import Snapshots
@@ -91,6 +92,7 @@ class Daemon:
         self._attempts = Attempts(workspace.state / "attempts")
         self._postponed = PostponedWork()
         self._planner = JobPlanner(config, self._snapshots, index, self._attempts)
+        self._profiles = Profiles(workspace, self._snapshots, lambda: repo.tip(config.coordination_branch))
         self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, self._record_champion)
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
@@ -216,6 +218,13 @@ class Daemon:
         for judge in self._judges:
             while judge.state == "idle" and not self._recorder.held and self._give(judge):
                 pass
+            if judge.state == "idle" and not self._recorder.held and not self._waits_for(judge):
+                self._profiles.give(judge)
+
+    def _waits_for(self, judge: JudgeClient) -> bool:
+        """Return true if a candidate waits that this judge may be handed soon."""
+        target = judge.ready.target if judge.ready is not None else None
+        return any(job.key.target == target for job in self._queue.waiting())
 
     def _give(self, judge: JudgeClient) -> bool:
         """Take one job and do something about it; False when there is none for this judge."""
@@ -273,9 +282,12 @@ class Daemon:
             self._judges.became_ready(judge.device, heard)
             self._status.over(f"the judge of {judge.device} ")
             self._scan_at = 0.0
+        elif isinstance(heard, RequestAnswered) and heard.request.kind == "profile":
+            self._profiles.answered(judge.device, heard)
         elif isinstance(heard, RequestAnswered):
             self._answered(self._work.pop(judge.device), heard)
         elif isinstance(heard, JudgeLost):
+            self._profiles.lost(judge.device)
             self._lost(judge, self._work.pop(judge.device, None), heard)
 
     def _answered(self, work: Work, answered: RequestAnswered) -> None:

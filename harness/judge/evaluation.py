@@ -135,6 +135,11 @@ class Evaluation:
         failpoint("judge.before_answer")
         return self._answer(results, built - begin, time.monotonic() - built)
 
+    @property
+    def sealed(self) -> Staged | None:
+        """What the trusted launcher loads of the candidate; None where its own code makes its calls."""
+        return self._staged if self._staged is not None and self._staged.sealed else None
+
     def _choose_clock(self, *, sealed: bool) -> None:
         self._device = self._judge.device.clock(sealed=sealed)
         self._opponents = self._judge.opponents(self._device)
@@ -387,6 +392,7 @@ class Evaluation:
             reason=reason or said,
             trust=Trust.RECORDED if self._recorded is not None and trust.by_events else trust,
             recording=self._recording,
+            resources=self._staged.resources if self._staged is not None else (),
             workloads=tuple(results),
             summary=summarise(results),
             device=self._device.record(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from pathlib import Path
 
 import torch
@@ -11,7 +12,10 @@ import harness
 from harness.errors import ConfigurationError, FormatError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
+from harness.formats.solutions import load_solution
 from harness.judge.baselines import measure
+from harness.judge.counters.profiling import ProfileTarget, profile_solution
+from harness.judge.counters.replays import keep_replay, replay_key
 from harness.judge.devices.interface import Device
 from harness.judge.evaluation import Evaluation, Progress, one_line
 from harness.judge.inputs import InputSource
@@ -19,6 +23,7 @@ from harness.judge.layout import layout_of
 from harness.judge.opponents import Opponents
 from harness.judge.reference import Reference, load_reference
 from harness.judge.rounds import BaselineFailed
+from harness.judge.sides import Staged
 from harness.judge.verdict import failed
 from harness.judge.version import judge_version
 from harness.model.config import SandboxKind
@@ -83,13 +88,42 @@ class Judge:
             if request.solution_dir is None:
                 answer = measure(request, problem, reference, self.device, self.opponents, progress)
                 return answer.model_copy(update={"environment": self.environment_with(answer.environment)})
-            return Evaluation(self, request, problem, reference, progress).run()
+            if request.kind == "profile":
+                return self._profiled(request, problem, reference)
+            return self._evaluated(request, problem, reference, progress)
         except (FormatError, BaselineFailed) as error:
             for each in self._opponents.values():
                 each.drop(problem)
             return self._refused(request, Verdict.INVALID_REFERENCE, one_line(error), problem)
         finally:
             self.device.start_standby()
+
+    def _evaluated(
+        self, request: JudgeRequest, problem: Problem, reference: Reference, progress: Progress
+    ) -> JudgeAnswer:
+        evaluation = Evaluation(self, request, problem, reference, progress)
+        answer = evaluation.run()
+        if self.device.target != CPU and answer.verdict is Verdict.PASSED and evaluation.sealed is not None:
+            self._keep_replay(request, problem, evaluation.sealed, answer.device.name)
+        return answer
+
+    def _keep_replay(self, request: JudgeRequest, problem: Problem, sealed: Staged, device_name: str) -> None:
+        """Keep what passed, so that it can be profiled. Without it nothing but a profile is missing."""
+        try:
+            solution = load_solution(Path(str(request.solution_dir)))
+            keep_replay(self.cache_dir, replay_key(problem, solution, device_name), sealed)
+        except (FormatError, OSError) as error:
+            sys.stderr.write(f"harness judge: a solution that passed cannot be kept for profiles: {error}\n")
+
+    def _profiled(self, request: JudgeRequest, problem: Problem, reference: Reference) -> JudgeAnswer:
+        """The counters of a solution that passed, or why there are none; the answer's verdict means nothing."""
+        device = self.device.record()
+        solution = load_solution(Path(str(request.solution_dir)))
+        source = InputSource(problem, reference=reference, device=self.device.memory_on, copy_all=self.device.copy_all)
+        where = ProfileTarget(self.device.target, device.name, device.id, self.sandbox, self.cache_dir)
+        report = profile_solution(problem, solution, request.workload, source, where)
+        answer = self._refused(request, Verdict.PASSED, "a profile has no verdict")
+        return answer.model_copy(update={"counters": report, "device": device})
 
     def _try_reference(self, problem: Problem, reference: Reference) -> None:
         """Run a reference once, on its smallest workload, before anything else of the problem.

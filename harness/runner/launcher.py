@@ -8,7 +8,6 @@ number has the host's speed in it.
 
 from __future__ import annotations
 
-import ctypes
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,14 +18,13 @@ from cuda.bindings import driver as cuda
 from . import driver
 from .device_memory import bytes_tensor
 from .driver import PreparedLaunch
+from .patterns import fill_word
 from .variable_snapshot import VariableSnapshot
 from .wire import TRUSTED_KERNELS
 
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
 _GRID, _READ_GRID = 528, 1056
-_POISON = 0xA5A5A5A5
-"""A workspace without an initial value has this in each word when a call begins: nothing of an earlier call is left."""
 _PIECE = 4096
 """Elements of a piece that are worth a block of their own."""
 _OWN_CYCLES = (2_000, 40_000)
@@ -210,7 +208,7 @@ class SealedWorkload:
             for name, (size, _) in spaces.items()
         }
         self._before = [
-            trusted.fill(self._spaces[name].data_ptr(), size, _pattern(init)) for name, (size, init) in spaces.items()
+            trusted.fill(self._spaces[name].data_ptr(), size, fill_word(init)) for name, (size, init) in spaces.items()
         ]
         shared = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
         self._calls: list[list[PreparedLaunch]] = []
@@ -250,15 +248,6 @@ class SealedWorkload:
         self._trusted.held(enqueue)
         torch.cuda.synchronize()
         return float(start.elapsed_time(stop)) * 1e3
-
-
-def _pattern(init: float | str) -> int:
-    """The 32-bit word a workspace is filled with: a byte four times, a float's bits, or a poison for "none"."""
-    if init == "none":
-        return _POISON
-    if isinstance(init, int):
-        return init * 0x01010101
-    return ctypes.c_uint32.from_buffer(ctypes.c_float(float(init))).value
 
 
 def region(address: int, size: int) -> torch.Tensor:

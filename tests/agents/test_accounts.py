@@ -95,7 +95,7 @@ def test_limits_name_what_is_used_up() -> None:
 
 def test_a_session_ends_at_the_second_reward_hack(site: Site) -> None:
     tools = cast("Tools", None)  # no tool is used here
-    desk = Desk(tools, lessons=tuple, axes={}, hide=str, profiled=lambda: Answer(""), spend=lambda _: None)
+    desk = Desk(tools, lessons=tuple, axes={}, hide=str, profiled=lambda *_: Answer(""), spend=lambda _: None)
     with Repo(site.workspace) as repo:
         purse = Purse(site.workspace, repo, Config())
         meter = Meter(site.workspace, account("a", ended=False), {})

@@ -1,7 +1,7 @@
 """Inside an agent's sandbox: the `harness` verbs, as requests in files that the harness carries out outside.
 
-`harness submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile`. Prints the answer; exit code 1 when it
-is no. Runs from a directory of its own inside the sandbox, so it imports nothing of the harness.
+`harness submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile [WORKLOAD]`. Prints the answer; exit code 1
+when it is no. Runs from a directory of its own inside the sandbox, so it imports nothing of the harness.
 """
 
 import argparse
@@ -24,7 +24,10 @@ def arguments_of(words: list[str]) -> tuple[str, dict[str, str]]:
     verbs.add_parser("history", help="what was tried, by anyone, and what came of it").add_argument("query", nargs="*")
     verbs.add_parser("docs", help="search the documentation").add_argument("query", nargs="*")
     verbs.add_parser("note", help="leave a lesson, in one line").add_argument("text", nargs="+")
-    verbs.add_parser("profile", help="what the hardware did, where its counters can be read")
+    counters = verbs.add_parser(
+        "profile", help="hardware counters of the last submission that passed, and what limits it"
+    )
+    counters.add_argument("workload", nargs="*", help="its sizes or uuid; by default the one with the most data")
     given = vars(parser.parse_args(words))
     verb = given.pop("verb")
     return verb, {name: " ".join(value) if isinstance(value, list) else value for name, value in given.items()}

@@ -1,0 +1,93 @@
+"""`harness profile`: hardware counters of a solution that passed, in numbers and in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.output import echo, echo_json, json_option
+
+if TYPE_CHECKING:
+    from harness.model.config import SandboxKind
+    from harness.model.counters import CounterReport
+    from harness.model.problem import Problem
+    from harness.workspace.blocking_judge import JudgeProcess
+
+_QUICK_HALF_WIDTH = 0.1
+"""Of the evaluation that shows that a solution passes: its speed-up is not what is asked for."""
+
+
+@click.command()
+@click.argument("what", metavar="SOLUTION")
+@click.option("--problem", "named", metavar="P", help="The problem: its key, or its directory.")
+@click.option(
+    "--workload", metavar="UUID", help="The workload, by the beginning of its uuid; by default the one with most data."
+)
+@click.option("--device", metavar="DEVICE", help="cuda, cuda:1; by default as `harness start`.")
+@click.option(
+    "--sandbox",
+    type=click.Choice(["bubblewrap", "none"]),
+    default="bubblewrap",
+    show_default=True,
+    help="none: run the code unconfined; only for code you trust.",
+)
+@json_option
+def profile(
+    what: str, *, named: str | None, workload: str | None, device: str | None, sandbox: SandboxKind, as_json: bool
+) -> None:
+    """Read the hardware counters of a solution that PASSED; one that is not known to pass is judged first.
+
+    Nsight Compute reads them around the harness's own launcher, for language cuda and for Triton solutions whose
+    launches can be recorded. No verdict uses them.
+    """
+    from harness.cli.evaluate import cache_of, chosen_device, clear_progress, first_device, workspace_near
+    from harness.cli.targets import candidate
+    from harness.errors import AnswerIsNo
+    from harness.model.counter_text import report_lines
+    from harness.sol.hardware import CPU
+    from harness.workspace.blocking_judge import judge_process
+
+    workspace = workspace_near(Path(what))
+    _, chosen = chosen_device(workspace, device)
+    if chosen.target == CPU:
+        raise AnswerIsNo("no counters: no hardware counters are read on the target cpu")
+    with (
+        candidate(what, named, None, target=chosen.target, workspace=workspace) as (problem, solution_dir),
+        judge_process(first_device(chosen), cache_of(workspace), sandbox) as judge,
+    ):
+        report = _report(judge, problem, solution_dir, workload)
+    clear_progress()
+    if as_json:
+        echo_json(report.model_dump_json(indent=2))
+    else:
+        for line in report_lines(report):
+            echo(line)
+    if not report.kernels:
+        raise AnswerIsNo(f"no counters: {report.reason}")
+
+
+def _report(judge: JudgeProcess, problem: Problem, solution_dir: Path, workload: str | None) -> CounterReport:
+    """The counters; the solution is judged first, against the eager reference, where it is not known to pass.
+
+    Raises:
+        AnswerIsNo: it does not pass.
+    """
+    from harness.cli.evaluate import judge_request, show_progress
+    from harness.errors import AnswerIsNo, HarnessError
+
+    settings = {"kind": "profile", "workload": workload}
+    for is_judged in (False, True):
+        answer = judge.ask(judge_request(problem, solution_dir, **settings), show_progress)
+        report = answer.counters
+        if report is None:
+            raise HarnessError(f"the judge cannot profile: {answer.verdict}: {answer.reason}", where=problem.key)
+        if not report.needs_verdict or is_judged:
+            return report
+        against = dict.fromkeys((each.uuid for each in problem.workloads), "eager")
+        request = judge_request(problem, solution_dir, baseline=against, half_width=_QUICK_HALF_WIDTH)
+        judged = judge.ask(request, show_progress)
+        if judged.verdict != "PASSED":
+            raise AnswerIsNo(f"only a solution that passes is profiled: {judged.verdict}: {judged.reason}")
+    raise AssertionError("unreachable")

@@ -1,0 +1,74 @@
+"""Profiles that workers asked for, made by judges that have nothing to judge."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from harness.daemon.snapshots import Snapshots
+from harness.errors import HarnessError
+from harness.model.counters import CounterReport
+from harness.model.judging import JudgeRequest
+from harness.workspace.directories import Workspace
+from harness.workspace.judge_client import JudgeClient, RequestAnswered
+from harness.workspace.profile_orders import ProfileOrder, answer_order, waiting_orders
+
+WITHIN_S = 180.0
+"""A judge that has not answered a profile by then is ended. The profile itself takes 20 s at most."""
+
+
+class Profiles:
+    """Orders in progress, by device. One thread.
+
+    Args:
+        workspace: where workers leave their orders.
+        snapshots: of problems and candidates.
+        tip: returns the commit of the coordination branch.
+    """
+
+    def __init__(self, workspace: Workspace, snapshots: Snapshots, tip: Callable[[], str]) -> None:
+        self._workspace, self._snapshots, self._tip = workspace, snapshots, tip
+        self._in_progress: dict[str, ProfileOrder] = {}
+
+    def give(self, judge: JudgeClient) -> None:
+        """Have an idle judge make the oldest profile of its target that nobody makes."""
+        taken = {order.id for order in self._in_progress.values()}
+        for order in waiting_orders(self._workspace):
+            if judge.ready is None or order.target != judge.ready.target or order.id in taken:
+                continue
+            try:
+                request = self._request(order)
+            except HarnessError as error:
+                answer_order(self._workspace, order, CounterReport(reason=error.what, fix=error.remedy))
+                continue
+            self._in_progress[judge.device] = order
+            judge.ask(request, within_s=WITHIN_S)
+            return
+
+    def answered(self, device: str, answered: RequestAnswered) -> None:
+        """Pass a report on."""
+        order = self._in_progress.pop(device, None)
+        if order is not None:
+            report = answered.answer.counters
+            reason = " ".join((answered.answer.reason or "the judge gave no reason").split())
+            answer_order(self._workspace, order, report or CounterReport(reason=reason))
+
+    def lost(self, device: str) -> None:
+        """Say that the judge ended instead of answering, if it was making a profile."""
+        order = self._in_progress.pop(device, None)
+        if order is not None:
+            answer_order(self._workspace, order, CounterReport(reason="the judge ended while it made the profile"))
+
+    def _request(self, order: ProfileOrder) -> JudgeRequest:
+        problem = self._snapshots.problem(self._tip(), order.problem)
+        candidate = self._snapshots.candidate(order.commit, order.problem, order.target, order.tree)
+        return JudgeRequest(
+            id=uuid.uuid4().hex,
+            kind="profile",
+            problem=problem.key,
+            problem_dir=str(problem.directory),
+            problem_digest=problem.digest,
+            data_root=str(problem.data_root) if problem.data_root else None,
+            solution_dir=str(candidate),
+            workload=order.workload,
+        )

@@ -1,0 +1,179 @@
+"""Run Nsight Compute around the judge's own launcher, confined like a runner, at the lowest priority.
+
+Sources: Nsight Compute CLI (options; `--log-file` receives its messages, which begin with `==`, and its table), and
+https://developer.nvidia.com/ERR_NVGPUCTRPERM for the permission that it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import harness
+from harness.judge.counters.metrics import CORE_METRICS, METRICS, ProfiledLaunch, parse_table
+from harness.judge.devices.cuda_environment import device_nodes, runner_environment
+from harness.judge.limits import GIB, SandboxLimits
+from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
+from harness.model.config import SandboxKind
+
+PROFILE_S = 20.0
+"""A profile lasts at most so long, all attempts together."""
+MOST_LAUNCHES = 16
+_LOG_BYTES = 4 << 20
+_LOWEST_PRIORITY = 19
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from runner.profiled import main; main(sys.argv[2])"
+_NO_PERMISSION = "ERR_NVGPUCTRPERM"
+_PERMISSION_FIX = (
+    "let users read counters: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > "
+    "/etc/modprobe.d/nvidia-profiler.conf, then load the driver again (or reboot). In a container this is set on its "
+    "host. https://developer.nvidia.com/ERR_NVGPUCTRPERM"
+)
+_INSTALL = "install Nsight Compute (a part of the CUDA toolkit) and put ncu on the PATH"
+_MESSAGES = {
+    "ERR_NVGPUCTRPERM": ("the driver does not let this user read counters (ERR_NVGPUCTRPERM)", _PERMISSION_FIX),
+    "driver resource was unavailable": (
+        "another profiler or monitor (DCGM, for example) uses the counters of this GPU",
+        "end it, or pause it with `dcgmi profile --pause`",
+    ),
+    "No kernels were profiled": (
+        "Nsight Compute saw no launch",
+        "run `ncu --version`: it may be older than the driver",
+    ),
+}
+"""What a message of Nsight Compute contains -> (reason, fix). No other text of it is passed on."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What Nsight Compute read, or why it read nothing."""
+
+    launches: tuple[ProfiledLaunch, ...] = ()
+    reason: str | None = None
+    fix: str | None = None
+
+
+@cache
+def find_ncu() -> Path | None:
+    """Return the program with links resolved; None where Nsight Compute is not installed."""
+    found = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
+    return Path(found).resolve() if found else None
+
+
+def ncu_arguments(metrics: Sequence[str], log: str) -> list[str]:
+    """Options of Nsight Compute: caches are flushed before each pass, and clocks are left as they are."""
+    return [
+        "--config-file", "off", "--target-processes", "application-only", "--profile-from-start", "off",
+        "--replay-mode", "kernel", "--cache-control", "all", "--clock-control", "none",
+        "--launch-count", str(MOST_LAUNCHES), "--metrics", ",".join(metrics),
+        "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled", "--log-file", log,
+    ]  # fmt: skip
+
+
+def profile_request(stage: Path, *, device_id: str, sandbox: SandboxKind) -> Profiled:
+    """Profile the call that `stage/request.json` describes; paths in it are those of `inside`.
+
+    Args:
+        stage: a directory with everything that the launcher reads.
+        device_id: of the GPU, as CUDA_VISIBLE_DEVICES names it.
+        sandbox: of the process.
+    """
+    program = find_ncu()
+    if program is None:
+        return Profiled(reason="Nsight Compute (ncu) is not installed on the judge's host", fix=_INSTALL)
+    deadline = time.monotonic() + PROFILE_S
+    wanted: tuple[str, ...] = METRICS
+    for _ in range(3):
+        text, code = _run(program, stage, wanted, device_id, sandbox, deadline - time.monotonic())
+        launches = tuple(parse_table(text))
+        if launches and any(launch.values for launch in launches):
+            return Profiled(launches)
+        if code is None:
+            return Profiled(
+                reason=f"Nsight Compute did not finish within {PROFILE_S:.0f} s",
+                fix="profile a smaller workload, with --workload",
+            )
+        failure = _known_failure(text)
+        if failure is not None:
+            return failure
+        wanted = _without_refused(wanted, text)
+    return Profiled(
+        reason=f"Nsight Compute ended with code {code} and no counters",
+        fix="run `ncu --version` and `nvidia-smi`: it must be as new as the driver",
+    )
+
+
+def inside(stage: Path, path: Path, sandbox: SandboxKind) -> str:
+    """Path of a file below the stage as the profiled process sees it."""
+    return f"/stage/{path.relative_to(stage)}" if sandbox == "bubblewrap" else str(path)
+
+
+def _run(
+    program: Path, stage: Path, metrics: Sequence[str], device_id: str, sandbox: SandboxKind, within_s: float
+) -> tuple[str, int | None]:
+    """Nsight Compute's log, and its exit code; None if it was stopped."""
+    output = stage.parent / "output"
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir()
+    confined = sandbox == "bubblewrap"
+    log = "/output/log" if confined else str(output / "log")
+    home = RUNNER_HOME if confined else str(_home(stage.parent))
+    target = [sys.executable, "-I", "-B", "-c", _START, home, inside(stage, stage / "request.json", sandbox)]
+    with (stage.parent / "stderr").open("w+b") as messages:
+        process = launch(
+            sandbox,
+            [str(program), *ncu_arguments(metrics, log), *target],
+            binds=Binds(
+                read_only={stage: "/stage", **{path: str(path) for path in _installation(program)}},
+                writable={output: "/output"},
+                devices=device_nodes(),
+                tmp_bytes=GIB,
+            ),
+            limits=SandboxLimits(nice=_LOWEST_PRIORITY, address_space_bytes=None, memory_bytes=32 * GIB),
+            env={**runner_environment(device_id), **({} if confined else {"HOME": str(output), "TMPDIR": str(output)})},
+            stderr=messages,
+            cwd=stage.parent,
+        )
+        code = process.exit_signal_or_code(max(within_s, 0.0))
+        process.kill()
+        text = os.pread(messages.fileno(), _LOG_BYTES, 0).decode(errors="replace")
+    file = output / "log"
+    if file.is_file() and not file.is_symlink():
+        with file.open("rb") as opened:
+            text = opened.read(_LOG_BYTES).decode(errors="replace") + "\n" + text
+    return text, code
+
+
+def _home(directory: Path) -> Path:
+    """A directory with a link to the package `runner`, for a process without a sandbox."""
+    home = directory / "home"
+    home.mkdir(exist_ok=True)
+    if not (home / "runner").exists():
+        (home / "runner").symlink_to(Path(harness.__file__).resolve().parent / "runner")
+    return home
+
+
+def _installation(program: Path) -> list[Path]:
+    """Directories that Nsight Compute needs and a sandbox does not show anyway."""
+    cuda_home = program.parent.parent if program.parent.name == "bin" else program.parent
+    wanted = [cuda_home, Path("/opt/nvidia/nsight-compute")]
+    return [path for path in wanted if path.is_dir() and path != Path("/") and not shown_already(path)]
+
+
+def _known_failure(text: str) -> Profiled | None:
+    for words, (reason, fix) in _MESSAGES.items():
+        if words in text:
+            return Profiled(reason=reason, fix=fix)
+    return None
+
+
+def _without_refused(metrics: Sequence[str], text: str) -> tuple[str, ...]:
+    """The metrics that Nsight Compute does not name in a message; those of every GPU where it names none."""
+    messages = " ".join(line for line in text.splitlines() if line.startswith("=="))
+    accepted = tuple(metric for metric in metrics if metric not in messages)
+    return accepted if accepted and len(accepted) < len(metrics) else CORE_METRICS

@@ -1,0 +1,189 @@
+"""Profile a solution that passed on one workload: inputs, Nsight Compute, counters, and the sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.judge.counters.bottleneck import with_bottleneck
+from harness.judge.counters.metrics import ProfiledLaunch, counters_of
+from harness.judge.counters.ncu import MOST_LAUNCHES, inside, profile_request
+from harness.judge.counters.replays import Replay, find_replay, replay_key
+from harness.judge.inputs import InputSource
+from harness.judge.layout import Layout, layout_of
+from harness.judge.limits import GIB
+from harness.model.config import SandboxKind
+from harness.model.counters import CounterReport, KernelCounters, kernel_name
+from harness.model.problem import Problem, Workload
+from harness.model.solution import Solution
+from harness.sol.hardware import CPU
+
+_MOST_BYTES = 4 * GIB
+"""Inputs and outputs of a profiled call: they pass through a file."""
+
+
+@dataclass(frozen=True)
+class ProfileTarget:
+    """Where a profile is made."""
+
+    target: str
+    """cpu, h200 ..."""
+    device_name: str
+    device_id: str
+    sandbox: SandboxKind
+    cache_dir: Path
+
+
+def profile_solution(
+    problem: Problem, solution: Solution, uuid: str | None, source: InputSource, where: ProfileTarget
+) -> CounterReport:
+    """Return the counters of one call of a solution that passed here, or why there are none.
+
+    Args:
+        problem: whose solution.
+        solution: as it stands; it is found by its content among those that passed.
+        uuid: of a workload, or its beginning; None for the one with the most data.
+        source: draws fresh inputs.
+        where: the device.
+    """
+    language = solution.spec.language
+    if where.target == CPU:
+        return CounterReport(reason="no hardware counters are read on the target cpu")
+    if language not in ("cuda", "triton"):
+        return CounterReport(
+            reason=f"a solution of language {language} makes its launches from its own host code, which never runs "
+            "under a profiler",
+            fix="write it in the language cuda, or in triton with launches that can be recorded",
+        )
+    workload = choose_workload(problem, uuid)
+    if workload is None:
+        known = ", ".join(each.uuid[:8] for each in problem.workloads)
+        return CounterReport(reason=f"the problem has no workload {str(uuid)[:40]!r}", fix=f"name one of {known}")
+    replay = find_replay(where.cache_dir, replay_key(problem, solution, where.device_name))
+    if replay is None:
+        recorded = " and its launches were recorded" if language == "triton" else ""
+        return CounterReport(
+            workload=workload.uuid,
+            reason=f"only a solution that PASSED on this kind of device{recorded} is profiled, and this one is none "
+            "that this judge knows",
+            fix="have it judged first",
+            needs_verdict=True,
+        )
+    return profile_replay(problem, workload, replay, source, where)
+
+
+def choose_workload(problem: Problem, uuid: str | None) -> Workload | None:
+    """Return the workload of this uuid, or of this beginning of one; without a uuid the one with the most data."""
+    if uuid is None:
+        return max(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
+    matching = [workload for workload in problem.workloads if workload.uuid.startswith(uuid)]
+    exact = [workload for workload in matching if workload.uuid == uuid]
+    return next(iter(exact or matching), None)
+
+
+def profile_replay(
+    problem: Problem, workload: Workload, replay: Replay, source: InputSource, where: ProfileTarget
+) -> CounterReport:
+    """Return the counters of one call, or why there are none. Never raises for what a profiler does.
+
+    Args:
+        problem: whose workload.
+        workload: which one.
+        replay: the solution that passed.
+        source: draws the inputs, fresh ones.
+        where: the GPU and the sandbox.
+    """
+    begin = time.monotonic()
+    layout = layout_of(problem, workload)
+    plan = replay.plans.get(workload.uuid)
+    if plan is None:
+        return CounterReport(workload=workload.uuid, reason="the solution has not passed on this workload")
+    if layout.input_stride + layout.output_stride > _MOST_BYTES:
+        return CounterReport(
+            workload=workload.uuid,
+            reason=f"its inputs and outputs have more than {_MOST_BYTES >> 30} GiB",
+            fix="profile a smaller workload, with --workload",
+        )
+    with tempfile.TemporaryDirectory(prefix="kernel-harness-profile-", dir=_scratch(layout)) as directory:
+        stage = Path(directory) / "stage"
+        _write_stage(stage, layout, plan, replay, source.draw(workload), where.sandbox)
+        found = profile_request(stage, device_id=where.device_id, sandbox=where.sandbox)
+    launches = [step for step in plan["steps"] if step["kind"] == "launch"]
+    kernels = tuple(_matched(found.launches, [step["kernel"] for step in launches], replay.symbols))
+    reason, fix = found.reason, found.fix
+    if not kernels and reason is None:
+        reason = "Nsight Compute read counters of no launch of this solution"
+    return CounterReport(
+        workload=workload.uuid,
+        kernels=kernels[:MOST_LAUNCHES],
+        launches=len(launches),
+        reason=reason,
+        fix=fix,
+        took_s=round(time.monotonic() - begin, 2),
+    )
+
+
+def _scratch(layout: Layout) -> str | None:
+    """The file system in memory, where it has room for the inputs."""
+    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
+    if memory.is_dir() and shutil.disk_usage(memory).free > 2 * layout.input_stride + GIB:
+        return str(memory)
+    return None
+
+
+def _write_stage(
+    stage: Path,
+    layout: Layout,
+    plan: Mapping[str, Any],
+    replay: Replay,
+    inputs: Mapping[str, object],
+    sandbox: SandboxKind,
+) -> None:
+    """Write the launcher's files: cubins, inputs as bytes, and the request."""
+    stage.mkdir()
+    artefacts = []
+    for number, name in enumerate(replay.artefacts):
+        target = stage / f"artefact-{number}"
+        target.mkdir()
+        for part in ("kernel.cubin", "names.json"):
+            shutil.copyfile(replay.directory / name / part, target / part)
+        artefacts.append(inside(stage, target, sandbox))
+    data = stage / "inputs"
+    data.write_bytes(b"")
+    with data.open("r+b") as file:
+        file.truncate(layout.input_stride)
+        for field in layout.inputs:
+            value = inputs[field.name]
+            if isinstance(value, torch.Tensor) and field.scalar is None and field.bytes:
+                file.seek(field.offset)
+                file.write(value.contiguous().view(torch.uint8).cpu().numpy().data)
+    request = {
+        "artefacts": artefacts,
+        "plan": plan,
+        "data": inside(stage, data, sandbox),
+        "input_bytes": layout.input_stride,
+        "output_bytes": layout.output_stride,
+        "inputs": {field.name: field.offset for field in layout.inputs},
+        "outputs": {field.name: field.offset for field in layout.outputs},
+        "updates": [[given.offset, made.offset, made.bytes] for given, made in layout.updated],
+    }
+    (stage / "request.json").write_text(json.dumps(request))
+
+
+def _matched(
+    rows: tuple[ProfiledLaunch, ...], kernels: list[str], symbols: Mapping[str, str]
+) -> Iterator[KernelCounters]:
+    """Counters by launch: rows are in the plan's order; those of other kernels (a fill of the driver) are skipped."""
+    launch = 0
+    for row in rows:
+        if launch < len(kernels) and symbols.get(kernels[launch]) == row.symbol:
+            yield with_bottleneck(counters_of(kernel_name(kernels[launch]), launch, row.values))
+            launch += 1
