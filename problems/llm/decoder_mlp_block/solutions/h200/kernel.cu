@@ -2,8 +2,17 @@
 // in its epilogue; down projection.
 #include "hopper.cuh"
 
-struct alignas(16) Eight {
-    __nv_bfloat162 pair[4];
+// Eight bf16, loaded and stored as one uint4: NVRTC 13.5 splits the copy of a struct of pairs into 4-byte accesses.
+struct Eight {
+    uint4 bits;
+    __device__ float2 operator[](int i) const {
+        const unsigned word = (&bits.x)[i];
+        return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+    }
+    __device__ void set(int i, float low, float high) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        (&bits.x)[i] = *reinterpret_cast<const unsigned*>(&pair);
+    }
 };
 
 // One block a row, held in registers; statistics of the sum before it is rounded.
@@ -16,9 +25,9 @@ extern "C" __global__ void __launch_bounds__(AXIS_hidden / 8) add_norm(const Eig
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const float2 f = __bfloat1622float2(a.pair[i]), g = __bfloat1622float2(b.pair[i]);
+        const float2 f = a[i], g = b[i];
         total[i] = make_float2(f.x + g.x, f.y + g.y);
-        result.pair[i] = __floats2bfloat162_rn(total[i].x, total[i].y);
+        result.set(i, total[i].x, total[i].y);
         sum = fmaf(total[i].x, total[i].x, fmaf(total[i].y, total[i].y, sum));
     }
     new_residual[at] = result;
@@ -33,8 +42,8 @@ extern "C" __global__ void __launch_bounds__(AXIS_hidden / 8) add_norm(const Eig
     const float rms = rsqrtf(sum / AXIS_hidden + 1e-5f);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const float2 g = __bfloat1622float2(w.pair[i]);
-        result.pair[i] = __floats2bfloat162_rn(total[i].x * rms * g.x, total[i].y * rms * g.y);
+        const float2 g = w[i];
+        result.set(i, total[i].x * rms * g.x, total[i].y * rms * g.y);
     }
     normed[at] = result;
 }

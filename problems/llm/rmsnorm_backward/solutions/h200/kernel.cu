@@ -9,8 +9,17 @@
 constexpr int ROW = AXIS_hidden / 8, VECTORS = ROW / BLOCK, WARPS = BLOCK / 32;
 static_assert(VECTORS * BLOCK == ROW, "a row is a whole number of vectors a thread");
 
-struct alignas(16) Eight {
-    __nv_bfloat162 pair[4];
+// Eight bf16, loaded and stored as one uint4: NVRTC 13.5 splits the copy of a struct of pairs into 4-byte accesses.
+struct Eight {
+    uint4 bits;
+    __device__ float2 operator[](int i) const {
+        const unsigned word = (&bits.x)[i];
+        return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+    }
+    __device__ void set(int i, float low, float high) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        (&bits.x)[i] = *reinterpret_cast<const unsigned*>(&pair);
+    }
 };
 
 struct Row {
@@ -43,8 +52,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) gradients(const Eight* __res
         for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const float2 g = __bfloat1622float2(here.grad[v].pair[i]), w = __bfloat1622float2(weight[v].pair[i]);
-                const float2 value = __bfloat1622float2(here.x[v].pair[i]);
+                const float2 g = here.grad[v][i], w = weight[v][i];
+                const float2 value = here.x[v][i];
                 inner = fmaf(g.x * w.x, value.x, fmaf(g.y * w.y, value.y, inner));
                 share[v][i].x = fmaf(g.x, value.x * here.rstd, share[v][i].x);
                 share[v][i].y = fmaf(g.y, value.y * here.rstd, share[v][i].y);
@@ -62,9 +71,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) gradients(const Eight* __res
             Eight result;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const float2 g = __bfloat1622float2(here.grad[v].pair[i]), w = __bfloat1622float2(weight[v].pair[i]);
-                const float2 value = __bfloat1622float2(here.x[v].pair[i]);
-                result.pair[i] = __floats2bfloat162_rn(here.rstd * fmaf(-pull, value.x, g.x * w.x), here.rstd * fmaf(-pull, value.y, g.y * w.y));
+                const float2 g = here.grad[v][i], w = weight[v][i];
+                const float2 value = here.x[v][i];
+                result.set(i, here.rstd * fmaf(-pull, value.x, g.x * w.x), here.rstd * fmaf(-pull, value.y, g.y * w.y));
             }
             grad_x[(size_t)row * ROW + v * BLOCK + threadIdx.x] = result;
         }

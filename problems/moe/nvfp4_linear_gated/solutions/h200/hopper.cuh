@@ -1,5 +1,9 @@
 // Matrix products of bf16 with Hopper's own means: bulk tensor copies into swizzled shared memory, mbarriers, and warpgroup
-// products (wgmma) with accumulators in registers. sm_90a only.
+// products (wgmma) with accumulators in registers.
+//
+// Only sm_90a has wgmma. Elsewhere (sm_100a, or with -DMMA_SYNC) warps make the same products with mma.sync, whose fragments
+// have the same layout, so that everything around them stays. tcgen05 would be faster on sm_100a: it keeps sums in tensor
+// memory, which needs another epilogue, and cannot be tried without a B200.
 //
 // Both operands are row-major with the contracted dimension last. Two bodies:
 //   large_tiles  persistent blocks, 128 x BN tiles, one producer warpgroup and two consumers; out by tensor copy
@@ -22,6 +26,10 @@ struct Plain {
     __device__ float operator()(float value) const { return value; }
 };
 
+__device__ inline unsigned packed(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const unsigned*>(&pair);
+}
 __device__ inline unsigned address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
 // --- barriers and copies ---------------------------------------------------------------------------------------------
@@ -63,6 +71,10 @@ struct Ring {
 
 // --- products --------------------------------------------------------------------------------------------------------
 
+#define OPERANDS4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(MMA_SYNC)
+
 // A tile of rows of 128 bytes, swizzled by 128 bytes, 8 rows to a 1,024-byte group. Source: PTX ISA, wgmma descriptors.
 __device__ inline unsigned long long descriptor(unsigned at) {
     return (unsigned long long)((at & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
@@ -76,7 +88,6 @@ __device__ inline unsigned long long descriptor(unsigned at) {
 #define PLACES128 PLACES64 \
     ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
     ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define OPERANDS4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define OPERANDS8(i) OPERANDS4(i), OPERANDS4(i + 4)
 #define OPERANDS32(i) OPERANDS8(i), OPERANDS8(i + 8), OPERANDS8(i + 16), OPERANDS8(i + 24)
 #define OPERANDS64(i) OPERANDS32(i), OPERANDS32(i + 32)
@@ -113,6 +124,48 @@ __device__ void products_wait(float (&sum)[COUNT]) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // no read of a sum may move up
 }
+// The group's product is complete when one of its threads has waited for it.
+__device__ inline void group_read_stage() {}
+
+#else
+
+__device__ inline void load_matrices(unsigned (&r)[4], unsigned at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+// Sixteen rows of a and eight rows of b. Source: PTX ISA, fragments of mma.m16n8k16.
+__device__ inline void product(float* d, const unsigned (&a)[4], unsigned low, unsigned high) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : OPERANDS4(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
+}
+// Address of 16 bytes of a tile of rows of 128 bytes, swizzled by 128 bytes: they lie at their place xor the row.
+__device__ inline unsigned swizzled(unsigned tile, int row, int place) { return tile + row * 128 + ((place ^ row % 8) << 4); }
+
+template <int BN>
+__device__ void products(float (&sum)[BN / 2], unsigned a, unsigned b, bool add) {
+    const int lane = threadIdx.x % 32, first = threadIdx.x % 128 / 32 * 16;
+    if (!add)
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) sum[i] = 0;
+#pragma unroll
+    for (int k = 0; k < STEP / 16; ++k) {
+        unsigned left[4];
+        load_matrices(left, swizzled(a, first + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+        for (int j = 0; j < BN / 16; ++j) {
+            unsigned right[4];
+            load_matrices(right, swizzled(b, j * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+            product(sum + 8 * j, left, right[0], right[1]);
+            product(sum + 8 * j + 4, left, right[2], right[3]);
+        }
+    }
+}
+template <int PENDING, int COUNT>
+__device__ void products_wait(float (&)[COUNT]) {}
+// A stage is free when all four warps of the group have read it.
+__device__ inline void group_read_stage() { asm volatile("bar.sync %0, 128;" ::"r"(threadIdx.x / 128 + 4) : "memory"); }
+
+#endif
 
 // One consumer's way through the contracted dimension. Its 64 rows begin `offset` bytes into the stage's first operand.
 template <int BN, int STEPS, int DEPTH>
@@ -124,6 +177,7 @@ __device__ void consume(float (&sum)[BN / 2], Ring<DEPTH>& ring, unsigned tiles,
         const unsigned at = tiles + ring.stage * stage_bytes;
         products<BN>(sum, at + offset, at + 128 * 128, step > 0);
         products_wait<1>(sum);
+        group_read_stage();
         if (before >= 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * before);  // that step's product is done
         before = ring.stage;
         ring.advance();
@@ -201,13 +255,13 @@ __device__ void large_tiles(const TensorMap& x, const TensorMap& w, const Tensor
 #pragma unroll
                 for (int low = 0; low < 2; ++low) {  // this row, and the one eight further down
                     const int i = (half * 16 + j) * 4 + low * 2, r = row + 8 * low;
-                    __nv_bfloat162 pair;
+                    unsigned pair;
                     if constexpr (Finish::gated)
-                        pair = __floats2bfloat162_rn(finish(sum[i], sum[BN / 4 + i]), finish(sum[i + 1], sum[BN / 4 + i + 1]));
+                        pair = packed(finish(sum[i], sum[BN / 4 + i]), finish(sum[i + 1], sum[BN / 4 + i + 1]));
                     else
-                        pair = __floats2bfloat162_rn(finish(sum[i]), finish(sum[i + 1]));
+                        pair = packed(finish(sum[i]), finish(sum[i + 1]));
                     const unsigned to = mine + j / 8 * BOX_BYTES + r * 128 + ((j % 8 ^ r % 8) << 4) + lane % 4 * 4;
-                    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(*reinterpret_cast<unsigned*>(&pair)) : "memory");
+                    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(pair) : "memory");
                 }
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             group_sync(group);
@@ -282,15 +336,12 @@ __device__ void few_tokens(const TensorMap& x, const TensorMap& w, __nv_bfloat16
             value += load_from(tiles + (t * pitch + r) * 4, other);
             if (Finish::gated) above += load_from(tiles + (t * pitch + 64 + r) * 4, other);
         }
-        __nv_bfloat162 pair[2];
-        if constexpr (Finish::gated) {
-            pair[0] = __floats2bfloat162_rn(finish(value.x, above.x), finish(value.y, above.y));
-            pair[1] = __floats2bfloat162_rn(finish(value.z, above.z), finish(value.w, above.w));
-        } else {
-            pair[0] = __floats2bfloat162_rn(finish(value.x), finish(value.y));
-            pair[1] = __floats2bfloat162_rn(finish(value.z), finish(value.w));
-        }
-        *reinterpret_cast<uint2*>(out + (size_t)(token + t) * columns + first + r) = *reinterpret_cast<uint2*>(pair);
+        unsigned long long low, high;  // not two pairs, which NVRTC 13.5 stores one by one
+        if constexpr (Finish::gated)
+            low = packed(finish(value.x, above.x), finish(value.y, above.y)), high = packed(finish(value.z, above.z), finish(value.w, above.w));
+        else
+            low = packed(finish(value.x), finish(value.y)), high = packed(finish(value.z), finish(value.w));
+        *reinterpret_cast<unsigned long long*>(out + (size_t)(token + t) * columns + first + r) = high << 32 | low;
     }
     cluster_sync();  // no block may end while another still reads its sums
 }

@@ -6,8 +6,17 @@
 constexpr int VECTORS = AXIS_hidden / 8 / BLOCK, WARPS = BLOCK / 32;
 static_assert(VECTORS * 8 * BLOCK == AXIS_hidden, "a row is a whole number of vectors a thread");
 
-struct alignas(16) Eight {
-    __nv_bfloat162 pair[4];
+// Eight bf16, loaded and stored as one uint4: NVRTC 13.5 splits the copy of a struct of pairs into 4-byte accesses.
+struct Eight {
+    uint4 bits;
+    __device__ float2 operator[](int i) const {
+        const unsigned word = (&bits.x)[i];
+        return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+    }
+    __device__ void set(int i, float low, float high) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        (&bits.x)[i] = *reinterpret_cast<const unsigned*>(&pair);
+    }
 };
 
 extern "C" __global__ void __launch_bounds__(BLOCK) rmsnorm(const Eight* __restrict__ x, const Eight* __restrict__ weight, Eight* __restrict__ y) {
@@ -22,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) rmsnorm(const Eight* __restr
     for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float2 f = __bfloat1622float2(held[v].pair[i]);
+            const float2 f = held[v][i];
             sum = fmaf(f.x, f.x, fmaf(f.y, f.y, sum));
         }
 #pragma unroll
@@ -39,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) rmsnorm(const Eight* __restr
         Eight result;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float2 f = __bfloat1622float2(held[v].pair[i]), g = __bfloat1622float2(scale[v].pair[i]);
-            result.pair[i] = __floats2bfloat162_rn(f.x * rstd * g.x, f.y * rstd * g.y);
+            const float2 f = held[v][i], g = scale[v][i];
+            result.set(i, f.x * rstd * g.x, f.y * rstd * g.y);
         }
         y[row + v * BLOCK + threadIdx.x] = result;
     }

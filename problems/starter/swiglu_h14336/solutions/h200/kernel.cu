@@ -4,8 +4,17 @@
 // VECTORS  vectors a thread, all loaded before the first is used
 #include <cuda_bf16.h>
 
-struct alignas(16) Eight {
-    __nv_bfloat162 pair[4];
+// Eight bf16, loaded and stored as one uint4: NVRTC 13.5 splits the copy of a struct of pairs into 4-byte accesses.
+struct Eight {
+    uint4 bits;
+    __device__ float2 operator[](int i) const {
+        const unsigned word = (&bits.x)[i];
+        return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+    }
+    __device__ void set(int i, float low, float high) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        (&bits.x)[i] = *reinterpret_cast<const unsigned*>(&pair);
+    }
 };
 
 __device__ float silu(float x) { return x / (1.0f + __expf(-x)); }
@@ -25,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) swiglu(const Eight* __restri
         Eight result;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float2 g = __bfloat1622float2(gates[v].pair[i]), u = __bfloat1622float2(ups[v].pair[i]);
-            result.pair[i] = __floats2bfloat162_rn(silu(g.x) * u.x, silu(g.y) * u.y);
+            const float2 g = gates[v][i], u = ups[v][i];
+            result.set(i, silu(g.x) * u.x, silu(g.y) * u.y);
         }
         output[first + v * BLOCK] = result;
     }
