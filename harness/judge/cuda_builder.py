@@ -32,7 +32,7 @@ from harness.judge.limits import GIB
 from harness.judge.toolkit import Toolkit, find_toolkit
 from harness.model.config import SandboxKind
 from harness.model.counters import KernelResources
-from harness.model.launches import ResolvedPlan, resolve
+from harness.model.launches import DeviceLimits, ResolvedPlan, resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import Solution
@@ -77,6 +77,15 @@ def architecture() -> str:
     return f"sm_{major}{minor}{'a' if major in _OPTIMISED else ''}"
 
 
+def device_limits() -> DeviceLimits:
+    """Of the device at hand; those of an H200 where there is none."""
+    if not torch.cuda.is_available():
+        return DeviceLimits()
+    facts = torch.cuda.get_device_properties(0)
+    shared_bytes = getattr(facts, "shared_memory_per_block_optin", DeviceLimits().shared_bytes)
+    return DeviceLimits(shared_bytes=shared_bytes, sm_count=facts.multi_processor_count)
+
+
 def plans_of(problem: Problem, solution: Solution) -> dict[str, ResolvedPlan]:
     """The launch plan of every workload, in numbers.
 
@@ -98,8 +107,11 @@ def plans_of(problem: Problem, solution: Solution) -> dict[str, ResolvedPlan]:
 
     def plan(workload: Workload) -> ResolvedPlan:
         scalars = {name: given.value for name, given in workload.inputs.items() if isinstance(given, ScalarInput)}
-        return resolve(launches, spaces, problem.definition, problem.sizes(workload), scalars, dict(spec.params))
+        return resolve(
+            launches, spaces, problem.definition, problem.sizes(workload), scalars, dict(spec.params), device
+        )
 
+    device = device_limits()
     return {workload.uuid: plan(workload) for workload in problem.workloads}
 
 

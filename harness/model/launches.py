@@ -36,6 +36,8 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
 """Blocks of a cluster on sm_90 and sm_100, above 8 on request. Source: CUDA C++ programming guide."""
+SM_COUNT = "SM_COUNT"
+"""Name of the number of multiprocessors in expressions, unless an axis or param has it."""
 MAX_LAUNCHES = 256
 MAX_WORKSPACE_BYTES = 8 << 30
 
@@ -58,6 +60,38 @@ _MAP_DTYPES: dict[str, MapDtype] = {
     "int16": "u16",
 }
 """Every other dtype travels as bytes."""
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """Properties of a GPU that a plan depends on; the defaults, those of an H200, are for checks without a GPU."""
+
+    shared_bytes: int = 232_448
+    """Dynamic shared memory of a block at most."""
+    sm_count: int = 132
+
+
+@dataclass(frozen=True)
+class _MapRules:
+    """Restrictions on a TMA descriptor by its element type. Source: CUDA Driver API, `cuTensorMapEncodeTiled`."""
+
+    bits: int
+    first_dim: int = 1
+    """The first dimension is a multiple of this."""
+    first_box: int | None = None
+    """The only size of the box's first dimension."""
+    alignment: int = 16
+    """Bytes: strides and offset are multiples."""
+
+
+_MAP_RULES: dict[str, _MapRules] = {
+    "fp4": _MapRules(4, first_dim=2),
+    "fp4_padded": _MapRules(4, first_dim=128, first_box=128, alignment=32),
+    "fp6_padded": _MapRules(6, first_dim=128, first_box=128, alignment=32),
+    "tf32": _MapRules(32),
+    "bf16": _MapRules(16),
+}
+"""The bits of every other type are in its name."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +180,7 @@ def resolve(
     sizes: Mapping[str, int],
     scalars: Mapping[str, float],
     params: Mapping[str, float | str],
+    device: DeviceLimits | None = None,
 ) -> ResolvedPlan:
     """Put sizes, scalar inputs and params into a plan.
 
@@ -156,13 +191,15 @@ def resolve(
         sizes: every axis' size.
         scalars: values of the scalar inputs.
         params: the solution's params; the integer ones may stand in expressions.
+        device: the GPU at hand.
 
     Raises:
         FormatError: naming the launch and field in solution.yaml.
     """
-    names: dict[str, int] = dict(sizes)
+    device = device or DeviceLimits()
+    names: dict[str, int] = {SM_COUNT: device.sm_count, **sizes}
     names |= {name: int(value) for name, value in (*scalars.items(), *params.items()) if isinstance(value, int)}
-    one = _One(definition, names, scalars, dict(params), frozenset(workspaces))
+    one = _One(definition, names, scalars, dict(params), frozenset(workspaces), device)
     resolved: list[ResolvedLaunch] = []
     for number, launch in enumerate(launches):
         where = f"launch[{number}]"
@@ -188,6 +225,7 @@ class _One:
     scalars: Mapping[str, float]
     params: Mapping[str, float | str]
     workspaces: frozenset[str]
+    device: DeviceLimits
 
     def integer(self, expression: Expression, where: str, *, low: int, high: int) -> int:
         if isinstance(expression, int):
@@ -225,7 +263,7 @@ class _One:
                 )
             if any(g % c for g, c in zip(grid, cluster, strict=True)):
                 raise FormatError(f"the grid {grid} is not a multiple of the cluster {cluster}", where=f"{where}.grid")
-        shared = self.integer(launch.shared_bytes, f"{where}.shared_bytes", low=0, high=232_448)
+        shared = self.integer(launch.shared_bytes, f"{where}.shared_bytes", low=0, high=self.device.shared_bytes)
         arguments = tuple(self.argument(argument, f"{where}.args[{i}]") for i, argument in enumerate(launch.args))
         return ResolvedLaunch(launch.kernel, grid, block, shared, cluster, launch.cooperative, arguments)
 
@@ -299,8 +337,15 @@ class _One:
                 f"expected {rank}, {rank} and {rank - 1} (or no strides)",
                 where=where,
             )
+        rules = _MAP_RULES.get(dtype) or _MapRules(int(dtype.lstrip("uif")))
         dims = tuple(self.integer(d, f"{where}.dims[{i}]", low=1, high=2**32) for i, d in enumerate(spec.dims))
         box = tuple(self.integer(b, f"{where}.box[{i}]", low=1, high=256) for i, b in enumerate(spec.box))
+        if dims[0] % rules.first_dim:
+            raise FormatError(
+                f"{dims[0]} elements of {dtype}; expected a multiple of {rules.first_dim}", where=f"{where}.dims[0]"
+            )
+        if rules.first_box is not None and box[0] != rules.first_box:
+            raise FormatError(f"a box of {box[0]}; {dtype} has {rules.first_box}", where=f"{where}.box[0]")
         element_strides = (
             tuple(
                 self.integer(s, f"{where}.element_strides[{i}]", low=1, high=8)
@@ -313,7 +358,7 @@ class _One:
             self.integer(spec.offset, f"{where}.offset", low=0, high=2**48),
             dtype,
             dims,
-            self.strides(spec, dims, dtype, where),
+            self.strides(spec, dims, rules, where),
             box,
             element_strides,
             spec.swizzle,
@@ -322,20 +367,21 @@ class _One:
             spec.fill,
         )
 
-    def strides(self, spec: TensorMap, dims: tuple[int, ...], dtype: str, where: str) -> tuple[int, ...]:
+    def strides(self, spec: TensorMap, dims: tuple[int, ...], rules: _MapRules, where: str) -> tuple[int, ...]:
         if spec.strides:
             given = tuple(
                 self.integer(s, f"{where}.strides[{i}]", low=16, high=2**40) for i, s in enumerate(spec.strides)
             )
         else:
-            sizes, width = [], 4 if dtype == "tf32" else int(dtype.lstrip("uifb")) // 8
+            sizes, bits = [], rules.bits
             for dim in dims[:-1]:
-                width *= dim
-                sizes.append(width)
+                bits *= dim
+                sizes.append(bits // 8)
             given = tuple(sizes)
         for i, stride in enumerate(given):
-            if stride % 16:
+            if stride % rules.alignment:
                 raise FormatError(
-                    f"a stride of {stride} bytes; expected a multiple of 16", where=f"{where}.strides[{i}]"
+                    f"a stride of {stride} bytes; expected a multiple of {rules.alignment}",
+                    where=f"{where}.strides[{i}]",
                 )
         return given

@@ -13,8 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Expression = int | str
 """An integer, or an expression over axes, integer scalar inputs and params."""
-MapDtype = Literal["u8", "u16", "u32", "i32", "u64", "i64", "f16", "f32", "f64", "bf16", "tf32"]
-"""Element types of a TMA descriptor."""
+MapDtype = Literal[
+    "u8", "u16", "u32", "i32", "u64", "i64", "f16", "f32", "f64", "bf16", "tf32", "fp4", "fp4_padded", "fp6_padded"
+]
+"""Element types of a TMA descriptor. The last three are for sm_100: `fp4` (also that of nvfp4 and mxfp4) packs two
+elements into a byte; the padded ones give 16 elements 16 bytes of shared memory, as tcgen05 reads mixed operands."""
 
 
 class _Strict(BaseModel):
@@ -89,7 +92,8 @@ class TensorMap(_Strict):
     box: Annotated[tuple[Expression, ...], Field(min_length=1, max_length=5)]
     """Elements of the tile."""
     element_strides: tuple[Expression, ...] = ()
-    swizzle: Literal["none", "32B", "64B", "128B"] = "none"
+    swizzle: Literal["none", "32B", "64B", "128B", "128B_atom_32B", "128B_atom_32B_flip_8B", "128B_atom_64B"] = "none"
+    """The last three are for sm_100."""
     interleave: Literal["none", "16B", "32B"] = "none"
     l2_promotion: Literal["none", "64B", "128B", "256B"] = "128B"
     fill: Literal["zero", "nan"] = "zero"

@@ -20,20 +20,12 @@ FUNCTION_FACTS = {
     "registers": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NUM_REGS,
 }
 """Resources of a compiled kernel."""
-_TYPE = cuda.CUtensorMapDataType
-_DTYPES = {
-    "u8": _TYPE.CU_TENSOR_MAP_DATA_TYPE_UINT8,
-    "u16": _TYPE.CU_TENSOR_MAP_DATA_TYPE_UINT16,
-    "u32": _TYPE.CU_TENSOR_MAP_DATA_TYPE_UINT32,
-    "i32": _TYPE.CU_TENSOR_MAP_DATA_TYPE_INT32,
-    "u64": _TYPE.CU_TENSOR_MAP_DATA_TYPE_UINT64,
-    "i64": _TYPE.CU_TENSOR_MAP_DATA_TYPE_INT64,
-    "f16": _TYPE.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-    "f32": _TYPE.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-    "f64": _TYPE.CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
-    "bf16": _TYPE.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-    "tf32": _TYPE.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
-}
+_MAP_TYPES = {
+    "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "i32": "INT32", "u64": "UINT64", "i64": "INT64",
+    "f16": "FLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "bf16": "BFLOAT16", "tf32": "TFLOAT32",
+    "fp4": "16U4_ALIGN8B", "fp4_padded": "16U4_ALIGN16B", "fp6_padded": "16U6_ALIGN16B",
+}  # fmt: skip
+"""Element type -> the driver's name of it. CUDA before 12.8 lacks the last three."""
 _FILL = {
     "zero": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     "nan": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
@@ -76,7 +68,7 @@ def tensor_map(spec: Mapping[str, Any], address: int) -> cuda.CUtensorMap:
     words64, words32 = cuda.cuuint64_t, cuda.cuuint32_t
     return call(
         cuda.cuTensorMapEncodeTiled,
-        _DTYPES[spec["dtype"]],
+        map_type(spec["dtype"]),
         len(spec["dims"]),
         address,
         [words64(extent) for extent in spec["dims"]],
@@ -88,6 +80,19 @@ def tensor_map(spec: Mapping[str, Any], address: int) -> cuda.CUtensorMap:
         getattr(cuda.CUtensorMapL2promotion, _promotion(spec["l2_promotion"])),
         _FILL[spec["fill"]],
     )
+
+
+def map_type(dtype: str) -> cuda.CUtensorMapDataType:
+    """The driver's element type of a TMA descriptor.
+
+    Raises:
+        CudaError: the installed `cuda.bindings` are too old for it.
+    """
+    name = f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[dtype]}"
+    found: cuda.CUtensorMapDataType | None = getattr(cuda.CUtensorMapDataType, name, None)
+    if found is None:
+        raise CudaError(f"cuda.bindings has no {name}: tensor maps of {dtype} need CUDA 12.8")
+    return found
 
 
 def _promotion(size: str) -> str:

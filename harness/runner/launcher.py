@@ -24,7 +24,7 @@ from .wire import TRUSTED_KERNELS
 
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
-_GRID, _READ_GRID = 528, 1056
+_BLOCKS_PER_SM = 4
 _PIECE = 4096
 """Elements of a piece that are worth a block of their own."""
 _OWN_CYCLES = (2_000, 40_000)
@@ -42,7 +42,8 @@ class Trusted:
     def __init__(self, cubin: bytes) -> None:
         module = driver.load(cubin)
         self._functions = {name: driver.kernel(module, name) for name in TRUSTED_KERNELS}
-        l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        device = torch.cuda.get_device_properties(0)
+        self._grid, l2_bytes = _BLOCKS_PER_SM * device.multi_processor_count, device.L2_cache_size
         self._displaced = torch.zeros(_DISPLACE_FACTOR * l2_bytes // 16 * 16, dtype=torch.uint8, device="cuda")
         self._go = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._took = torch.zeros(1, dtype=torch.int64, device="cuda")
@@ -65,12 +66,12 @@ class Trusted:
 
     def fill(self, address: int, size: int, pattern: int) -> PreparedLaunch:
         """A launch that fills memory with a 32-bit pattern; sizes are rounded up to words."""
-        return self._prepare("fill", _GRID, 256, [("Q", address), ("Q", -(-size // 4)), ("I", pattern)])
+        return self._prepare("fill", self._grid, 256, [("Q", address), ("Q", -(-size // 4)), ("I", pattern)])
 
     def read(self, address: int, size: int) -> PreparedLaunch:
         """A launch that reads memory (a multiple of 16 bytes)."""
         arguments = [("Q", address), ("Q", size // 16), ("Q", self._took.data_ptr())]
-        return self._prepare("read", _READ_GRID, 256, arguments)
+        return self._prepare("read", 2 * self._grid, 256, arguments)
 
     def known(self, cycles: int) -> PreparedLaunch:
         """A launch that spins for so many cycles of the SM's clock."""
@@ -81,12 +82,12 @@ class Trusted:
     ) -> PreparedLaunch:
         """A launch that sums up how two arrays of floats differ; addresses, and (atol, rtol, least scale)."""
         numbers = [("Q", found), ("Q", right), ("Q", count), ("i", kind), *(("f", limit) for limit in limits)]
-        blocks = max(1, min(2 * _GRID, -(-count // 2048)))
+        blocks = max(1, min(2 * self._grid, -(-count // 2048)))
         return self._prepare("compare", blocks, 256, [*numbers, ("Q", sums)])
 
     def pieces(self, table: int, count: int, longest: int) -> PreparedLaunch:
         """A launch that copies the `count` pieces of a table (65,535 at most), the longest of so many elements."""
-        blocks = max(1, min(4 * _GRID // count, -(-longest // _PIECE)))
+        blocks = max(1, min(4 * self._grid // count, -(-longest // _PIECE)))
         return self._prepare("pieces", blocks, 256, [("Q", table)], rows=count)
 
     def forget_persisting_lines(self) -> None:

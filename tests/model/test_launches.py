@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from harness.errors import FormatError
-from harness.model.launches import Pointer, ResolvedPlan, Value, resolve
+from harness.model.launches import DeviceLimits, Pointer, ResolvedPlan, Value, resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Definition
 
@@ -29,10 +29,14 @@ SIZES = {"rows": 6, "width": 4096}
 PLAIN: dict[str, Any] = {"kernel": "k", "grid": ["rows"], "block": ["BLOCK"], "args": ["x", "y"]}
 
 
-def plan(launch: dict[str, Any], workspaces: dict[str, dict[str, Any]] | None = None) -> ResolvedPlan:
+def plan(
+    launch: dict[str, Any], workspaces: dict[str, dict[str, Any]] | None = None, device: DeviceLimits | None = None
+) -> ResolvedPlan:
     launches = TypeAdapter(tuple[Launch, ...]).validate_python((PLAIN | launch,))
     spaces = TypeAdapter(dict[str, WorkspaceSpec]).validate_python(workspaces or {})
-    return resolve(launches, spaces, DEFINITION, SIZES, {"eps": 1e-5, "heads": 8}, {"BLOCK": 128, "MODE": "fast"})
+    return resolve(
+        launches, spaces, DEFINITION, SIZES, {"eps": 1e-5, "heads": 8}, {"BLOCK": 128, "MODE": "fast"}, device
+    )
 
 
 def test_expressions_see_axes_integer_scalars_and_params() -> None:
@@ -74,6 +78,26 @@ def test_a_tensor_map_takes_dtype_and_contiguous_strides_from_the_tensor() -> No
     (encoded,) = launch.args
     assert encoded.kind == "tensor_map"
     assert (encoded.dtype, encoded.dims, encoded.strides, encoded.box) == ("bf16", (4096, 6), (8192,), (64, 1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "box", "stride"), [("fp4", 64, 2048), ("fp4_padded", 128, 2048), ("fp6_padded", 128, 3072)]
+)
+def test_a_tensor_map_of_elements_smaller_than_a_byte(dtype: str, box: int, stride: int) -> None:
+    tensor_map = {"tensor": "x", "dtype": dtype, "dims": ["width", "rows"], "box": [box, 1]}
+    (launch,) = plan({"args": [{"tensor_map": tensor_map}]}).launches
+    (encoded,) = launch.args
+    assert encoded.kind == "tensor_map"
+    assert (encoded.dtype, encoded.dims, encoded.strides, encoded.box) == (dtype, (4096, 6), (stride,), (box, 1))
+
+
+def test_limits_and_the_number_of_multiprocessors_are_the_devices() -> None:
+    launch = {"grid": ["SM_COUNT - 4"], "shared_bytes": 250_000}
+    device = DeviceLimits(shared_bytes=262_144, sm_count=148)
+    (resolved,) = plan(launch, device=device).launches
+    assert (resolved.grid, resolved.shared_bytes) == ((144, 1, 1), 250_000)
+    with pytest.raises(FormatError, match="expected 0 to 100000"):
+        plan(launch, device=DeviceLimits(shared_bytes=100_000))
 
 
 def test_repeat_makes_several_launches() -> None:
@@ -121,6 +145,18 @@ def test_repeat_makes_several_launches() -> None:
             {},
             "launch[0].args[0].tensor_map.strides[0]",
             "a stride of 18 bytes; expected a multiple of 16",
+        ),
+        (
+            {"args": [{"tensor_map": {"tensor": "x", "dtype": "fp4", "dims": [33, 4], "box": [32, 4]}}]},
+            {},
+            "launch[0].args[0].tensor_map.dims[0]",
+            "33 elements of fp4; expected a multiple of 2",
+        ),
+        (
+            {"args": [{"tensor_map": {"tensor": "x", "dtype": "fp6_padded", "dims": [128, 4], "box": [64, 4]}}]},
+            {},
+            "launch[0].args[0].tensor_map.box[0]",
+            "a box of 64; fp6_padded has 128",
         ),
         ({"repeat": 400}, {}, "launch[0].repeat", "expected 0 to 256"),
         ({}, {"huge": {"bytes": "10 ** 12"}}, "workspaces.huge.bytes", "expected 1 to 8589934592"),

@@ -2,7 +2,7 @@
 //
 // STAGES  of the ring in large tiles of 256 columns (48 KB each)
 // GROUP   tiles down before the next column
-// BLOCKS  of the large tiles' persistent launch: the SMs of an H200
+// SPARE   multiprocessors that the large tiles' persistent launch leaves out
 #include "hopper.cuh"
 
 template <int BN, int DEPTH>
