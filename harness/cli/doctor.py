@@ -68,6 +68,7 @@ def _gpu() -> Iterator[Check]:
     target = target_name(said.partition(",")[0].strip())
     if target not in table() and kept_rates(target, hardware_directory()) is None:
         yield Check("GPU bounds", "note", f"none: {target} is neither listed nor measured: harness hardware measure")
+    yield _nvrtc()
     lacking = missing_gpu_packages()
     if lacking:
         install = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"
@@ -85,6 +86,23 @@ def _gpu() -> Iterator[Check]:
             yield Check(name, "note", f"not here: {what} needs it: {command}")
     if seek_nvcc() is None:
         yield Check("nvcc", "note", "not here: language cuda_cpp needs it for .cu sources: set CUDA_HOME to a toolkit")
+
+
+def _nvrtc() -> Check:
+    """The compiler of language cuda, which the judge of every GPU uses too: its version, the driver's, the GPU's."""
+    from harness.cli.preflight_machine import ask
+    from harness.judge.toolkit import compiler_mismatch, find_toolkit, nvrtc_facts
+
+    try:
+        facts = nvrtc_facts(find_toolkit().library)
+    except ConfigurationError as error:
+        return Check("NVRTC", "missing", error.what, (error.remedy or "").partition("   ")[0])
+    said = ask("nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader") or ""
+    driver, _, capability = said.partition("\n")[0].partition(",")
+    if mismatch := compiler_mismatch(facts, driver, capability):
+        return Check("NVRTC", "missing", mismatch.reason, mismatch.fix)
+    newest = max(facts.architectures, default=0)
+    return Check("NVRTC", "ok", f"{facts.version[0]}.{facts.version[1]}, up to sm_{newest}")
 
 
 def _run(workspace: Workspace | None) -> Iterator[Check]:

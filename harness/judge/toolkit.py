@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -54,6 +55,70 @@ def _places() -> list[tuple[Path, list[Path]]]:
         (wheels / "cuda_nvrtc" / "lib", twelve),
         (Path("/usr/local/cuda/lib64"), [Path("/usr/local/cuda/include")]),
     ]
+
+
+_LEAST_DRIVER = {12: 525, 13: 580}
+"""CUDA's major version -> the oldest major version of the driver that runs what it compiles.
+
+Source: CUDA Toolkit Release Notes, table of minimum driver versions for minor version compatibility.
+"""
+_FIX_NVRTC = "pip install --upgrade nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
+
+
+@dataclass(frozen=True)
+class NvrtcFacts:
+    """Version of an NVRTC and what it compiles for."""
+
+    version: tuple[int, int]
+    architectures: tuple[int, ...]
+    """90 for sm_90."""
+
+
+@dataclass(frozen=True)
+class CompilerMismatch:
+    """Reason for which what NVRTC makes does not run on a GPU, and a command that helps."""
+
+    reason: str
+    fix: str
+
+
+def nvrtc_facts(library: Path) -> NvrtcFacts:
+    """Ask an NVRTC for its version and its architectures. Loads it into this process; needs no driver.
+
+    Raises:
+        ConfigurationError: it cannot be loaded, or lacks these functions (CUDA before 11.2).
+    """
+    try:
+        loaded = ctypes.CDLL(str(library))
+        major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        loaded.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        loaded.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        numbers = (ctypes.c_int * count.value)()
+        loaded.nvrtcGetSupportedArchs(numbers)
+    except (OSError, AttributeError) as error:
+        raise ConfigurationError(f"NVRTC cannot be used: {error}", where=str(library), remedy=_FIX_NVRTC) from error
+    return NvrtcFacts((major.value, minor.value), tuple(numbers))
+
+
+def compiler_mismatch(facts: NvrtcFacts, driver: str, capability: str) -> CompilerMismatch | None:
+    """Return why what NVRTC compiles does not run on a GPU; None if it does, or where the GPU's versions are unknown.
+
+    Args:
+        facts: of NVRTC.
+        driver: version of the driver, as nvidia-smi prints it (`580.65.06`).
+        capability: compute capability, as nvidia-smi prints it (`10.0`).
+    """
+    version = ".".join(map(str, facts.version))
+    architecture = capability.strip().replace(".", "")
+    if architecture.isdigit() and int(architecture) not in facts.architectures:
+        return CompilerMismatch(f"NVRTC {version} does not compile for sm_{architecture}", _FIX_NVRTC)
+    installed, least = driver.strip().partition(".")[0], _LEAST_DRIVER.get(facts.version[0], 0)
+    if installed.isdigit() and int(installed) < least:
+        return CompilerMismatch(
+            f"NVRTC {version} needs a driver of {least} or newer, and this one is {driver.strip()}",
+            f"install a driver of {least} or newer    # or NVRTC of an older CUDA",
+        )
+    return None
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,8 @@ def test_every_complaint_ends_with_a_command(site: Site, tmp_path: Path) -> None
 def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:
     code, found = checks(site, {"PATH": see_gpu(tmp_path / "smi", "NVIDIA H200"), "CUDA_HOME": "/nowhere"})
     assert found["GPU"]["found"] == "NVIDIA H200"
+    assert found["NVRTC"]["state"] == "ok"
+    assert ", up to sm_1" in found["NVRTC"]["found"]
     if find_spec("cupy") is None:  # as in every environment without a GPU
         assert code == 1
         assert found["GPU packages"]["state"] == "missing"
@@ -139,3 +141,12 @@ def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:
         assert found["default device"]["found"].startswith("cpu: there is a GPU (h200), and no cupy")
     if find_spec("cutlass") is None:
         assert "pip install nvidia-cutlass-dsl" in found["cutlass"]["found"]
+
+
+def test_a_driver_that_is_too_old_for_the_compiler_is_named(site: Site, tmp_path: Path) -> None:
+    path = see_gpu(tmp_path / "smi", "470.57.02, 10.0")
+    code, found = checks(site, {"PATH": path})
+    assert code == 1
+    assert found["NVRTC"]["state"] == "missing"
+    assert "needs a driver of" in found["NVRTC"]["found"]
+    assert "470.57.02" in found["NVRTC"]["found"]
