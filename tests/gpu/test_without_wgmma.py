@@ -1,4 +1,4 @@
-"""Solutions with wgmma pass on a Hopper without it too: the path that a B200 takes (mma.sync), judged on the GPU at hand.
+"""Solutions with wgmma pass on a Hopper without it too: by the path of a B200 (mma.sync), judged on the GPU at hand.
 
 `python -m pytest tests/gpu/test_without_wgmma.py -s` prints the speed-up over the eager reference by workload.
 """
