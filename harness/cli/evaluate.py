@@ -39,7 +39,7 @@ _sandbox = click.option(
 )
 @click.option(
     "--against",
-    type=click.Choice(["fastest", "eager", "compile", "baseline"]),
+    type=click.Choice(["fastest", "eager", "compile", "max_autotune", "cuda_graph", "baseline"]),
     default="fastest",
     show_default=True,
     help="What to compare with; `fastest` measures the baselines first, once.",
@@ -69,7 +69,7 @@ def evaluate(
     config, chosen = chosen_device(workspace, device)
     with candidate(what, named, theirs, target=chosen.target, workspace=workspace) as (problem, solution_dir):
         with judge_process(first_device(chosen), cache, _kind(sandbox)) as judge:
-            measured = _baselines(judge, problem, cache) if against == "fastest" else None
+            measured = _baselines(judge, problem, cache, config) if against == "fastest" else None
             if measured is not None:
                 raced = _fastest(measured)
             else:
@@ -133,12 +133,12 @@ def baseline(
         raise click.UsageError("--max-usd, --max-minutes and --max-evaluations limit what --make starts; add --make")
     workspace = workspace_near(Path(problem))
     found = find_problem(problem, workspace)
-    _, chosen = chosen_device(workspace, device)
+    config, chosen = chosen_device(workspace, device)
     with judge_process(first_device(chosen), cache_of(workspace), _kind(sandbox)) as judge:
         if make:
-            _make(judge, found, workspace, usd=max_usd, minutes=max_minutes, evaluations=max_evaluations)
+            _make(judge, found, workspace, config, usd=max_usd, minutes=max_minutes, evaluations=max_evaluations)
             found = find_problem(problem, workspace)
-        measured = _baselines(judge, found, cache_of(workspace), again=True)
+        measured = _baselines(judge, found, cache_of(workspace), config, again=True)
     clear_progress()
     fastest = _fastest(measured)
     tables = {"baseline": measured.baselines, "sealed_baseline": measured.sealed_baselines}
@@ -158,6 +158,7 @@ def _make(
     judge: JudgeProcess,
     problem: Problem,
     workspace: Workspace | None,
+    config: Config,
     *,
     usd: float | None,
     minutes: float | None,
@@ -168,7 +169,7 @@ def _make(
 
     if workspace is None:
         raise ConfigurationError("--make needs a workspace", remedy="make one with `harness init DIR`")
-    fastest = _fastest(_baselines(judge, problem, cache_of(workspace)))
+    fastest = _fastest(_baselines(judge, problem, cache_of(workspace), config))
 
     def ask(solution: Path) -> JudgeAnswer:
         return judge.ask(judge_request(problem, solution, **fastest), show_progress)
@@ -205,7 +206,8 @@ def _columns(key: str, table: Baselines) -> dict[str, Any]:
     def time(name: str) -> Any:  # noqa: ANN401
         return lambda row: "-" if row[f"{key}s"].get(name) is None else f"{row[f'{key}s'][name]:.1f}"
 
-    names = [name for name in ("eager", "compile", "baseline") if any(name in each for each in table.values())]
+    variants = ("eager", "compile", "max_autotune", "cuda_graph", "baseline")
+    names = [name for name in variants if any(name in each for each in table.values())]
     return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
 
 
@@ -240,7 +242,9 @@ def cache_of(workspace: Workspace | None) -> Path:
     return user_cache() if workspace is None else workspace.cache
 
 
-def _baselines(judge: JudgeProcess, problem: Problem, cache: Path, *, again: bool = False) -> JudgeAnswer:
+def _baselines(
+    judge: JudgeProcess, problem: Problem, cache: Path, config: Config, *, again: bool = False
+) -> JudgeAnswer:
     """The answer with every variant's times, measured once for a problem, judge version and device."""
     import contextlib
     import hashlib
@@ -251,12 +255,13 @@ def _baselines(judge: JudgeProcess, problem: Problem, cache: Path, *, again: boo
     from harness.model.judging import JudgeAnswer
     from harness.workspace.files import atomic_write
 
-    whole = f"{problem.digest} {judge.ready.environment.judge} {judge.ready.device.id}"
+    more = config.judge.more_baselines
+    whole = " ".join((problem.digest, judge.ready.environment.judge, judge.ready.device.id, *more))
     kept = cache / "baselines" / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
     if kept.is_file() and not again:
         with contextlib.suppress(ValidationError):  # an older harness kept less: measured anew
             return JudgeAnswer.model_validate_json(kept.read_text())
-    answer = judge.ask(judge_request(problem), show_progress)
+    answer = judge.ask(judge_request(problem, more_variants=more), show_progress)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"the baseline cannot be measured: {answer.verdict}: {answer.reason}")
     atomic_write(kept, answer.model_dump_json())

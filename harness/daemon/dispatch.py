@@ -149,6 +149,7 @@ class JobPlanner:
                 "solution_dir": str(solution) if solution else None,
                 "half_width": limits.half_width(target),
                 "max_judge_s": limits.max_judge_s,
+                "more_variants": limits.more_baselines if kind == "baseline" else (),
             }
         )
 

@@ -11,7 +11,7 @@ from harness.judge.clock import calls_for, per_call_ns
 from harness.judge.devices.interface import Device, Memory
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
-from harness.judge.opponents import Opponents, has_own_baseline
+from harness.judge.opponents import COMPILED, Opponents, has_own_baseline
 from harness.judge.reference import Reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
@@ -21,6 +21,7 @@ from harness.model.judging import (
     Baselines,
     Cost,
     EnvironmentRecord,
+    GpuVariant,
     JudgeAnswer,
     JudgeProgress,
     JudgeRequest,
@@ -30,6 +31,7 @@ from harness.model.judging import (
 )
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
+from harness.sol.hardware import CPU
 
 _BATCHES = 7
 _PATIENCE_S = 60.0
@@ -55,7 +57,8 @@ def measure(
     source = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
 
     def bench(clock: Device, stage: str) -> Bench:
-        return Bench(request.id, problem, reference, source, clock, opponents(clock), stage, progress)
+        more = () if device.target == CPU else request.more_variants
+        return Bench(request.id, problem, reference, source, clock, opponents(clock), stage, progress, more)
 
     first = bench(device, "baseline")
     found = first.times(must_run="eager")
@@ -98,6 +101,8 @@ class Bench:
     opponents: Opponents
     stage: str
     progress: Callable[[JudgeProgress], None]
+    more: tuple[GpuVariant, ...] = ()
+    """Variants that are tried beyond the usual ones. One that fails on a workload is not tried on later ones."""
     missing: dict[Variant, str] = field(default_factory=dict)
     """Why a variant has no time."""
     own: Side | None = None
@@ -135,6 +140,15 @@ class Bench:
             variants.append("compile")
         except BaselineFailed as failure:
             self.missing["compile"] = str(failure)
+        for variant in self.more:
+            try:
+                if variant in COMPILED:
+                    self.opponents.compile_ahead(
+                        self.problem, workloads, lambda done: self._say("max-autotune", done), variant
+                    )
+                variants.append(variant)
+            except BaselineFailed as failure:
+                self.missing[variant] = str(failure)
         if has_own_baseline(self.problem):
             try:
                 self.own = self.opponents.own(self.problem)
@@ -150,10 +164,12 @@ class Bench:
         memory = self.clock.memory(layout)
         sets = WorkloadSets(self.problem, self.source, workload)
         check = WorkloadCheck(self.reference, sets, self.clock.summed)
-        times: dict[Variant, float | None] = {"eager": None, "compile": None}
+        times: dict[Variant, float | None] = {"eager": None, "compile": None, **dict.fromkeys(self.more)}
         if has_own_baseline(self.problem):
             times["baseline"] = None
         for variant in variants:
+            if variant in self.more and variant in self.missing:
+                continue
             try:
                 side = self.own if variant == "baseline" and self.own else self.opponents.reference(self.problem)
                 side.prepare(workload, layout, memory.capacity, variant)

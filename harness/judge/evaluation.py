@@ -21,7 +21,7 @@ from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.devices.interface import Device
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
-from harness.judge.opponents import Opponents
+from harness.judge.opponents import COMPILED, Opponents
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference
 from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds, Tally, TimedBlocks
@@ -222,11 +222,14 @@ class Evaluation:
     def _prepare_opponents(self) -> None:
         self._say("baseline")
         wanted = {self._variant(workload) for workload in self._problem.workloads}
-        if wanted & {"eager", "compile"}:
+        if wanted - {"baseline"}:
             self._opponents.reference(self._problem)
-        compiled = [workload for workload in self._problem.workloads if self._variant(workload) == "compile"]
-        if compiled:
-            self._opponents.compile_ahead(self._problem, compiled, lambda done: self._say("baseline", done))
+        for variant in COMPILED:
+            compiled = [workload for workload in self._problem.workloads if self._variant(workload) == variant]
+            if compiled:
+                self._opponents.compile_ahead(
+                    self._problem, compiled, lambda done: self._say("baseline", done), variant
+                )
         if "baseline" in wanted:
             self._own = self._opponents.own(self._problem)
 

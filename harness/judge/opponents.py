@@ -21,11 +21,14 @@ from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side, load, stage_reference, stage_solution
 from harness.model.config import SandboxKind
+from harness.model.judging import Variant
 from harness.model.problem import Problem, Workload
 
 _KEPT = 3
 _COMPILE_S = 240.0
 BASELINE_DIRECTORY = "baseline"
+COMPILED: tuple[Variant, ...] = ("compile", "max_autotune")
+"""Variants whose first call takes long."""
 
 
 def has_own_baseline(problem: Problem) -> bool:
@@ -41,7 +44,7 @@ class Opponents:
         self._cache_dir = cache_dir
         self._sandbox = sandbox
         self._references: OrderedDict[str, Side] = OrderedDict()
-        self._compiled: set[tuple[str, str]] = set()
+        self._compiled: set[tuple[str, str, Variant]] = set()
 
     def reference(self, problem: Problem) -> Side:
         """The reference's runner, eager and compiled in one.
@@ -89,7 +92,13 @@ class Opponents:
                 self._device.forget(runner)
             raise BaselineFailed(f"baseline/ does not load: {failure.reason}") from None
 
-    def compile_ahead(self, problem: Problem, workloads: list[Workload], progress: Callable[[int], None]) -> None:
+    def compile_ahead(
+        self,
+        problem: Problem,
+        workloads: list[Workload],
+        progress: Callable[[int], None],
+        variant: Variant = "compile",
+    ) -> None:
         """Have the reference compiled for these workloads, before any candidate's time runs.
 
         Raises:
@@ -98,19 +107,20 @@ class Opponents:
         side = self.reference(problem)
         source = InputSource(problem, reference=load_reference(problem), device=self._device.memory_on)
         for done, workload in enumerate(workloads):
-            if (problem.digest, workload.uuid) in self._compiled:
+            if (problem.digest, workload.uuid, variant) in self._compiled:
                 continue
             progress(done)
             layout = layout_of(problem, workload)
             memory = self._device.memory(layout)
             try:
-                side.prepare(workload, layout, 1, "compile")
+                side.prepare(workload, layout, 1, variant)
                 source.refill(workload, memory.views(0))
                 side.batch(memory, range(1), _COMPILE_S)
             except RunnerFailed as failure:
                 self._drop(problem.digest)
-                raise BaselineFailed(f"torch.compile of the reference: {failure.reason}") from None
-            self._compiled.add((problem.digest, workload.uuid))
+                what = "torch.compile" if variant == "compile" else variant
+                raise BaselineFailed(f"{what} of the reference: {failure.reason}") from None
+            self._compiled.add((problem.digest, workload.uuid, variant))
 
     def _drop(self, digest: str) -> None:
         side = self._references.pop(digest, None)

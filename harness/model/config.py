@@ -119,6 +119,8 @@ class JudgeConfig(_Section):
     half_width_gpu: PositiveFloat = 0.005
     max_judge_s: PositiveFloat = 60.0
     sandbox: SandboxKind = "bubblewrap"
+    more_baselines: tuple[Literal["max_autotune", "cuda_graph"], ...] = ()
+    """Forms of the reference that a GPU's baseline measurement tries beyond eager and `torch.compile`."""
 
     def half_width(self, target: str) -> float:
         """When timing on a target's devices may stop."""

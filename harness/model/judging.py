@@ -30,8 +30,11 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Variant = Literal["eager", "compile", "baseline"]
-"""How a baseline runs: the reference eagerly, the reference under `torch.compile`, or the problem's `baseline/`."""
+Variant = Literal["eager", "compile", "max_autotune", "cuda_graph", "baseline"]
+"""Form of a baseline: the reference eagerly, under `torch.compile`, under `torch.compile(mode="max-autotune")`, eagerly
+captured as a CUDA graph; or the problem's `baseline/`."""
+GpuVariant = Literal["max_autotune", "cuda_graph"]
+"""Forms that exist on a GPU only, and are measured on request."""
 BoundRates = Literal["listed", "measured"]
 """Source of the device's rates in a bound: the vendor's figures, or a measurement on the judge's host."""
 Baselines = dict[str, dict[Variant, float | None]]
@@ -164,6 +167,8 @@ class JudgeRequest(_Versioned):
     """Workload uuid -> the baseline to compare with, as the baseline entry found it."""
     sealed_baseline: dict[str, Variant] = Field(default_factory=dict)
     """The same for a candidate that is timed by the sealed clock; a workload without one has `baseline`'s."""
+    more_variants: tuple[GpuVariant, ...] = ()
+    """Kind `baseline`: forms to be measured on a GPU beyond the usual ones."""
     half_width: float = 0.02
     """Stop timing a workload when the half-width of its interval is below this share."""
     max_judge_s: float = 60.0

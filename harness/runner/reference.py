@@ -1,4 +1,4 @@
-"""A problem's reference as a baseline: eagerly, or under torch.compile. Trusted code, the candidate's way.
+"""A problem's reference as a baseline: eagerly, under torch.compile, or as a CUDA graph. Trusted code, called like any.
 
 Both deliver into the given outputs as a candidate must. Under torch.compile the delivery is part of the compiled
 function, so that the compiler can write its last result where it belongs. In the place of an input that it updates, a
@@ -21,26 +21,36 @@ def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
     """Import the reference; a workload says which variant runs."""
     run = load_function(message["source"], message["entry"])
     build = halves if message.get("timed") else prepare
-    compiled: list[Callable[..., Any]] = []
+    compiled: dict[str, Callable[..., Any]] = {}
 
     def workload_call(workload: Sets) -> Call | Halves:
         fields = workload.outputs
         given = len(workload.inputs)
         updated = _updated(workload)
         complete = _completed(run, fields, updated) if updated else run
+        sets = _UpdatedSets(workload, updated) if updated else workload
         if workload.variant == "eager":
-            sets = _UpdatedSets(workload, updated) if updated else workload
             return build(complete, sets, {}, destination_passing=False)
+        if workload.variant == "cuda_graph":
+            return _graph_call(complete, sets, timed=bool(message.get("timed")))
 
         def run_into(*values: Any) -> None:  # noqa: ANN401 - tensors and scalars as the problem declares them
             inputs = [values[given + updated[place]] if place in updated else values[place] for place in range(given)]
             store(complete(*inputs), values[given:], fields)
 
-        if not compiled:
-            compiled.append(torch.compile(run_into, dynamic=True))
-        return build(compiled[0], workload, {}, destination_passing=True)
+        if workload.variant not in compiled:
+            mode = "max-autotune" if workload.variant == "max_autotune" else None
+            compiled[workload.variant] = torch.compile(run_into, dynamic=True, mode=mode)
+        return build(compiled[workload.variant], workload, {}, destination_passing=True)
 
     return workload_call
+
+
+def _graph_call(complete: Callable[..., Any], sets: Sets, *, timed: bool) -> Call | Halves:
+    from .cuda_graph import captured  # noqa: PLC0415 - only where there is a GPU
+
+    compute, deliver = captured(complete, sets)
+    return (compute, deliver) if timed else lambda slot: deliver(compute(slot), slot)
 
 
 def _updated(workload: Sets) -> dict[int, int]:

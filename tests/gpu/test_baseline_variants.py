@@ -1,0 +1,111 @@
+"""`torch.compile(mode="max-autotune")` and a CUDA graph of the reference, measured as baselines and raced.
+
+`python -m pytest tests/gpu/test_baseline_variants.py -s` prints the times of each form by both clocks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.model.judging import GpuVariant, JudgeAnswer
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from tests.gpu.cases import HONEST, write_problem
+from tests.judge import courtroom
+
+MORE: tuple[GpuVariant, ...] = ("max_autotune", "cuda_graph")
+CHAIN = """
+import torch
+
+def run(x):
+    for _ in range(12):
+        x = torch.relu(x) - 0.01
+    return x
+"""
+"""Twelve times two launches of a microsecond: host-bound when it runs eagerly."""
+WAITING = "def run(x):\n    return x if x.sum().item() > 1e30 else x * 2\n"
+"""Waits for the device, which no graph can."""
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
+    directory = tmp_path_factory.mktemp("variants")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_LOCK_DIR", str(directory / "locks"))
+        with judge_process("cuda", directory / "cache", "bubblewrap") as judge:
+            yield judge
+
+
+def vectors(directory: Path, reference: str) -> Path:
+    root = directory / "made" / "vectors"
+    root.mkdir(parents=True)
+    vector = {"shape": ["n"], "dtype": "float32"}
+    definition = {
+        "name": "vectors",
+        "axes": {"n": {"type": "var"}},
+        "inputs": {"x": vector},
+        "outputs": {"y": vector},
+        "reference": reference,
+    }
+    (root / "definition.json").write_text(json.dumps(definition))
+    line = {"uuid": "n4096", "axes": {"n": 4096}, "inputs": {"x": {"type": "random"}}}
+    (root / "workload.jsonl").write_text(json.dumps(line) + "\n")
+    return root
+
+
+def measured(gpu: JudgeProcess, problem: Path) -> JudgeAnswer:
+    answer = courtroom.judge(gpu, problem, None, more_variants=MORE)
+    assert answer.verdict == "PASSED", answer.reason
+    for clock, table in (("bounded", answer.baselines), ("sealed", answer.sealed_baselines)):
+        sys.stdout.write(f"{problem.name} {clock}: {json.dumps(table)}\n")
+    sys.stdout.write(f"{problem.name}: {answer.environment.model_extra}\n")
+    return answer
+
+
+def missing(answer: JudgeAnswer, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = (answer.environment.model_extra or {}).get(name, {})
+    return found
+
+
+def test_a_chain_of_short_launches_is_faster_as_a_graph(gpu: JudgeProcess, tmp_path: Path) -> None:
+    answer = measured(gpu, vectors(tmp_path, CHAIN))
+    assert missing(answer, "missing_baselines") == missing(answer, "missing_sealed_baselines") == {}
+    times = answer.baselines["n4096"]
+    eager, graph, tuned = times["eager"], times["cuda_graph"], times["max_autotune"]
+    assert eager is not None
+    assert graph is not None
+    assert tuned is not None
+    assert graph < 0.8 * eager, "its launches cost no Python"
+    assert tuned < eager, "it is one kernel"
+
+
+@pytest.mark.parametrize("name", ["linear", "norm"])
+def test_each_form_is_right_and_can_be_raced(gpu: JudgeProcess, tmp_path: Path, name: str) -> None:
+    problem = write_problem(tmp_path, name)
+    answer = measured(gpu, problem)
+    (uuid,) = answer.baselines
+    candidate = HONEST[name].write(tmp_path / "candidate", {})
+    for variant in MORE:
+        assert answer.baselines[uuid][variant] is not None, missing(answer, "missing_baselines")
+        assert answer.sealed_baselines[uuid][variant] is not None, missing(answer, "missing_sealed_baselines")
+        raced = courtroom.judge(
+            gpu, problem, candidate, baseline={uuid: variant}, sealed_baseline={uuid: variant}, half_width=0.05
+        )
+        assert raced.verdict == "PASSED", raced.reason
+        assert raced.workloads[0].variant == variant
+        baseline_us = raced.workloads[0].baseline_us
+        sys.stdout.write(f"{name} against {variant}: {baseline_us} us, {raced.workloads[0].speedup}x\n")
+        table = answer.sealed_baselines if raced.trust == "sealed" else answer.baselines
+        assert baseline_us == pytest.approx(table[uuid][variant], rel=0.25)
+
+
+def test_what_cannot_be_captured_is_missing_with_its_reason(gpu: JudgeProcess, tmp_path: Path) -> None:
+    answer = measured(gpu, vectors(tmp_path, WAITING))
+    assert answer.baselines["n4096"]["cuda_graph"] is None
+    assert "workload n4096" in missing(answer, "missing_baselines")["cuda_graph"]
+    assert answer.baselines["n4096"]["eager"] is not None

@@ -1,0 +1,186 @@
+"""More forms of the reference as baselines on a GPU; tests/gpu/test_baseline_variants.py measures them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.daemon.drafts import fastest
+from harness.judge import baselines
+from harness.judge.inputs import InputSource
+from harness.judge.reference import load_reference
+from harness.judge.rounds import BaselineFailed
+from harness.judge.runners import RunnerFailed
+from harness.model.judging import GpuVariant
+from harness.model.verdict import Verdict
+from harness.runner import reference
+from harness.runner.arena import ArenaField
+from tests.judge.made import problem, tensor
+
+ADD = "def run(x):\n    return x + 1\n"
+
+
+class ThreeWorkloads:
+    """Reference's runners, without a GPU: a variant fails in the way that its entry says."""
+
+    def __init__(self, fails: dict[str, Exception]) -> None:
+        self.fails = fails
+        self.prepared: list[tuple[str, str]] = []
+        self.dropped = 0
+
+    def compile_ahead(self, _problem: object, _workloads: object, _progress: object, variant: str = "compile") -> None:
+        if isinstance(self.fails.get(variant), BaselineFailed):
+            raise self.fails[variant]
+
+    def reference(self, _: object) -> ThreeWorkloads:
+        return self
+
+    def drop(self, _: object) -> None:
+        self.dropped += 1
+
+    def prepare(self, workload: Any, _layout: object, _slots: object, variant: str) -> None:
+        self.prepared.append((workload.uuid, variant))
+        if isinstance(self.fails.get(variant), RunnerFailed):
+            raise self.fails[variant]
+
+
+def bench(opponents: ThreeWorkloads, *more: GpuVariant) -> baselines.Bench:
+    vector = tensor("float32", "n")
+    one = problem({"x": vector}, {"y": vector}, ADD, {"n": 4})
+    workloads = tuple(one.workloads[0].model_copy(update={"uuid": uuid}) for uuid in ("a", "b", "c"))
+    made = one.model_copy(update={"workloads": workloads})
+    clock: Any = SimpleNamespace(settle=lambda: None, memory=lambda _: SimpleNamespace(capacity=4), summed=None)
+    source = InputSource(made, reference=load_reference(made))
+    runners: Any = opponents
+    return baselines.Bench(
+        "1", made, load_reference(made), source, clock, runners, "baseline", lambda _: None, more=more
+    )
+
+
+def test_a_form_that_cannot_run_is_tried_once_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(1, 100))
+    monkeypatch.setattr(baselines, "_variant", lambda *_: float(next(times)))
+    opponents = ThreeWorkloads({"cuda_graph": RunnerFailed(Verdict.RUNTIME_ERROR, "RuntimeError: not captured")})
+    measured = bench(opponents, "max_autotune", "cuda_graph")
+    table = measured.times()
+    assert [variant for uuid, variant in opponents.prepared if uuid == "a"] == [
+        "eager",
+        "compile",
+        "max_autotune",
+        "cuda_graph",
+    ]
+    assert [uuid for uuid, variant in opponents.prepared if variant == "cuda_graph"] == ["a"]
+    assert opponents.dropped == 1
+    assert measured.missing == {"cuda_graph": "workload a: RuntimeError: not captured"}
+    assert table["c"] == {"eager": 7.0, "compile": 8.0, "max_autotune": 9.0, "cuda_graph": None}
+
+
+def test_what_cannot_be_compiled_at_all_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_variant", lambda *_: 1.0)
+    measured = bench(ThreeWorkloads({"max_autotune": BaselineFailed("no template")}), "max_autotune")
+    assert measured.times()["b"] == {"eager": 1.0, "compile": 1.0, "max_autotune": None}
+    assert measured.missing == {"max_autotune": "no template"}
+    assert bench(ThreeWorkloads({})).times()["a"] == {"eager": 1.0, "compile": 1.0}
+
+
+def test_the_fastest_may_be_any_form() -> None:
+    table: Any = {"a": {"eager": 3.0, "compile": 2.0, "cuda_graph": 1.0}, "b": {"eager": 3.0, "max_autotune": 2.0}}
+    assert fastest(table) == {"a": "cuda_graph", "b": "max_autotune"}
+
+
+class Slots:
+    """Two slots of one vector in host memory."""
+
+    inputs = (ArenaField("x", "float32", (4,), 0, 16, None),)
+    outputs = (ArenaField("y", "float32", (4,), 0, 16, None),)
+    slots = 2
+
+    def __init__(self, variant: str, scalars: list[tuple[int, str, Any]] | None = None) -> None:
+        self.variant, self.scalars = variant, scalars or []
+        self.given = [torch.full((4,), float(slot)) for slot in range(2)]
+        self.made = [torch.zeros(4) for _ in range(2)]
+
+    def input_tensors(self, slot: int) -> list[Any]:
+        return [self.given[slot]]
+
+    def output_tensors(self, slot: int) -> list[torch.Tensor]:
+        return [self.made[slot]]
+
+    def scalar_readers(self) -> list[tuple[int, str, Any]]:
+        return self.scalars
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Callable[[Any], Any]:
+    source = tmp_path / "reference.py"
+    source.write_text(ADD)
+    return reference.load({"source": str(source), "entry": "run"})
+
+
+def test_max_autotune_is_compiled_with_that_mode(loaded: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[object] = []
+
+    def compiler(function: Callable[..., Any], **options: object) -> Callable[..., Any]:
+        modes.append(options["mode"])
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    for variant in ("compile", "max_autotune", "max_autotune"):
+        sets = Slots(variant)
+        loaded(sets)(1)
+        assert sets.made[1].tolist() == [2.0] * 4
+    assert modes == [None, "max-autotune"]
+
+
+class Graph:
+    """Stands in for CUDA's: a replay calls what was captured."""
+
+    captured: Graph | None = None
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    made: list[Graph] = []
+
+    @contextlib.contextmanager
+    def capture(graph: Graph, pool: object) -> Iterator[None]:
+        assert pool == "pool"
+        made.append(graph)
+        yield
+
+    cuda = SimpleNamespace(CUDAGraph=Graph, graph=capture, graph_pool_handle=lambda: "pool")
+    cuda.Stream = lambda: SimpleNamespace(wait_stream=lambda _: None)
+    cuda.current_stream = cuda.Stream
+    cuda.stream = lambda _: contextlib.nullcontext()
+    cuda.synchronize = lambda: None
+    monkeypatch.setattr(torch, "cuda", cuda)
+    return made
+
+
+def test_every_placement_has_a_graph_that_was_captured_before_it_is_called(
+    loaded: Callable[[Any], Any], graphs: list[Graph]
+) -> None:
+    sets = Slots("cuda_graph")
+    call = loaded(sets)
+    assert [graph.replays for graph in graphs] == [0, 0]
+    call(1)
+    assert [graph.replays for graph in graphs] == [0, 1]
+    assert [made.tolist() for made in sets.made] == [[0.0] * 4, [2.0] * 4]
+
+
+@pytest.mark.usefixtures("graphs")
+def test_a_scalar_input_cannot_be_captured(loaded: Callable[[Any], Any]) -> None:
+    with pytest.raises(ValueError, match="keeps the values of Python scalars"):
+        loaded(Slots("cuda_graph", [(0, "int", None)]))
