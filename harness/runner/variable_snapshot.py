@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from cuda.bindings import driver as cuda
@@ -32,7 +32,15 @@ class VariableSnapshot:
         variables = [
             (int(driver.call(cuda.cuModuleGetGlobal, module, symbol.encode())), size) for symbol, size in sizes.items()
         ]
-        ranges = merged_ranges(variables)
+        groups = neighbours(variables)
+        scratch = torch.empty(max(_span(group)[1] for group in groups), dtype=torch.uint8, device="cuda")
+
+        def is_copied_at_once(address: int, size: int) -> bool:
+            """A copy must not cross the driver's own allocations, which may be next to each other."""
+            (code,) = cuda.cuMemcpyDtoD(scratch.data_ptr(), address, size)
+            return bool(code == cuda.CUresult.CUDA_SUCCESS)
+
+        ranges = [part for group in groups for part in copied_ranges(group, is_copied_at_once)]
         if len(ranges) > _MOST_RANGES:
             raise driver.CudaError(
                 f"module-scope variables lie in {len(ranges)} separate places, more than {_MOST_RANGES}: "
@@ -52,13 +60,35 @@ class VariableSnapshot:
             driver.call(cuda.cuMemcpyDtoDAsync, address, source, size, 0)
 
 
-def merged_ranges(variables: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Address and size in bytes of the ranges that contain all variables (addresses and sizes), in order."""
-    ranges: list[tuple[int, int]] = []
+def neighbours(variables: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Variables (addresses and sizes in bytes) in groups without gaps, in order."""
+    groups: list[list[tuple[int, int]]] = []
+    end = 0
     for address, size in sorted(variables):
-        if ranges and address - sum(ranges[-1]) <= _GAP_BYTES:
-            begin, length = ranges[-1]
-            ranges[-1] = begin, max(length, address + size - begin)
+        if groups and address - end <= _GAP_BYTES:
+            groups[-1].append((address, size))
         else:
-            ranges.append((address, size))
-    return ranges
+            groups.append([(address, size)])
+        end = max(end, address + size)
+    return groups
+
+
+def copied_ranges(
+    group: Sequence[tuple[int, int]], is_copied_at_once: Callable[[int, int], bool]
+) -> list[tuple[int, int]]:
+    """Addresses and sizes of few ranges that contain a group of variables, each of which one copy takes.
+
+    Args:
+        group: addresses and sizes in bytes, in order.
+        is_copied_at_once: true for the address and size of a range that one copy takes.
+    """
+    address, size = _span(group)
+    if len(group) == 1 or is_copied_at_once(address, size):
+        return [(address, size)]
+    middle = len(group) // 2
+    return [*copied_ranges(group[:middle], is_copied_at_once), *copied_ranges(group[middle:], is_copied_at_once)]
+
+
+def _span(group: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    begin = group[0][0]
+    return begin, max(address + size for address, size in group) - begin

@@ -209,8 +209,9 @@ def test_counters_agree_with_a_direct_run(
         assert kernel.tensor_share is not None
         assert kernel.tensor_share > max(0.4, kernel.dram_share), "a product of 4096 x 4096 keeps tensor cores busy"
         assert kernel.bottleneck != "memory bandwidth"
-    else:
-        assert kernel.bottleneck == "memory bandwidth", kernel.sentence
+    else:  # what the small norm of Triton writes stays in L2 until its end
+        expected = {"memory bandwidth"} if name == "memory" else {"memory bandwidth", "L2"}
+        assert kernel.bottleneck in expected, kernel.sentence
         assert kernel.tensor_share in (None, 0.0)
     if run.sandbox == "none":  # the same counters twice would show nothing more
         direct = _direct(run, case, tmp_path)

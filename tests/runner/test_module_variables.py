@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.runner.module_variables import MOST_BYTES, MalformedCubinError, check_size, module_variables
-from harness.runner.variable_snapshot import merged_ranges
+from harness.runner.variable_snapshot import copied_ranges, neighbours
 from tests.runner.test_nvrtc import compile_cuda
 
 SOURCE = """
@@ -52,13 +52,26 @@ def test_what_is_no_cubin_is_refused(data: bytes) -> None:
         module_variables(data)
 
 
-def test_neighbours_are_copied_together() -> None:
+def test_variables_without_gaps_are_neighbours() -> None:
     scattered = [(4096, 4), (1000, 8), (1016, 4), (1010, 1), (1100, 400), (9000, 16)]
-    assert merged_ranges(scattered) == [(1000, 500), (4096, 4), (9000, 16)]
+    assert neighbours(scattered) == [
+        [(1000, 8), (1010, 1), (1016, 4), (1100, 400)], [(4096, 4)], [(9000, 16)]
+    ]  # fmt: skip
 
 
 def test_a_variable_inside_another_changes_nothing() -> None:
-    assert merged_ranges([(0, 1000), (100, 8)]) == [(0, 1000)]
+    assert neighbours([(0, 1000), (100, 8), (1010, 4)]) == [[(0, 1000), (100, 8), (1010, 4)]]
+    assert copied_ranges([(0, 1000), (100, 8)], lambda *_: True) == [(0, 1000)]
+
+
+@pytest.mark.parametrize("border", [800, 2048, 5600])
+def test_ranges_do_not_cross_the_drivers_allocations(border: int) -> None:
+    variables = [(8 * number, 8) for number in range(743)]
+    ranges = copied_ranges(variables, lambda address, size: address >= border or address + size <= border)
+    assert len(ranges) < 25
+    assert [address + size for address, size in ranges[:-1]] == [address for address, _ in ranges[1:]]
+    assert border in {address for address, _ in ranges}
+    assert sum(size for _, size in ranges) == 8 * 743
 
 
 def test_a_header_of_the_toolkit_defines_hundreds_of_neighbours(tmp_path: Path) -> None:
