@@ -34,7 +34,8 @@ from tests.judge import courtroom
 
 ROOT = Path(__file__).parents[2]
 GEMM = ROOT / "problems/gemm/bf16_n4096_k4096"
-ELEMENTS = 1 << 26
+ELEMENTS, ROWS = 1 << 26, 1 << 16
+"""Of the memory-bound kernels: 256 MB of input, several times an L2."""
 AGREE = 0.03
 TIME = "gpu__time_duration.sum"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -120,11 +121,14 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProfiledCase]:
     largest = max(lines, key=lambda line: int(json.loads(line)["axes"]["m"]))
     (gemm / "workload.jsonl").write_text(largest + "\n")
     norm = write_attacked(directory, "norm")
+    line = json.loads((norm / "workload.jsonl").read_text())
+    line |= {"uuid": f"norm-{ROWS}", "axes": {"M": ROWS}}  # more than L2 holds, so that the writes reach the memory
+    (norm / "workload.jsonl").write_text(json.dumps(line) + "\n")
     recorded = RECORDED[0][0].write(directory / "recorded", {})
     return {
         "memory": ProfiledCase(scale, solution, f"n{ELEMENTS}", ()),
         "compute": ProfiledCase(gemm, gemm / "solutions/h200", json.loads(largest)["uuid"], ()),
-        "triton": ProfiledCase(norm, recorded, "norm-8192", (str(recorded / "kernel.py"), "8192")),
+        "triton": ProfiledCase(norm, recorded, f"norm-{ROWS}", (str(recorded / "kernel.py"), str(ROWS))),
     }
 
 

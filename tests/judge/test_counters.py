@@ -192,6 +192,17 @@ def test_launches_are_matched_with_the_plan(
     assert lines[-1].startswith("Times under the profiler are not those of a verdict")
 
 
+@pytest.mark.parametrize(("rows", "found"), [(3, ["first", "second", "first"]), (2, [])])
+def test_names_in_another_form_are_matched_by_their_order(
+    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, found: list[str]
+) -> None:
+    program = stand_in(tmp_path / "nsight", table([("void first(float)", MEMORY_BOUND)] * rows))
+    monkeypatch.setattr(ncu, "find_ncu", lambda: program)
+    report = _profile(made, tmp_path)
+    assert [kernel.kernel for kernel in report.kernels] == found
+    assert (report.reason is None) is bool(found)
+
+
 def test_a_metric_that_is_refused_is_left_out(made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = STALL.format("gmma")
     program = stand_in(tmp_path / "nsight", table([("_Z5firstv", MEMORY_BOUND)]), refuses=refused)

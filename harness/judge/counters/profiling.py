@@ -181,9 +181,17 @@ def _write_stage(
 def _matched(
     rows: tuple[ProfiledLaunch, ...], kernels: list[str], symbols: Mapping[str, str]
 ) -> Iterator[KernelCounters]:
-    """Counters by launch: rows are in the plan's order; those of other kernels (a fill of the driver) are skipped."""
+    """Counters by launch: rows are in the plan's order; those of other kernels (a fill of the driver) are skipped.
+
+    Where no row has the symbol of a kernel, Nsight Compute writes names in another form: then the order decides, if
+    there is a row for each launch.
+    """
+    known = set(symbols.values())
+    is_named = any(row.symbol in known for row in rows)
+    if not is_named and len(rows) != min(len(kernels), MOST_LAUNCHES):
+        return
     launch = 0
     for row in rows:
-        if launch < len(kernels) and symbols.get(kernels[launch]) == row.symbol:
+        if launch < len(kernels) and (not is_named or symbols.get(kernels[launch]) == row.symbol):
             yield with_bottleneck(counters_of(kernel_name(kernels[launch]), launch, row.values))
             launch += 1
