@@ -14,8 +14,9 @@ from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge.baselines import measure
-from harness.judge.counters.profiling import ProfileTarget, profile_solution
-from harness.judge.counters.replays import keep_replay, replay_key
+from harness.judge.counters.latency import cold_and_warm_us
+from harness.judge.counters.profiling import ProfileTarget, find_profiled, profile_replay
+from harness.judge.counters.replays import Replay, keep_replay, replay_key
 from harness.judge.devices.interface import Device
 from harness.judge.evaluation import Evaluation, Progress, one_line
 from harness.judge.inputs import InputSource
@@ -27,6 +28,7 @@ from harness.judge.sides import Staged
 from harness.judge.verdict import failed
 from harness.judge.version import judge_version
 from harness.model.config import SandboxKind
+from harness.model.counters import CounterReport
 from harness.model.judging import (
     Cost,
     EnvironmentRecord,
@@ -121,9 +123,18 @@ class Judge:
         solution = load_solution(Path(str(request.solution_dir)))
         source = InputSource(problem, reference=reference, device=self.device.memory_on, copy_all=self.device.copy_all)
         where = ProfileTarget(self.device.target, device.name, device.id, self.sandbox, self.cache_dir)
-        report = profile_solution(problem, solution, request.workload, source, where)
+        found = find_profiled(problem, solution, request.workload, where)
+        report = found if isinstance(found, CounterReport) else self._counters(problem, found, source, where)
         answer = self._refused(request, Verdict.PASSED, "a profile has no verdict")
         return answer.model_copy(update={"counters": report, "device": device})
+
+    def _counters(
+        self, problem: Problem, found: tuple[Workload, Replay], source: InputSource, where: ProfileTarget
+    ) -> CounterReport:
+        workload, replay = found
+        report = profile_replay(problem, workload, replay, source, where)
+        latency = cold_and_warm_us(self.device, problem, workload, replay, source)
+        return report if latency is None else report.model_copy(update={"cold_us": latency[0], "warm_us": latency[1]})
 
     def _try_reference(self, problem: Problem, reference: Reference) -> None:
         """Run a reference once, on its smallest workload, before anything else of the problem.

@@ -28,14 +28,20 @@ def resource_lines(resources: Sequence[KernelResources]) -> list[str]:
 
 def report_lines(report: CounterReport) -> list[str]:
     """Return a report as lines: the sentence of each kernel, then its numbers; or why there are none."""
+    latency = []
+    if report.cold_us is not None and report.warm_us is not None:
+        latency = [
+            f"a call takes {report.cold_us:.2f} us with a cold L2, as it is judged, and {report.warm_us:.2f} us warm"
+        ]
     if report.reason is not None and not report.kernels:
-        return [f"no counters: {report.reason}", *([f"fix: {report.fix}"] if report.fix else [])]
+        return [f"no counters: {report.reason}", *([f"fix: {report.fix}"] if report.fix else []), *latency]
     lines = [f"workload {report.workload}: {len(report.kernels)} of {report.launches} launches, caches cold"]
     whole = sum(kernel.time_us or 0.0 for kernel in report.kernels)
     for kernel in report.kernels:
         share = f", {kernel.time_us / whole:.0%} of the call" if kernel.time_us and whole else ""
         lines.append(f"{kernel.kernel}{share}: {kernel.sentence}")
         lines += [f"  {line}" for line in _numbers(kernel)]
+    lines += latency
     lines.append("Times under the profiler are not those of a verdict, and no verdict uses these numbers.")
     return lines
 

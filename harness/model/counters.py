@@ -97,6 +97,10 @@ class CounterReport(_CountersPart):
     """Its uuid."""
     kernels: tuple[KernelCounters, ...] = Field(default=(), max_length=16)
     """In the order of the launches."""
+    cold_us: Annotated[float, Field(ge=0, lt=1e9)] | None = None
+    """A call without the profiler, L2 displaced before it: as verdicts are timed, from a few calls."""
+    warm_us: Annotated[float, Field(ge=0, lt=1e9)] | None = None
+    """The same right after another call on the same data."""
     launches: Count = 0
     """Of the call; the profiler reads the first ones only."""
     reason: str | None = None

@@ -66,6 +66,11 @@ class CudaLine:
             passing=solution.destination_passing,
         )
 
+    def cold_and_warm(self, placement: int) -> tuple[int, int]:
+        """See `SealedCalls`; on the inputs that are at the placement."""
+        assert isinstance(self._calls, sealed.SealedCalls)  # noqa: S101 - the judge asks for sealed calls only
+        return self._calls.cold_and_warm(placement)
+
     def _ping(self) -> None:
         self._pinged.zero_()
         torch.cuda.synchronize()

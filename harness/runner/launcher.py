@@ -226,8 +226,8 @@ class SealedWorkload:
             return self._trusted.fill(addresses[step["buffer"]] + step["offset"], step["bytes"], 0)
         return PreparedLaunch(functions[step["kernel"]], step, addresses)
 
-    def run(self, placement: int) -> float:
-        """Make one call; microseconds by the device's events, nothing subtracted.
+    def run(self, placement: int, *, cold: bool = True) -> float:
+        """Make one call; microseconds by the device's events, nothing subtracted. `cold`: L2 is displaced before it.
 
         Raises:
             CudaError: a launch failed; the context may be gone.
@@ -239,7 +239,8 @@ class SealedWorkload:
                 snapshot.restore()
             for launch in self._before:
                 launch.run()
-            self._trusted.displace.run()
+            if cold:
+                self._trusted.displace.run()
             start.record()
             for launch in self._calls[placement]:
                 launch.run()

@@ -69,6 +69,9 @@ class DeviceLine(Protocol):
     def record(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
         """Make a call and write what it launches into the judge's file."""
 
+    def cold_and_warm(self, placement: int) -> tuple[int, int]:
+        """Nanoseconds of a sealed call with L2 displaced before it, and without."""
+
 
 class _Server:
     def __init__(self, line: socket.socket) -> None:
@@ -110,6 +113,11 @@ class _Server:
         self.device.record(self.solution, message, descriptors)
         self.line.send(wire.pack_record(wire.Code.READY))
 
+    def cold_and_warm(self, message: dict[str, Any]) -> None:
+        assert self.device is not None  # noqa: S101 - only sealed calls on a GPU are asked for
+        cold_ns, warm_ns = self.device.cold_and_warm(message["placement"])
+        self.line.send(wire.pack_record(wire.Code.READY, call=cold_ns, claimed_ns=warm_ns))
+
     def batch(self, data: bytes) -> None:
         identity, slots = wire.unpack_call(data)
         failpoint("runner.before_call")
@@ -139,6 +147,8 @@ class _Server:
                     self.load(message, descriptors)
                 elif message["op"] == "record":
                     self.record(message, descriptors)
+                elif message["op"] == "cold_and_warm":
+                    self.cold_and_warm(message)
                 elif message["op"] == "warm":
                     self.warm()
                 else:

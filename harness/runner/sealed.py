@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from .launcher import SealedWorkload
 from .module_variables import module_variables
 from .variable_snapshot import VariableSnapshot
 
+_REPEATS = 11
+"""Calls of each kind whose median is told."""
+
 
 class SealedCalls:
     """One workload of a sealed solution."""
@@ -27,6 +31,13 @@ class SealedCalls:
     def run(self, placement: int) -> int:
         """Nanoseconds by the device's events, nothing subtracted."""
         return int(self._work.run(placement) * 1e3)
+
+    def cold_and_warm(self, placement: int) -> tuple[int, int]:
+        """Medians of calls with L2 displaced before each, and of calls right after each other; nanoseconds, raw."""
+        cold = statistics.median(self._work.run(placement) for _ in range(_REPEATS))
+        self._work.run(placement, cold=False)
+        warm = statistics.median(self._work.run(placement, cold=False) for _ in range(_REPEATS))
+        return round(cold * 1e3), round(warm * 1e3)
 
 
 def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:

@@ -197,6 +197,11 @@ def test_counters_agree_with_a_direct_run(
     report = run.profile(case)
     took = time.monotonic() - begin
     _show("\n".join(["", *resource_lines(answer.resources), *report_lines(report), f"took {took:.1f} s"]))
+    assert report.cold_us is not None
+    assert report.warm_us is not None
+    judged_us = answer.workloads[0].latency_us
+    assert report.cold_us == pytest.approx(judged_us, rel=0.1)
+    assert report.warm_us < 1.1 * report.cold_us
     if _may_be_refused(report):
         return
     assert report.took_s < PROFILE_S + 10

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from harness.formats.solutions import load_solution
 from harness.judge.counters import ncu
 from harness.judge.counters.bottleneck import with_bottleneck
+from harness.judge.counters.latency import staged_replay
 from harness.judge.counters.metrics import METRICS, counters_of, parse_table
 from harness.judge.counters.ncu import find_ncu
-from harness.judge.counters.profiling import ProfileTarget, choose_workload, profile_replay, profile_solution
+from harness.judge.counters.profiling import ProfileTarget, choose_workload, find_profiled, profile_replay
 from harness.judge.counters.replays import find_replay, keep_replay, replay_key
 from harness.judge.inputs import InputSource
 from harness.judge.sides import Stage, Staged
 from harness.model.config import SandboxKind
 from harness.model.counter_text import report_lines
-from harness.model.counters import KernelCounters, kernel_name
+from harness.model.counters import CounterReport, KernelCounters, kernel_name
 from harness.model.launches import Pointer, ResolvedLaunch, ResolvedPlan
 from harness.model.problem import Problem
 from tests.judge.made import problem, tensor
@@ -290,14 +292,16 @@ def test_what_was_tampered_with_or_has_not_passed_is_not_profiled(made: Problem,
     )
     solution = load_solution(directory)
     where = ProfileTarget("h200", "NVIDIA H200", "GPU-0", "none", tmp_path / "cache")
-    source = InputSource(made, seed=1)
-    report = profile_solution(made, solution, None, source, where)
+    report = find_profiled(made, solution, None, where)
+    assert isinstance(report, CounterReport)
     assert report.needs_verdict
     assert "only a solution that PASSED" in (report.reason or "")
     key = replay_key(made, solution, "NVIDIA H200")
     assert key != replay_key(made, solution, "NVIDIA B200")
     keep_replay(tmp_path / "cache", key, _staged({"run": "run"}, {"w": _plan("run")}))
-    assert find_replay(tmp_path / "cache", key) is not None
+    found = find_profiled(made, solution, None, where)
+    assert not isinstance(found, CounterReport)
+    assert (found[0].uuid, found[1].symbols) == ("w", {"run": "run"})
     (tmp_path / "cache" / "replays" / key / "kernel.cubin").write_bytes(b"other")
     assert find_replay(tmp_path / "cache", key) is None
 
@@ -307,11 +311,13 @@ def test_elsewhere_it_says_why(made: Problem, tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "kernel.py").write_text("def run(x, flag):\n    return x\n")
     (directory / "solution.yaml").write_text("language: pytorch\nentry: kernel.py::run\n")
-    solution, source = load_solution(directory), InputSource(made, seed=1)
-    report = profile_solution(made, solution, None, source, WHERE)
+    solution = load_solution(directory)
+    report = find_profiled(made, solution, None, WHERE)
+    assert isinstance(report, CounterReport)
     assert "language pytorch makes its launches from its own host code" in (report.reason or "")
     on_cpu = ProfileTarget("cpu", "a CPU", "cpu", "none", tmp_path)
-    report = profile_solution(made, solution, None, source, on_cpu)
+    report = find_profiled(made, solution, None, on_cpu)
+    assert isinstance(report, CounterReport)
     assert report.reason == "no hardware counters are read on the target cpu"
     assert choose_workload(made, "x") is None
     assert choose_workload(made, None) == made.workloads[0]
@@ -322,3 +328,23 @@ def test_the_request_asks_for_whitelisted_metrics_of_the_marked_launches_only() 
     assert words[words.index("--profile-from-start") + 1] == "off"
     assert words[words.index("--clock-control") + 1] == "none"
     assert words[words.index("--metrics") + 1].split(",") == list(METRICS)
+
+
+def test_a_runner_loads_a_replay_as_it_was_kept(tmp_path: Path) -> None:
+    keep_replay(tmp_path / "cache", "key", _staged({"run": "run"}, {"w": _plan("run")}))
+    replay = find_replay(tmp_path / "cache", "key")
+    assert replay is not None
+    staged = staged_replay(replay)
+    stage = SimpleNamespace(stage=tmp_path / "stage", inside=lambda path: f"/stage/{path.name}")
+    stage.stage.mkdir()
+    words = staged.put(cast("Stage", stage))
+    assert words == {"op": "load", "language": "cuda", "artefacts": ["/stage/replay-0"]}
+    assert {path.name for path in (stage.stage / "replay-0").iterdir()} == {"kernel.cubin", "names.json"}
+    assert staged.sealed
+    assert staged.plans["w"].as_json() == json.loads(json.dumps(_plan("run").as_json()))
+
+
+def test_latencies_are_told_with_and_without_counters() -> None:
+    words = "a call takes 12.00 us with a cold L2, as it is judged, and 8.00 us warm"
+    assert report_lines(CounterReport(reason="no ncu", cold_us=12, warm_us=8)) == ["no counters: no ncu", words]
+    assert words in report_lines(CounterReport(kernels=(counters(),), launches=1, cold_us=12, warm_us=8))

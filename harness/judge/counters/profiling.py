@@ -42,16 +42,15 @@ class ProfileTarget:
     cache_dir: Path
 
 
-def profile_solution(
-    problem: Problem, solution: Solution, uuid: str | None, source: InputSource, where: ProfileTarget
-) -> CounterReport:
-    """Return the counters of one call of a solution that passed here, or why there are none.
+def find_profiled(
+    problem: Problem, solution: Solution, uuid: str | None, where: ProfileTarget
+) -> tuple[Workload, Replay] | CounterReport:
+    """Return the workload and the replay of a solution that passed here, or a report of why it is not profiled.
 
     Args:
         problem: whose solution.
         solution: as it stands; it is found by its content among those that passed.
         uuid: of a workload, or its beginning; None for the one with the most data.
-        source: draws fresh inputs.
         where: the device.
     """
     language = solution.spec.language
@@ -77,7 +76,7 @@ def profile_solution(
             fix="have it judged first",
             needs_verdict=True,
         )
-    return profile_replay(problem, workload, replay, source, where)
+    return workload, replay
 
 
 def choose_workload(problem: Problem, uuid: str | None) -> Workload | None:

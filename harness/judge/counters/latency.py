@@ -1,0 +1,78 @@
+"""Latency of a sealed call with a cold and with a warm L2: information beside the counters, never part of a verdict."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from harness.judge.checks import WorkloadSets
+from harness.judge.counters.replays import Replay
+from harness.judge.inputs import InputSource
+from harness.judge.layout import layout_of
+from harness.judge.runners import RunnerFailed
+from harness.judge.sides import Stage, Staged, load
+from harness.runner import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from harness.judge.devices.interface import Device
+    from harness.model.launches import ResolvedPlan
+    from harness.model.problem import Problem, Workload
+
+_WITHIN_S = 30.0
+
+
+class _KeptPlan:
+    """A plan that is plain data already."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self._plan = plan
+
+    def as_json(self) -> dict[str, Any]:
+        """See `ResolvedPlan`."""
+        return dict(self._plan)
+
+
+def staged_replay(replay: Replay) -> Staged:
+    """Return a replay as what a trusted launcher loads."""
+
+    def put(stage: Stage) -> dict[str, object]:
+        directories = []
+        for number, name in enumerate(replay.artefacts):
+            target = stage.stage / f"replay-{number}"
+            shutil.copytree(replay.directory / name, target, ignore=shutil.ignore_patterns("replay.json", "sha256"))
+            directories.append(stage.inside(target))
+        return {"op": "load", "language": "cuda", "artefacts": directories}
+
+    plans = {uuid: cast("ResolvedPlan", _KeptPlan(plan)) for uuid, plan in replay.plans.items()}
+    return Staged(put, _WITHIN_S, plans)
+
+
+def cold_and_warm_us(
+    device: Device, problem: Problem, workload: Workload, replay: Replay, source: InputSource
+) -> tuple[float, float] | None:
+    """Return microseconds of a call with L2 displaced before it, and right after another; None if a call fails."""
+    clock = device.clock(sealed=True)
+    layout = layout_of(problem, workload)
+    runner = clock.runner()
+    try:
+        side = load(clock, runner, staged_replay(replay), trusted=False)
+        memory = clock.memory(layout)
+        side.prepare(workload, layout, memory.capacity)
+        WorkloadSets(problem, source, workload).fill([memory.views(0)])
+        clock.settle()
+        with clock.timing():
+            batch = side.batch(memory, range(1), _WITHIN_S)
+            message = {"op": "cold_and_warm", "placement": batch.readings[-1].placement}
+            record = runner.ask(message, wire.Code.READY, _WITHIN_S)
+    except (RunnerFailed, torch.OutOfMemoryError):
+        return None
+    finally:
+        clock.forget(runner)
+    around_ns = clock.calibration.around_ns
+    cold, warm = (max(ns - around_ns, 0.0) / 1e3 for ns in (record.call, record.claimed_ns))
+    return cold, warm
