@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.formats.ledger_documents import render_entry
 from harness.judge.kernel_resources import resources_of_cubin, spills_in_log
 from harness.model.counter_text import resource_lines
+from harness.model.counters import KernelResources
+from harness.model.verdict import Verdict
+from tests.agents.conftest import entry
 from tests.runner.test_nvrtc import compile_cuda
 
 _SOURCE = """
@@ -67,3 +71,11 @@ def test_a_log_is_read_as_numbers() -> None:
         "1 bytes spill stores, 99999999999999 bytes spill loads\n"
     )
     assert spills_in_log(log) == {"run": (4, 12)}
+
+
+def test_an_entry_has_them() -> None:
+    resource = KernelResources(kernel="tile<64, 8>", registers=40, shared_bytes=2048, local_bytes=0)
+    made = entry(Verdict.PASSED, 1.5)
+    assert b"resources" not in render_entry(made)
+    written = render_entry(made.model_copy(update={"resources": (resource,)})).decode()
+    assert 'resources:\n- {kernel: "tile<64, 8>", registers: 40, shared_bytes: 2048, local_bytes: 0}' in written
