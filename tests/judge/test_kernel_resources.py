@@ -29,7 +29,7 @@ template <int N> __global__ void small(float* b) { b[threadIdx.x] = N; }
 """
 
 
-@pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("architecture", ["sm_90a", pytest.param("sm_100a", marks=pytest.mark.slow)])
 def test_the_cubin_and_the_log_agree(architecture: str, tmp_path: Path) -> None:
     source = tmp_path / "kernel.cu"
     source.write_text(_SOURCE)
@@ -54,14 +54,13 @@ def test_the_cubin_and_the_log_agree(architecture: str, tmp_path: Path) -> None:
     assert "local memory per thread" in resource_lines(resources_of_cubin(cubin, names))[0]
 
 
-@pytest.mark.parametrize("cut", [10, 100, 1000, 3000])
-def test_a_broken_cubin_has_no_resources(cut: int, tmp_path: Path) -> None:
+def test_a_broken_cubin_has_no_resources(tmp_path: Path) -> None:
     source = tmp_path / "kernel.cu"
     source.write_text(_SOURCE)
     assert compile_cuda(source, tmp_path, "sm_90a", ["spilling"], []) == 0
     cubin = (tmp_path / "kernel.cubin").read_bytes()
-    assert resources_of_cubin(cubin[:cut], {"spilling": "spilling"}) == ()
-    assert resources_of_cubin(b"", {"spilling": "spilling"}) == ()
+    for size in (0, 10, 100, 1000, 3000):
+        assert resources_of_cubin(cubin[:size], {"spilling": "spilling"}) == ()
 
 
 def test_a_log_is_read_as_numbers() -> None:
