@@ -30,6 +30,7 @@ import torch
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge.correctness import Comparison, compare_all
+from harness.judge.cuda_builder import device_limits
 from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.reference import Reference, by_name, load_reference, torch_dtype
@@ -201,7 +202,7 @@ class Sealed:
         launches, spaces, params = self._plan
         scalars = {name: value for name, value in inputs.items() if not isinstance(value, torch.Tensor)}
         sizes = self._problem.sizes(self._workload)
-        plan = resolve(launches, spaces, self._problem.definition, sizes, scalars, params)
+        plan = resolve(launches, spaces, self._problem.definition, sizes, scalars, params, device_limits())
         one = self._layout
         slots = SimpleNamespace(inputs=one.inputs, outputs=one.outputs, slots=self.slots)
 
