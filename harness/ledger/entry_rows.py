@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
@@ -26,7 +26,8 @@ from harness.model.weaknesses import (
 # Our writer puts each top-level key at the start of a line and never breaks a string, so a block ends at the next key.
 _WORKLOADS = re.compile(rb"^workloads:\n(?:[- ].*\n)*", re.MULTILINE)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_TIME = {name: re.compile(rb"\b" + name.encode() + rb": ([0-9.e+-]+)") for name in ("latency_us", "baseline_us")}
+_TIMES = ("latency_us", "baseline_us", "sol_us")
+_TIME = {name: re.compile(rb"\b" + name.encode() + rb": ([0-9.e+-]+)") for name in _TIMES}
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Row:
     baseline_us: float | None = None
     """Geometric mean over the workloads; of a baseline entry, of the fastest correct variants."""
     latency_us: float | None = None
+    bound_us: float | None = None
+    """Geometric mean of the workloads' speed-of-light bounds; null unless each has one."""
     cost_s: float | None = None
     """Building and judging."""
     note: str | None = None
@@ -107,8 +110,8 @@ def row_of(raw: bytes, where: str, baseline_of: BaselineOf = _unknown_baseline) 
     document = in_newest_format(parse(head, where), where)
     if "workloads" in document:  # not as our writer lays it out: read it whole
         return _row_of_entry(document, where, baseline_of)
-    times = {name: _mean_time([float(text) for text in pattern.findall(numbers)]) for name, pattern in _TIME.items()}
-    return _row(document, where, baseline_of, **times)
+    times = {name: [float(text) for text in pattern.findall(numbers)] for name, pattern in _TIME.items()}
+    return _row(document, where, baseline_of, times)
 
 
 def _row_of_entry(document: Mapping[str, Any], where: str, baseline_of: BaselineOf) -> Row:
@@ -117,27 +120,30 @@ def _row_of_entry(document: Mapping[str, Any], where: str, baseline_of: Baseline
     except ValidationError as error:
         raise LedgerError(f"not a ledger entry: {error}", where=where) from error
     times = {
-        name: _mean_time([time for time in (getattr(work, name) for work in entry.workloads) if time is not None])
-        for name in ("latency_us", "baseline_us")
+        name: [time for time in (getattr(work, name) for work in entry.workloads) if time is not None]
+        for name in _TIMES
     }
-    return _row(document, where, baseline_of, **times)
+    return _row(document, where, baseline_of, times)
 
 
-def _row(
-    document: Mapping[str, Any],
-    where: str,
-    baseline_of: BaselineOf,
-    *,
-    latency_us: float | None,
-    baseline_us: float | None,
-) -> Row:
+def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times: Mapping[str, Sequence[float]]) -> Row:
+    """Return the row.
+
+    Args:
+        document: in the newest format; its workloads are not read.
+        where: its place.
+        baseline_of: finds the baseline entry.
+        times: each of `_TIMES` -> the values that workloads have, in microseconds.
+    """
     candidate, summary = document.get("candidate") or {}, document.get("summary") or {}
     cost, baselines = document.get("cost") or {}, document.get("baselines") or {}
     try:
         low, high = summary.get("speedup_ci95") or (None, None)
+        baseline_us = _mean_time(times["baseline_us"])
         if baseline_us is None and baselines:
             fastest = [[time for time in variants.values() if time is not None] for variants in baselines.values()]
-            baseline_us = _mean_time([min(times) for times in fastest if times])
+            baseline_us = _mean_time([min(variants) for variants in fastest if variants])
+        bounds = times["sol_us"]
         values: dict[str, Any] = {
             **{name: document[name] for name in ("problem", "seq", "kind", "run", "target", "problem_digest", "at")},
             **{name: document.get(name) for name in ("cites", "judge_protocol", "verdict", "reason", "trust", "note")},
@@ -147,7 +153,8 @@ def _row(
             "speedup_ci95_low": low,
             "speedup_ci95_high": high,
             "baseline_us": baseline_us,
-            "latency_us": latency_us,
+            "latency_us": _mean_time(times["latency_us"]),
+            "bound_us": _mean_time(bounds) if len(bounds) == summary.get("of") else None,
             "cost_s": float(cost.get("build_s", 0)) + float(cost.get("judge_s", 0)) if cost else None,
             "weaknesses_text": to_text(
                 weaknesses(facts_of_document(document), baseline_of(document["kind"], document.get("cites")))
@@ -158,6 +165,6 @@ def _row(
         raise LedgerError(f"not a ledger entry: {error!r}", where=where) from error
 
 
-def _mean_time(times: list[float]) -> float | None:
+def _mean_time(times: Sequence[float]) -> float | None:
     """Return the geometric mean; None without times, or with one that is not positive."""
     return geometric_mean(times) if times and min(times) > 0 else None

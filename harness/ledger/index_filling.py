@@ -19,14 +19,15 @@ from harness.model.verdict import EntryKind
 from harness.model.weaknesses import MeasurementFacts, facts_of_document
 from harness.workspace.directories import Workspace
 
-SCHEMA = "kernel-harness index 4"
+SCHEMA = "kernel-harness index 5"
 Progress = Callable[[int, int], None]
 """Called with the bytes of ledger read so far, and the bytes to read in all."""
 
 _BATCH = 500
 _NOTHING = hashlib.sha256().hexdigest()
 _TYPES = dict.fromkeys(("seq", "cites", "judge_protocol", "passed", "of"), "INTEGER") | dict.fromkeys(
-    ("speedup", "speedup_ci95_low", "speedup_ci95_high", "score", "baseline_us", "latency_us", "cost_s"), "REAL"
+    ("speedup", "speedup_ci95_low", "speedup_ci95_high", "score", "baseline_us", "latency_us", "bound_us", "cost_s"),
+    "REAL",
 )
 _COLUMNS = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in ROW_FIELDS)
 _MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 4))

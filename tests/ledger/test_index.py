@@ -20,6 +20,7 @@ from harness.git.repo import Repo
 from harness.ledger.entry_rows import BaselineOf, row_of
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
+from harness.model.geometric_mean import geometric_mean
 from harness.model.paths import ledger_file
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
@@ -81,6 +82,13 @@ def test_a_row_says_what_its_entry_does(ledger: Ledger, index: Index, repo: Repo
     assert row.baseline_us == pytest.approx(12.0)
     first, second = (work.latency_us for work in entry.workloads)
     assert row.latency_us == pytest.approx(((first or 0) * (second or 0)) ** 0.5)
+    assert row.bound_us == pytest.approx(geometric_mean([work.sol_us or 0 for work in entry.workloads]))
+
+
+def test_a_row_has_no_bound_unless_each_workload_has_one(ledger: Ledger) -> None:
+    bounded, unbounded = workload(), workload().model_copy(update={"sol_us": None, "score": None})
+    entry = ledger.append(draft(workloads=[bounded, unbounded]))
+    assert row_of(render_entry(entry), "x").bound_us is None
 
 
 def test_a_row_does_not_believe_numbers_in_texts(ledger: Ledger) -> None:
