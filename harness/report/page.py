@@ -12,9 +12,9 @@ from harness.model.printable import printable
 
 def render(data: dict[str, Any]) -> str:
     """A page that opens from disk and asks nothing of any network."""
-    part = {name: _read(f"page.{name}") for name in ("html", "css", "js")}
+    part = {"html": _read("page.html"), "css": _read("page.css"), "js": _read("charts.js") + _read("page.js")}
     # `<` in a string of the data could end the script element that holds it.
-    data = _printable(data)
+    data = printable_data(data)
     embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     meta = data["meta"]
     title = html.escape(printable(f"{meta['run']} on {meta['target']}: kernels and their proof"))
@@ -26,12 +26,13 @@ def render(data: dict[str, Any]) -> str:
     return page
 
 
-def _printable(value: Any) -> Any:  # noqa: ANN401 - JSON
+def printable_data(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return JSON data with what could steer a terminal or reorder text escaped, in keys and values."""
     if isinstance(value, str):
         return printable(value, keep_newlines=True)
     if isinstance(value, dict):
-        return {printable(key) if isinstance(key, str) else key: _printable(item) for key, item in value.items()}
-    return [_printable(item) for item in value] if isinstance(value, list | tuple) else value
+        return {printable(key) if isinstance(key, str) else key: printable_data(item) for key, item in value.items()}
+    return [printable_data(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _read(name: str) -> str:

@@ -30,7 +30,8 @@ _LEAST_STEPS = 3
 Json = dict[str, Any]
 
 
-_NO_DETAILS: Json = {"subject": None, "workloads": None, "diff": None, "more_lines": 0, "compared": None}
+NO_DETAILS: Json = {"subject": None, "workloads": None, "diff": None, "more_lines": 0, "compared": None}
+"""Of a step without details."""
 
 
 @dataclass
@@ -110,7 +111,7 @@ def _step(standing: Standing, row: Row, confirmation: Row | None) -> Json:
         "confirmation": None if confirmation is None else {"seq": confirmation.seq, **_numbers(confirmation)},
         "gain": any(gain.seq == row.seq for gain in standing.gains),
         "champion": champion is not None and champion.cites == row.seq,
-        **_NO_DETAILS,
+        **NO_DETAILS,
     }
 
 
@@ -120,7 +121,7 @@ def _numbers(row: Row) -> Json:
 
 
 def _details(repo: Repo, index: Index, row: Row, before: Row | None, branch: str, budget: DetailBudget) -> Json:
-    details = dict(_NO_DETAILS)
+    details = dict(NO_DETAILS)
     entry = index.entry(row.problem, row.seq) if budget.left > 0 else None
     if entry is not None:
         workloads = [_workload(one) for one in entry.workloads]
