@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from harness.agents import fleet
@@ -26,6 +27,7 @@ from harness.failpoints import failpoint
 from harness.git.repo import Repo
 from harness.ledger.upgrade import upgrade_ledger
 from harness.model.config import Config
+from harness.model.entry import stamp
 from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
@@ -127,7 +129,18 @@ def run_start(
             usd_before = Purse(workspace, repo, config).spent().usd
         fleet.ask_again(workspace)
         children = _children(config, target, limits, usd_before)
-        supervisor = _Supervisor(workspace, children, limits, stop, show, notices)
+        record = StartStatus(
+            children=tuple(child.name for child in children),
+            run=config.run,
+            target=target,
+            problems=config.problems,
+            started_at=stamp(datetime.now(UTC)),
+            max_evaluations=limits.max_evaluations,
+            max_minutes=limits.max_minutes,
+            max_usd=limits.max_usd,
+            usd_before=usd_before,
+        )
+        supervisor = _Supervisor(workspace, record, children, limits, stop, show, notices)
         stack.callback(clear_statuses, workspace)
         try:
             return supervisor.run()
@@ -184,13 +197,15 @@ class _Supervisor:
     def __init__(
         self,
         workspace: Workspace,
+        record: StartStatus,
         children: Sequence[ChildProcess],
         limits: Limits,
         stop: threading.Event,
         show: Callable[[Snapshot], None],
         notices: Sequence[str] = (),
     ) -> None:
-        self._workspace, self._limits, self._stop, self._show = workspace, limits, stop, show
+        self._workspace, self._record = workspace, record
+        self._limits, self._stop, self._show = limits, stop, show
         self._children = {child.name: child for child in children}
         self._workers = {name.removeprefix(_WORKER): child for name, child in self._children.items() if _WORKER in name}
         self._since = time.monotonic()
@@ -199,7 +214,7 @@ class _Supervisor:
         self._progress = _Progress()
 
     def run(self) -> Outcome:
-        write_status(self._workspace, StartStatus(children=tuple(self._children)))
+        write_status(self._workspace, self._record)
         for child in self._children.values():
             child.start(self._workspace)
             failpoint("supervisor.part_started")

@@ -40,10 +40,22 @@ class ProcessStatus(_StatusRecord):
 
 
 class StartStatus(ProcessStatus):
-    """Written by `harness start` once, before it starts its child processes. `harness stop` reads it."""
+    """Written by `harness start` once, before it starts its child processes. `harness stop` and `serve` read it."""
 
     children: tuple[str, ...]
     """Names of the child processes: daemon, planner, worker-w01 ..."""
+    run: str | None = None
+    target: str | None = None
+    problems: tuple[str, ...] = ()
+    """Globs over the problems of this invocation."""
+    started_at: str | None = None
+    """In UTC."""
+    max_evaluations: int | None = None
+    """Limit of this invocation, as are the next two; None is no limit."""
+    max_minutes: float | None = None
+    max_usd: float | None = None
+    usd_before: float = 0.0
+    """What the run had spent before this invocation."""
 
 
 class JudgeStatus(_StatusRecord):

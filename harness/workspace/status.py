@@ -53,10 +53,15 @@ def read_worker_status(workspace: Workspace, worker: str) -> WorkerStatus | None
     return _read(_file(workspace, f"{_WORKER}{worker}"), WorkerStatus)
 
 
+def recorded_processes(workspace: Workspace) -> dict[str, ProcessStatus]:
+    """Return the records of the last invocation, also of processes that have ended, by process name."""
+    records = {file.stem: _read(file, _type_of(file)) for file in sorted(workspace.status.glob("*.json"))}
+    return {name: status for name, status in records.items() if status is not None}
+
+
 def running_processes(workspace: Workspace) -> dict[str, ProcessStatus]:
     """Return the records of the processes that are alive, by process name: start, daemon, planner, worker-w01 ..."""
-    records = {file.stem: _read(file, _type_of(file)) for file in sorted(workspace.status.glob("*.json"))}
-    return {name: status for name, status in records.items() if status is not None and is_alive(status)}
+    return {name: status for name, status in recorded_processes(workspace).items() if is_alive(status)}
 
 
 def is_alive(status: ProcessStatus) -> bool:
