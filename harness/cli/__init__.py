@@ -33,6 +33,7 @@ _VERBS = {
     "audit": ("harness.cli.audit", "Check that the ledger is whole and true."),
     "ledger": ("harness.cli.ledger", "Look after the ledger's files: upgrade their format."),
     "report": ("harness.cli.report", "Write one self-contained HTML page about a run."),
+    "serve": ("harness.cli.serve", "Show a run as a live page in a browser."),
     "export": ("harness.cli.export", "Write a champion as a solution.json for SOL-ExecBench."),
     "completion": ("harness.cli.completion", "Print the completion script of a shell."),
 }

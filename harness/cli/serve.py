@@ -1,0 +1,79 @@
+"""`harness serve`: the report as a live page."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.output import echo
+
+if TYPE_CHECKING:
+    from harness.model.config import Config
+    from harness.report.live.access import Access
+
+PORT = 8470
+
+
+@click.command()
+@click.argument(
+    "workspace", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(), metavar="[WORKSPACE]"
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 takes a free one.", metavar="N"
+)
+@click.option("--bind", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="IP address to listen at.")
+@click.option("--run", metavar="NAME", help="The run; by default the one in progress, else harness.yaml's.")
+@click.option(
+    "--target", metavar="NAME", help="The target; by default that of the run in progress or of its last entry."
+)
+def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str | None) -> None:
+    """Show a run as a live page in a browser, at the URL that is printed. Read-only; Ctrl-C ends it at once.
+
+    Champions against bounds, trajectories as they grow, workers, queue, spend against limits, recent verdicts. The
+    page needs the token in the URL and is served on this machine only.
+    """
+    from harness.cli.progress import progress_bar
+    from harness.git.repo import Repo
+    from harness.ledger.index import Index
+    from harness.report.live.collector import Collector
+    from harness.report.live.follow import serve_page
+    from harness.report.live.server import listen
+    from harness.workspace.configuration import load_config
+    from harness.workspace.directories import Workspace
+
+    directory = Workspace.find(workspace)
+    config = load_config(directory)
+    with ExitStack() as stack:
+        listener = stack.enter_context(listen(bind, port))
+        repo = stack.enter_context(Repo(directory))
+        index = stack.enter_context(Index(directory, branch=config.coordination_branch))
+        collector = Collector(directory, repo, index, run=run, target=target)
+        with progress_bar("reading the ledger") as progress:
+            texts = collector.collect(progress)
+        for message in (*collector.messages, *_warnings(config, bind)):
+            echo(f"harness: {message}", err=True)
+        stack.pop_all()  # the page closes all of them
+        serve_page(listener, collector, texts, _announce)
+
+
+def _announce(access: Access) -> None:
+    echo(f"watch the run at {access.url}")
+    echo("Ctrl-C ends this server and leaves the run alone", err=True)
+
+
+def _warnings(config: Config, bind: str) -> Iterator[str]:
+    """What weakens the protection of the page here."""
+    if not ipaddress.ip_address(bind).is_loopback:
+        yield (
+            f"warning: other machines can connect to {bind}, and what they exchange with it is not encrypted: "
+            f"`ssh -L {PORT}:127.0.0.1:{PORT} HOST` from the other machine is safer than --bind"
+        )
+    if config.agent.network == "host":
+        yield "warning: agents have this machine's network (agent.network: host): only the token keeps them out"
+    if config.judge.sandbox == "none":
+        yield "warning: candidates run unconfined (judge.sandbox: none): only the token keeps them out"

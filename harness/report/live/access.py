@@ -1,0 +1,87 @@
+"""Who may read the live page: the holder of the token, at an address of this server, from no other site."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from dataclasses import dataclass, field
+
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def _secret() -> str:
+    return secrets.token_urlsafe(24)
+
+
+@dataclass(frozen=True)
+class Access:
+    """The secrets of one server process and the addresses that it answers at.
+
+    The token is in the printed URL only. It is exchanged for a cookie, so that it stays out of the browser's history.
+    Browsers send a cookie to every port of a host: its path, which no other server has, keeps it from those.
+    """
+
+    address: str
+    """The IP address that the server listens at."""
+    port: int
+    token: str = field(default_factory=_secret, repr=False)
+    cookie: str = field(default_factory=_secret, repr=False)
+    """Value of the cookie."""
+    path: str = field(default_factory=lambda: f"/{secrets.token_urlsafe(9)}/", repr=False)
+    """Below which everything is; the cookie's path."""
+
+    @property
+    def url(self) -> str:
+        """The URL to print."""
+        return f"http://{_in_url(_reachable(self.address))}:{self.port}/?token={self.token}"
+
+    @property
+    def cookie_name(self) -> str:
+        """Name of the cookie; servers at other ports have others."""
+        return f"harness_serve_{self.port}"
+
+    def host_allowed(self, host: str | None) -> bool:
+        """Return whether a Host header names this server; another name may be a page's that had its DNS name moved."""
+        name, colon, port = (host or "").rpartition(":")
+        if not colon or port != str(self.port):
+            return False
+        if ipaddress.ip_address(self.address).is_unspecified:  # every address of this machine, but no DNS name
+            return name in _LOOPBACK_NAMES or _is_ip(name.strip("[]"))
+        return name == _in_url(self.address) or (_is_loopback(self.address) and name in _LOOPBACK_NAMES)
+
+    def origin_allowed(self, origin: str | None, host: str | None) -> bool:
+        """Return whether a request comes from this page or from no page; `host` is its Host header."""
+        return origin is None or origin == f"http://{host}"
+
+    def token_matches(self, given: str | None) -> bool:
+        """Return whether a request holds the token; takes the same time for each wrong one."""
+        return hmac.compare_digest((given or "").encode(errors="replace"), self.token.encode())
+
+    def cookie_matches(self, given: str | None) -> bool:
+        """Return whether a request holds the cookie; takes the same time for each wrong one."""
+        return hmac.compare_digest((given or "").encode(errors="replace"), self.cookie.encode())
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _reachable(address: str) -> str:
+    """An address that a browser on this machine can open."""
+    ip = ipaddress.ip_address(address)
+    if not ip.is_unspecified:
+        return address
+    return "127.0.0.1" if ip.version == 4 else "::1"
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,195 @@
+"""The parts of the live page, collected from the ledger's index, git and the status records as far as they changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+import harness
+from harness.formats.problems import list_problems
+from harness.git.repo import Repo
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.model.config import Config
+from harness.model.entry import stamp
+from harness.model.process_status import StartStatus
+from harness.model.weaknesses import SYMBOL
+from harness.report.collect import headline
+from harness.report.live.problem_parts import ProblemParts, as_json
+from harness.report.live.processes import read_processes
+from harness.report.live.spending import RecordedAccounts, spending
+from harness.report.live.waiting import WaitingSubmissions
+from harness.report.problem_summary import RunSpan
+from harness.report.steps import Json, short
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
+from harness.workspace.status import is_alive, read_daemon_status, read_start_status
+
+PROBLEM = "problem:"
+"""Begins the names of the parts that are problems."""
+_RECENT = 40
+_LIST_EVERY_S = 5.0
+"""The directory of problems is read again after so long."""
+_SPENT_EVERY_S = 1.0
+_SUBJECTS = 4096
+_LEDGER_KEY = "SELECT value FROM meta WHERE name IN ('tip', 'spool') ORDER BY name"
+# A plus sign before a column keeps SQLite from its index: the newest entries are found by the index over time.
+_NEWEST = "WHERE +run = ? AND +target = ? AND kind IN ('evaluation', 'confirmation') ORDER BY at DESC LIMIT ?"
+
+
+class Collector:
+    """For one thread at a time.
+
+    Args:
+        workspace: which workspace.
+        repo: its repository.
+        index: its index.
+        run: the run to show; null: that of the last `harness start`, else harness.yaml's.
+        target: null: that of the last `harness start`, else harness.yaml's, else the one of the run's last entry.
+    """
+
+    def __init__(
+        self, workspace: Workspace, repo: Repo, index: Index, *, run: str | None = None, target: str | None = None
+    ) -> None:
+        self._workspace, self._repo, self._index = workspace, repo, index
+        self._run, self._target = run, target
+        self._view: _RunView | None = None
+        self._last_target = "", ""
+        self.messages: list[str] = []
+        """What was unusual about the index at the last look."""
+
+    def collect(self, progress: Callable[[int, int], None] | None = None) -> dict[str, str]:
+        """Return every part as JSON: name -> text.
+
+        Raises:
+            HarnessError: the ledger or the configuration cannot be read as it stands.
+        """
+        config = load_config(self._workspace)
+        self.messages = self._index.refresh(self._repo, progress)
+        start = read_start_status(self._workspace)
+        run = self._run or (start.run if start and start.run and is_alive(start) else None) or config.run
+        target = self._target or self._target_of(config, run, start)
+        view = self._view
+        if view is None or view.subject != (run, target, config.coordination_branch):
+            view = self._view = _RunView(self._workspace, self._repo, self._index, config, run, target)
+        return view.collect(config, start if start is not None and start.run == run else None)
+
+    def close(self) -> None:
+        """Close the repository and the index."""
+        self._index.close()
+        self._repo.close()
+
+    def _target_of(self, config: Config, run: str, start: StartStatus | None) -> str:
+        if start is not None and start.target and start.run == run and is_alive(start):
+            return start.target
+        if config.target:
+            return config.target
+        key = repr((run, self._index.query(_LEDGER_KEY)))
+        if key != self._last_target[0]:
+            last = self._index.query("SELECT target FROM entries WHERE +run = ? ORDER BY at DESC LIMIT 1", (run,))
+            self._last_target = key, str(last[0][0]) if last else "cpu"
+        return self._last_target[1]
+
+
+class _RunView:
+    """The parts of one run and target."""
+
+    def __init__(self, workspace: Workspace, repo: Repo, index: Index, config: Config, run: str, target: str) -> None:
+        branch = config.coordination_branch
+        self._workspace, self._repo, self._index = workspace, repo, index
+        self.subject = run, target, branch
+        self._run, self._target = run, target
+        self._problems = ProblemParts(repo, index, RunSpan(branch, run, target, None))
+        self._waiting = WaitingSubmissions(repo, index, branch=branch, run=run, target=target)
+        self._accounts = RecordedAccounts(workspace, repo, branch)
+        self._subject_of = lru_cache(maxsize=_SUBJECTS)(self._read_subject)
+        self._ledger_key = ""
+        self._texts: dict[str, str] = {}
+        self._listed: tuple[float, tuple[str, ...], list[str]] = (float("-inf"), (), [])
+        self._spending_at = float("-inf")
+
+    def collect(self, config: Config, start: StartStatus | None) -> dict[str, str]:
+        """Return every part as JSON.
+
+        Args:
+            config: read again by the caller.
+            start: the record of the last `harness start`, where it was of this run.
+        """
+        processes = read_processes(self._workspace)
+        self._texts["now"] = as_json(processes)
+        problems = self._listed_problems(start.problems if start is not None and start.problems else config.problems)
+        key = repr((self._index.query(_LEDGER_KEY), problems))
+        if key != self._ledger_key:
+            self._collect_ledger(problems)
+            self._ledger_key = key
+        if processes["running"] or "waiting" not in self._texts:
+            submissions = [
+                {
+                    "problem": one.problem,
+                    "worker": one.worker,
+                    "at": one.at,
+                    "commit": one.commit,
+                    "subject": one.subject,
+                }
+                for one in self._waiting.submissions()
+            ]
+            self._texts["waiting"] = as_json({"submissions": submissions})
+        if time.monotonic() - self._spending_at >= _SPENT_EVERY_S:
+            spent = self._accounts.spent(self._run)
+            daemon = read_daemon_status(self._workspace) if start is not None else None
+            self._texts["spending"] = as_json(spending(config, start, daemon, spent))
+            self._texts["headline"] = as_json(headline(self._problems.summaries, spent[0].usd if spent else None))
+            self._spending_at = time.monotonic()
+        return {**self._texts, **{f"{PROBLEM}{name}": text for name, text in self._problems.texts.items()}}
+
+    def _collect_ledger(self, problems: list[str]) -> None:
+        run, target, branch = self.subject
+        sql = "SELECT DISTINCT problem FROM entries WHERE run = ? AND target = ?"
+        tried = [str(name) for (name,) in self._index.query(sql, (run, target))]
+        self._problems.update(sorted({*problems, *tried}))
+        begin = self._problems.span.begin
+        meta = {
+            "run": run,
+            "target": target,
+            "branch": branch,
+            "begin": stamp(begin) if begin else None,
+            "version": harness.__version__,
+            "workspace": self._workspace.root.name,
+            "symbol": SYMBOL,
+            **self._problems.notes(),
+        }
+        self._texts["meta"] = as_json(meta)
+        self._texts["recent"] = as_json({"entries": [self._recent(row) for row in self._recent_rows()]})
+        self._spending_at = float("-inf")
+
+    def _listed_problems(self, globs: tuple[str, ...]) -> list[str]:
+        at, listed_globs, names = self._listed
+        if globs != listed_globs or time.monotonic() - at >= _LIST_EVERY_S:
+            names = [str(name) for name in list_problems(self._workspace.problems, globs)]
+            self._listed = time.monotonic(), globs, names
+        return names
+
+    def _recent_rows(self) -> list[Row]:
+        return self._index.select(_NEWEST, (self._run, self._target, _RECENT))
+
+    def _recent(self, row: Row) -> Json:
+        return {
+            "problem": row.problem,
+            "seq": row.seq,
+            "at": row.at,
+            "kind": row.kind,
+            "worker": row.worker,
+            "verdict": row.verdict,
+            "reason": row.reason,
+            "speedup": short(row.speedup),
+            "low": short(row.speedup_ci95_low),
+            "high": short(row.speedup_ci95_high),
+            "latency_us": short(row.latency_us),
+            "weaknesses": [weakness.sentence for weakness in row.weaknesses],
+            "commit": row.commit,
+            "subject": self._subject_of(row.commit) if row.commit else None,
+        }
+
+    def _read_subject(self, commit: str) -> str | None:
+        return self._repo.commit(commit).subject if self._repo.has_object(commit) else None

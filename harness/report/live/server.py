@@ -1,0 +1,234 @@
+"""The HTTP side of `harness serve`: one page, its style and script, and a stream of events; all read-only."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import resources
+
+from aiohttp import web
+
+from harness.errors import ConfigurationError
+from harness.report.live.access import Access
+from harness.report.live.page_state import PageState
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HEARTBEAT_S = 10.0
+"""A comment on a stream on which nothing else was sent for so long: a connection that is gone is noticed."""
+_WRITE_S = 30.0
+_RETRY_MS = 1000
+_SHUTDOWN_S = 0.2
+_MOST_VIEWERS = 64
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "harness",
+}
+_FILES = {
+    "": ("live/live.html", "text/html"),
+    "page.css": ("page.css", "text/css"),
+    "live.css": ("live/live.css", "text/css"),
+    "charts.js": ("charts.js", "text/javascript"),
+    "live.js": ("live/live.js", "text/javascript"),
+}
+"""Name below the access' path -> file in the package, and its type."""
+_REFUSED = "Open the URL that `harness serve` printed: it carries the token that this page needs.\n"
+_REFUSED_FOREIGN = "Refused: this request does not come from the page at the URL that `harness serve` printed.\n"
+
+
+class Viewers:
+    """The open streams, and what wakes them.
+
+    Args:
+        loop: the event loop of the streams.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._changed = asyncio.Event()
+        self.count = 0
+        self.came = threading.Event()
+        """Set whenever a viewer connects."""
+        self.closing = False
+
+    def wake(self) -> None:
+        """Let every stream look for changes. From any thread."""
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def close(self) -> None:
+        """End every stream. In the loop's thread."""
+        self.closing = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def stream(self, request: web.Request, state: PageState) -> web.StreamResponse:
+        """Send what the viewer lacks, and then each change, until the connection or the server ends."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        await response.write(f"retry: {_RETRY_MS}\n\n".encode())
+        last_id = request.headers.get("Last-Event-ID")
+        self.count += 1
+        self.came.set()
+        try:
+            while not self.closing:
+                changed = self._changed
+                changes = state.changes_since(last_id)
+                if changes is None:
+                    text = "" if await _set_within(changed, HEARTBEAT_S) else ": still here\n\n"
+                else:
+                    last_id, data = changes
+                    text = f"id: {last_id}\nevent: parts\ndata: {data}\n\n"
+                if text:
+                    await asyncio.wait_for(response.write(text.encode()), _WRITE_S)
+        except (ConnectionError, TimeoutError):  # the viewer has gone, or does not read
+            pass
+        finally:
+            self.count -= 1
+        return response
+
+
+async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    with suppress(TimeoutError):
+        return await asyncio.wait_for(event.wait(), timeout_s)
+    return False
+
+
+@dataclass(frozen=True)
+class _Page:
+    """What is answered, and to whom."""
+
+    access: Access
+    state: PageState
+    viewers: Viewers
+
+    async def guard(self, request: web.Request, handler: Answer) -> web.StreamResponse:
+        """Answer only requests of this page by holders of the token."""
+        access, host = self.access, request.headers.get("Host")
+        origins = request.headers.getall("Origin", [])
+        if not access.host_allowed(host) or not all(access.origin_allowed(origin, host) for origin in origins):
+            return web.Response(status=403, text=_REFUSED_FOREIGN)
+        if request.method not in {"GET", "HEAD"}:
+            return web.Response(status=405, text="This page is read-only.\n", headers={"Allow": "GET, HEAD"})
+        if request.path != "/" and not access.cookie_matches(request.cookies.get(access.cookie_name)):
+            return web.Response(status=403, text=_REFUSED)
+        return await handler(request)
+
+    async def enter(self, request: web.Request) -> web.Response:
+        """Exchange the token for the cookie."""
+        access = self.access
+        if not access.token_matches(request.query.get("token")):
+            return web.Response(status=403, text=_REFUSED)
+        response = web.Response(status=303, headers={"Location": access.path})
+        response.set_cookie(access.cookie_name, access.cookie, path=access.path, httponly=True, samesite="Strict")
+        return response
+
+    async def file(self, request: web.Request) -> web.Response:
+        """Return a file of the package."""
+        name, kind = _FILES[request.path.removeprefix(self.access.path)]
+        text = resources.files("harness.report").joinpath(name).read_text(encoding="utf-8")
+        return web.Response(text=text, content_type=kind)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Return the stream of changes."""
+        if self.viewers.count >= _MOST_VIEWERS:
+            return web.Response(status=503, text=f"{_MOST_VIEWERS} pages are open already: close one.\n")
+        return await self.viewers.stream(request, self.state)
+
+
+def application(access: Access, state: PageState, viewers: Viewers) -> web.Application:
+    """Return the application.
+
+    Args:
+        access: who is answered.
+        state: content of the page.
+        viewers: its streams.
+    """
+    page = _Page(access, state, viewers)
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Answer) -> web.StreamResponse:
+        return await page.guard(request, handler)
+
+    async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(_HEADERS)
+
+    app = web.Application(middlewares=[guard])
+    app.on_response_prepare.append(add_headers)
+    app.router.add_get("/", page.enter)
+    for name in _FILES:
+        app.router.add_get(f"{access.path}{name}", page.file)
+    app.router.add_get(f"{access.path}events", page.events, allow_head=False)
+    return app
+
+
+async def serve(listener: socket.socket, state: PageState, ready: Callable[[Access, Viewers], None]) -> None:
+    """Serve until the task is cancelled, which Ctrl-C does.
+
+    Args:
+        listener: from `listen`; closed at the end.
+        state: content of the page.
+        ready: called in the loop's thread once the server answers.
+    """
+    address, port = listener.getsockname()[:2]
+    access, viewers = Access(address, port), Viewers(asyncio.get_running_loop())
+    app = application(access, state, viewers)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    try:
+        await runner.setup()
+        await web.SockSite(runner, listener).start()
+        ready(access, viewers)
+        await asyncio.Event().wait()
+    finally:
+        viewers.close()
+        await runner.cleanup()
+        listener.close()
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        ConfigurationError: the address or port cannot be used.
+    """
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+    except ValueError as error:
+        raise ConfigurationError(
+            f"`{address}` is not an IP address", where="--bind", remedy="harness serve    # listens at 127.0.0.1"
+        ) from error
+    try:
+        return socket.create_server((address, port), family=family, backlog=_MOST_VIEWERS)
+    except OSError as error:
+        raise _cannot_listen(error, address, port) from error
+
+
+def _cannot_listen(error: OSError, address: str, port: int) -> ConfigurationError:
+    free = "harness serve --port 0    # takes a free port"
+    if error.errno == errno.EADDRINUSE:
+        return ConfigurationError(f"port {port} is taken by another program", where="--port", remedy=free)
+    if error.errno == errno.EACCES:
+        return ConfigurationError(f"this user may not listen at port {port}", where="--port", remedy=free)
+    return ConfigurationError(
+        f"cannot listen at {address}: {error.strerror}",
+        where="--bind",
+        remedy="harness serve    # listens at 127.0.0.1; `ip address` lists the addresses of this machine",
+    )
