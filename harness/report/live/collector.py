@@ -35,7 +35,10 @@ _SPENT_EVERY_S = 1.0
 _SUBJECTS = 4096
 _LEDGER_KEY = "SELECT value FROM meta WHERE name IN ('tip', 'spool') ORDER BY name"
 # A plus sign before a column keeps SQLite from its index: the newest entries are found by the index over time.
-_NEWEST = "WHERE +run = ? AND +target = ? AND kind IN ('evaluation', 'confirmation') ORDER BY at DESC LIMIT ?"
+_NEWEST = (
+    "WHERE +run = ? AND +target = ? AND kind IN ('evaluation', 'confirmation') "
+    "ORDER BY at DESC, problem DESC, seq DESC LIMIT ?"
+)
 
 
 class Collector:

@@ -56,8 +56,10 @@ class RecordedAccounts:
 
 
 def _spent(record: dict[str, Any]) -> Spent:
-    values: dict[str, Any] = {field.name: record.get(field.name) for field in fields(Spent)}
-    return Spent(**{name: value for name, value in values.items() if isinstance(value, int | float)})
+    numbers: dict[str, Any] = {
+        field.name: value for field in fields(Spent) if isinstance(value := record.get(field.name), int | float)
+    }
+    return Spent(**numbers)
 
 
 def spending(

@@ -1,0 +1,90 @@
+"""`harness serve` as a process: its URL, what it refuses to start with, and Ctrl-C."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from harness.git.repo import Repo
+from harness.ledger.ledger import Ledger
+from harness.report.live.server import listen
+from harness.workspace.directories import Workspace
+from tests.cli.test_audit import harness
+from tests.ledger.ledgers import PROBLEM, draft, make_workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return make_workspace(tmp_path / "w", {f"problems/{PROBLEM}/definition.json": "{}"})
+
+
+def test_it_prints_a_url_shows_the_ledger_as_it_grows_and_ends_at_ctrl_c(workspace: Workspace) -> None:
+    command = [sys.executable, "-m", "harness", "serve", str(workspace.root), "--port", "0"]
+    process = subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        url = re.fullmatch(r"watch the run at (http://127\.0\.0\.1:\d+/\?token=(\S+))\n", line)
+        assert url, line
+        address = urlsplit(url[1])
+        client = http.client.HTTPConnection(address.netloc, timeout=120)
+        client.request("GET", f"/?{address.query}")
+        entered = client.getresponse()
+        entered.read()
+        place, cookie = entered.headers["Location"], entered.headers["Set-Cookie"].partition(";")[0]
+        client.request("GET", f"{place}events", headers={"Cookie": cookie})
+        events = client.getresponse()
+        assert data_of(events).count("evaluations") > 0
+        with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
+            ledger.append(draft(tree="1" * 40))
+        while '"state":"unconfirmed"' not in data_of(events):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+        client.close()
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, errors) == (130, "Ctrl-C ends this server and leaves the run alone\n")
+
+
+def data_of(stream: http.client.HTTPResponse) -> str:
+    """The data of the next event."""
+    while not (line := stream.readline().decode()).startswith("data: "):
+        assert line, "the stream has ended"
+    return line
+
+
+def test_a_port_that_is_taken(workspace: Workspace) -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = str(taken.getsockname()[1])
+        ran = harness(workspace.root, "serve", "--port", port)
+    assert ran.returncode == 2
+    error, fix = ran.stderr.splitlines()
+    assert error == f"harness: --port: port {port} is taken by another program"
+    assert fix == "  harness serve --port 0    # takes a free port"
+
+
+def test_a_directory_that_is_no_workspace(tmp_path: Path) -> None:
+    ran = harness(tmp_path, "serve", "--port", "0", str(tmp_path))
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"harness: no workspace here: neither {tmp_path} nor a directory above it")
+    assert "harness init DIR" in ran.stderr
+    ran = harness(tmp_path, "serve", str(tmp_path / "missing"))
+    assert ran.returncode == 2
+    assert "missing' does not exist" in ran.stderr
+
+
+def test_a_ledger_that_cannot_be_read_is_named_before_the_page_is_served(workspace: Workspace) -> None:
+    (workspace.root / "harness.yaml").write_text("run: main\ncoordination_branch: gone\n")
+    ran = harness(workspace.root, "serve", "--port", "0")
+    assert ran.returncode == 2
+    assert "there is no branch gone" in ran.stderr
+    assert ran.stdout == ""
