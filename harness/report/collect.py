@@ -65,7 +65,7 @@ def collect(
         now: the time on the page.
     """
     table = standings(index, problems, target, run)
-    asked = _asked(repo, branch, run, target) | {one.problem for one in table if one.evaluations}
+    asked = decided_problems(repo, branch, run, target) | {one.problem for one in table if one.evaluations}
     others = len(problems)
     table = tuple(one for one in table if one.problem in asked or not asked)
     others -= len(table)
@@ -105,7 +105,7 @@ def collect(
     }
 
 
-def _asked(repo: Repo, branch: str, run: str, target: str) -> set[str]:
+def decided_problems(repo: Repo, branch: str, run: str, target: str) -> set[str]:
     """Return the problems that the run was started with last: those that its planner decided about."""
     for document in reversed(read_documents(repo.workspace, repo, DECISIONS, branch=branch)):
         try:

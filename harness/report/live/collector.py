@@ -13,9 +13,10 @@ from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import stamp
-from harness.model.process_status import StartStatus
+from harness.model.paths import DECISIONS
+from harness.model.process_status import DaemonStatus, StartStatus
 from harness.model.weaknesses import SYMBOL
-from harness.report.collect import headline
+from harness.report.collect import decided_problems, headline
 from harness.report.live.problem_parts import ProblemParts, as_json
 from harness.report.live.processes import read_processes
 from harness.report.live.spending import RecordedAccounts, spending
@@ -110,6 +111,12 @@ class _RunView:
         self._ledger_key = ""
         self._texts: dict[str, str] = {}
         self._listed: tuple[float, tuple[str, ...], list[str]] = (float("-inf"), (), [])
+        self._decided: tuple[str | None, set[str]] = "", set()
+        """Id of the file of decisions, and what the planner decided about last."""
+        self._last_start: StartStatus | None = None
+        self._last_daemon: DaemonStatus | None = None
+        self._last_workers: list[Json] = []
+        """Records that `harness start` removes when it ends: they are shown until the next start."""
         self._spending_at = float("-inf")
 
     def collect(self, config: Config, start: StartStatus | None) -> dict[str, str]:
@@ -119,9 +126,11 @@ class _RunView:
             config: read again by the caller.
             start: the record of the last `harness start`, where it was of this run.
         """
-        processes = read_processes(self._workspace)
+        processes = self._with_last_workers(read_processes(self._workspace))
         self._texts["now"] = as_json(processes)
-        problems = self._listed_problems(start.problems if start is not None and start.problems else config.problems)
+        if start is not None:
+            self._last_start, self._last_daemon = start, read_daemon_status(self._workspace)
+        problems = self._run_problems(config)
         key = repr((self._index.query(_LEDGER_KEY), problems))
         if key != self._ledger_key:
             self._collect_ledger(problems)
@@ -140,8 +149,7 @@ class _RunView:
             self._texts["waiting"] = as_json({"submissions": submissions})
         if time.monotonic() - self._spending_at >= _SPENT_EVERY_S:
             spent = self._accounts.spent(self._run)
-            daemon = read_daemon_status(self._workspace) if start is not None else None
-            self._texts["spending"] = as_json(spending(config, start, daemon, spent))
+            self._texts["spending"] = as_json(spending(config, self._last_start, self._last_daemon, spent))
             self._texts["headline"] = as_json(headline(self._problems.summaries, spent[0].usd if spent else None))
             self._spending_at = time.monotonic()
         return {**self._texts, **{f"{PROBLEM}{name}": text for name, text in self._problems.texts.items()}}
@@ -165,6 +173,23 @@ class _RunView:
         self._texts["meta"] = as_json(meta)
         self._texts["recent"] = as_json({"entries": [self._recent(row) for row in self._recent_rows()]})
         self._spending_at = float("-inf")
+
+    def _with_last_workers(self, processes: Json) -> Json:
+        if processes["workers"] or processes["running"]:
+            self._last_workers = processes["workers"]
+            return processes
+        return processes | {"workers": [worker | {"state": "ended"} for worker in self._last_workers]}
+
+    def _run_problems(self, config: Config) -> list[str]:
+        """Return the problems of the last start, or those of the planner's last decision where no start is known."""
+        if self._last_start is not None and self._last_start.problems:
+            return self._listed_problems(self._last_start.problems)
+        run, target, branch = self.subject
+        file = self._repo.tree_of(branch, DECISIONS)
+        if file != self._decided[0]:
+            self._decided = file, decided_problems(self._repo, branch, run, target)
+        listed = self._listed_problems(config.problems)
+        return [name for name in listed if name in self._decided[1]] if self._decided[1] else listed
 
     def _listed_problems(self, globs: tuple[str, ...]) -> list[str]:
         at, listed_globs, names = self._listed

@@ -126,8 +126,6 @@ class _Page:
         origins = request.headers.getall("Origin", [])
         if not access.host_allowed(host) or not all(access.origin_allowed(origin, host) for origin in origins):
             return web.Response(status=403, text=_REFUSED_FOREIGN)
-        if request.method not in {"GET", "HEAD"}:
-            return web.Response(status=405, text="This page is read-only.\n", headers={"Allow": "GET, HEAD"})
         if request.path != "/" and not access.cookie_matches(request.cookies.get(access.cookie_name)):
             return web.Response(status=403, text=_REFUSED)
         return await handler(request)

@@ -24,7 +24,7 @@ from harness.report.live.collector import Collector
 from harness.report.problem_summary import problem_summary
 from harness.workspace.directories import Workspace
 from harness.workspace.run_result import recorded_result
-from harness.workspace.status import write_status
+from harness.workspace.status import clear_statuses, write_status
 from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace
 from tests.site import Site, site_in
 
@@ -200,6 +200,33 @@ def test_a_run_in_progress_its_end_and_the_next(workspace: Workspace, collector:
 
 def replace_run(start: StartStatus, run: str) -> StartStatus:
     return start.model_copy(update={"run": run})
+
+
+def test_the_last_words_of_a_run_stay_until_the_next(workspace: Workspace, collector: Collector) -> None:
+    """`harness start` removes its records when it ends."""
+    start = StartStatus(children=(), run="main", problems=(OTHER,), max_evaluations=9)
+    worker = WorkerStatus(worker="w01", agent="tuner", state="working", last_message="trying 8")
+    for status in (start, DaemonStatus(evaluations_done=9), worker):
+        write_status(workspace, status)
+    running = collected(collector)
+    clear_statuses(workspace)
+    ended = collected(collector)
+    assert ended["now"]["running"] == []
+    assert ended["now"]["workers"] == [running["now"]["workers"][0] | {"state": "ended"}]
+    assert ended["spending"] == running["spending"]
+    assert ended["spending"]["rows"][0]["used"] == 9
+    assert [name for name in ended if name.startswith("problem:")] == [f"problem:{OTHER}"]
+    write_status(workspace, start)
+    assert collected(collector)["now"]["workers"] == []
+
+
+def test_problems_that_were_no_part_of_the_run_are_left_out(workspace: Workspace, collector: Collector) -> None:
+    facts = {"inputs": {"problems": [{"problem": OTHER}]}, "decision": {"assignments": []}}
+    with Repo(workspace) as repo, Ledger(workspace, repo, branch="main", writer="planner") as planner:
+        planner.append_record("ledger/decisions.yaml", {"run": "main", "target": "cpu", **facts})
+    append(workspace, draft(problem="L1/removed"))
+    parts = collected(collector)
+    assert [name for name in parts if name.startswith("problem:")] == ["problem:L1/other", "problem:L1/removed"]
 
 
 def test_a_run_that_was_killed_is_named_so(workspace: Workspace, collector: Collector) -> None:

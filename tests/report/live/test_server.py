@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError
+from harness.report.live import server
 from harness.report.live.access import Access
 from harness.report.live.server import listen
 from tests.report.live.page_server import Served, in_loop, serving
@@ -143,6 +144,13 @@ def test_the_page_names_no_other_address_and_has_no_code_of_its_own() -> None:
         assert not re.search(r"https?:|url\(|@import|innerHTML", text), name
 
 
+@pytest.fixture
+def _no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but a change wakes a stream."""
+    monkeypatch.setattr(server, "HEARTBEAT_S", 100 * DEADLINE_S)
+
+
+@pytest.mark.usefixtures("_no_heartbeat")
 def test_a_viewer_gets_everything_and_then_what_changes() -> None:
     async def test(served: Served) -> None:
         served.publish(meta={"run": "main"}, problem__a={"key": "a"}, problem__b={"key": "b"})
@@ -154,6 +162,17 @@ def test_a_viewer_gets_everything_and_then_what_changes() -> None:
             for viewer in (next_event, other_viewer):
                 assert (await viewer())[1] == {"problem:a": {"key": "a", "n": 1}, "problem:b": None}
             assert served.viewers.count == 2
+
+    in_loop(test)
+
+
+def test_a_stream_without_changes_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEARTBEAT_S", 0.01)
+
+    async def test(served: Served) -> None:
+        async with served.client.get(f"{served.root}{served.access.path}events", headers=served.cookie) as response:
+            while await asyncio.wait_for(response.content.readline(), DEADLINE_S) != b": still here\n":
+                pass
 
     in_loop(test)
 
@@ -170,8 +189,10 @@ def test_a_viewer_that_reconnects_gets_what_it_missed() -> None:
             assert missed == {"problem:a": {"n": 3}}, "one event for what came meanwhile"
         async with served.events(last_id) as next_event:
             served.publish(meta={"run": "other"}, problem__a={"n": 3})
-            assert (await next_event())[1] == {"meta": {"run": "other"}}, "nothing again that it has"
-        for unknown in ("", "0-0", "another-7", f"{first_id.partition('-')[0]}-99999999999", "é"):
+            newest_id, changed = await next_event()
+            assert changed == {"meta": {"run": "other"}}, "nothing again that it has"
+        of_another_server = f"another-{newest_id.partition('-')[2]}"
+        for unknown in ("", "0-0", of_another_server, f"{first_id.partition('-')[0]}-99999999999", "é"):
             async with served.events(unknown) as next_event:
                 assert set((await next_event())[1]) == {"meta", "problem:a"}
 
