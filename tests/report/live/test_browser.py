@@ -111,6 +111,7 @@ def append(workspace: Workspace, *drafts: EntryDraft) -> None:
 
 
 @pytest.mark.serial
+@pytest.mark.timeout(3600)
 def test_during_a_real_run(browser: Browser, tmp_path: Path) -> None:
     root = tmp_path / "kernels"
     identity = {
@@ -121,9 +122,9 @@ def test_during_a_real_run(browser: Browser, tmp_path: Path) -> None:
     }
     env = {**os.environ, **identity}
     subprocess.run([*HARNESS, "init", str(root)], check=True, capture_output=True, env=env, timeout=240)
-    globs = ("starter/rmsnorm_h4096", "starter/swiglu_h14336", "starter/rope_gqa")
+    globs = ("starter/rmsnorm_h4096", "starter/rope_gqa", "starter/causal_conv1d_silu")
     chosen = [word for glob in globs for word in ("--problem", glob)]
-    command = [*HARNESS, "start", "--agent", "tuner", "--device", "cpu", "--max-evaluations", "8", *chosen]
+    command = [*HARNESS, "start", "--agent", "tuner", "--device", "cpu", "--max-evaluations", "4", *chosen]
     with serving(root) as (url, _), watching(browser, url, DESKTOP) as desktop, watching(browser, url, PHONE) as phone:
         viewers = {"desktop": desktop, "phone": phone}
         expect(desktop.page.locator("#lede")).to_contain_text("No run is in progress")
@@ -144,7 +145,7 @@ def test_during_a_real_run(browser: Browser, tmp_path: Path) -> None:
             run.communicate(timeout=300)
         expect(phone.page.locator("#lede")).to_contain_text("The last one ended")
         verdicts = desktop.page.locator("#recent .verdict").count()
-        assert verdicts >= 8
+        assert verdicts >= 4
         desktop.page.locator("#problems button.open").first.click()
         expect(desktop.page.locator("#trajectory svg")).to_contain_text("fastest baseline")
         look(viewers, "3-ended", whole=False)
