@@ -111,10 +111,9 @@
   function drawChampions() {
     const box = $("champions");
     const rows = [...problems.values()].filter((one) => (one.state === "confirmed" || one.state === "unconfirmed") && one.speedup).sort((a, b) => b.speedup - a.speedup || a.key.localeCompare(b.key));
-    const others = problems.size - rows.length;
-    $("champions-note").textContent = rows.length ? `Logarithmic scale. Pale: not confirmed yet.${others ? ` ${count(others, "problem")} without a solution that passed ${others === 1 ? "is" : "are"} left out.` : ""}` : "";
+    const others = problems.size - rows.length, reached = Math.max(1.2, ...rows.map((one) => one.high || one.speedup));
+    $("champions-note").textContent = rows.length ? `Logarithmic scale. Pale: not confirmed yet.${rows.some((one) => bound(one) > reached * 4) ? " An arrow: the bound is beyond the chart." : ""}${others ? ` ${count(others, "problem")} without a solution that passed ${others === 1 ? "is" : "are"} left out.` : ""}` : "";
     if (!rows.length) return empty(box, "No solution has passed yet.");
-    const reached = Math.max(1.2, ...rows.map((one) => one.high || one.speedup));
     const bounds = rows.map(bound).filter((value) => value && value <= reached * 4);
     const high = Math.max(reached, ...bounds) * 1.06, low = Math.min(1, ...rows.map((one) => one.low || one.speedup)) * 0.97;
     const words = (one) => `${one.key}: ${interval(one)}${one.weaknesses.length ? part("meta").symbol : ""}${one.state === "confirmed" ? "" : ", not confirmed"}${bound(one) ? `; bound ${times(bound(one))}` : "; no bound"}`;
