@@ -32,9 +32,10 @@ ALLOWED = {
     "corpus": {*_BASE, "judge"},
     "daemon": _ABOVE_THE_LEDGER,
     "planner": _ABOVE_THE_LEDGER,
+    "simulation": {"model", "planner", "sol"},
     "agents": _ABOVE_THE_LEDGER,
     "report": _ABOVE_THE_LEDGER,
-    "cli": {"", *_ABOVE_THE_LEDGER, "sol", "judge", "corpus", "daemon", "planner", "agents", "report"},
+    "cli": {"", *_ABOVE_THE_LEDGER, "sol", "judge", "corpus", "daemon", "planner", "simulation", "agents", "report"},
     "": {*_ABOVE_THE_LEDGER, "agents", "cli"},  # supervise.py and __main__.py
 }
 # Small modules at the root of the package that anything but the runner may use.
@@ -46,6 +47,7 @@ ONLY_IN = {
     "diffusers": {"corpus"},
     "git": {"git"},
     "optuna": {"agents"},
+    "simpy": {"simulation"},
     "claude_agent_sdk": {"agents"},
     "cupy": {"judge", "runner"},
     "cuda": {"judge", "runner"},

@@ -1,0 +1,287 @@
+"""Three worlds: how the speed-up of a problem grows with the attempts made on it, under different assumptions.
+
+Nobody has published the trajectories of the public result, only where they ended. Each world is one explanation that
+ends at the published figures when the attempts are spread evenly. A policy is worth something only if it helps under
+more than one explanation. The constants marked "fitted" come from `python -m benchmarks.fit_worlds`; the others are
+assumptions, listed in `World.assumptions` and in docs/explanation/simulation.md.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness.simulation.problems import FAMILIES, SimulatedProblem, make_problem
+
+_GREATEST_HEADROOM = math.log(50.0)
+_LEAST_HEADROOM = math.log(1.02)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Constants of a world that are fitted to the published figures."""
+
+    headroom_median: float
+    """Median over the problems of ln(speed-up at the bound)."""
+    headroom_sigma: float
+    """Standard deviation of the headroom's logarithm."""
+    deficit_mean: float
+    """Mean of ln(how much slower than the baseline the first passing solution is); exponential."""
+    pace: float
+    """How fast solutions improve; each world defines it."""
+
+
+DrawProblems = Callable[[Fitted, int, int], list[SimulatedProblem]]
+"""(constants, number of problems, seed) -> the problems of one realisation of the world."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One explanation of the public result."""
+
+    name: str
+    title: str
+    assumptions: tuple[str, ...]
+    fitted: Fitted
+    draw: DrawProblems
+
+    def problems(self, count: int, seed: int) -> list[SimulatedProblem]:
+        """Return the problems of one realisation, with nothing tried yet."""
+        return self.draw(self.fitted, count, seed)
+
+
+def _generator(name: str, seed: int) -> random.Random:
+    return random.Random(f"{name}/{seed}")  # noqa: S311 - a simulation
+
+
+def _headroom(fitted: Fitted, rng: random.Random, factor: float = 1.0) -> float:
+    drawn = factor * fitted.headroom_median * math.exp(rng.gauss(0.0, fitted.headroom_sigma))
+    return float(min(max(drawn, _LEAST_HEADROOM), _GREATEST_HEADROOM))
+
+
+def _exponential(rng: random.Random, mean: float) -> float:
+    return rng.expovariate(1.0 / mean)
+
+
+# World 1: diminishing returns.
+
+_POWER = 0.5
+_TAU_SIGMA = 1.2
+_REALISED = 0.25
+_SHORT_OF_IDEA = 0.15
+
+
+@dataclass(slots=True)
+class _Diminishing:
+    deficit: float
+    span: float
+    tau: float
+    pass_rate: float
+    passed: int = 0
+
+    def attempt(self, rng: random.Random) -> float | None:
+        if rng.random() >= self.pass_rate:
+            return None
+        self.passed += 1
+        envelope = -self.deficit + self.span * (1.0 - math.pow(1.0 + self.passed / self.tau, -_POWER))
+        return envelope if rng.random() < _REALISED else envelope - _exponential(rng, _SHORT_OF_IDEA)
+
+
+def _draw_diminishing(fitted: Fitted, count: int, seed: int) -> list[SimulatedProblem]:
+    rng = _generator("diminishing", seed)
+    problems = []
+    for number in range(count):
+        headroom = _headroom(fitted, rng)
+        deficit = _exponential(rng, fitted.deficit_mean)
+        state = _Diminishing(
+            deficit=deficit,
+            span=deficit + headroom * rng.betavariate(4.0, 2.0),
+            tau=fitted.pace * math.exp(rng.gauss(0.0, _TAU_SIGMA)),
+            pass_rate=rng.betavariate(6.0, 4.0),
+        )
+        family = rng.choice(FAMILIES)
+        problems.append(make_problem(number, family, headroom, state.attempt, rng, f"diminishing/{seed}"))
+    return problems
+
+
+# World 2: breakthroughs after plateaus.
+
+_RATE_SIGMA = 1.6
+_TUNING_RATE = 0.1
+_TUNING_SHARE = 0.25
+_SLACK = (0.02, 0.08)
+_FIRST_DESIGN = 1.25
+"""Tuning of the first design makes up for at most this share of its deficit: it beats some baselines by a little."""
+_TYPICAL_LOSS = 0.1
+
+
+@dataclass(slots=True)
+class _Breakthroughs:
+    level: float
+    reachable: float
+    rate: float
+    pass_rate: float
+    slack: float
+    """What tuning of the present design can still gain."""
+
+    def attempt(self, rng: random.Random) -> float | None:
+        if rng.random() >= self.pass_rate:
+            return None
+        luck = rng.random()
+        if luck < self.rate:
+            self.level += (self.reachable - self.level) * rng.betavariate(2.0, 3.0)
+            self.slack = min(rng.uniform(*_SLACK), self.reachable - self.level)
+            return self.level
+        if luck < self.rate + _TUNING_RATE:
+            self.level += _TUNING_SHARE * self.slack
+            self.slack *= 1.0 - _TUNING_SHARE
+            return self.level
+        return self.level - _exponential(rng, _TYPICAL_LOSS)
+
+
+def _draw_breakthroughs(fitted: Fitted, count: int, seed: int) -> list[SimulatedProblem]:
+    rng = _generator("breakthroughs", seed)
+    problems = []
+    for number in range(count):
+        headroom = _headroom(fitted, rng)
+        deficit = _exponential(rng, fitted.deficit_mean)
+        reachable = headroom * rng.betavariate(4.0, 2.0)
+        state = _Breakthroughs(
+            level=-deficit,
+            reachable=reachable,
+            rate=min(0.5, fitted.pace * math.exp(rng.gauss(0.0, _RATE_SIGMA))),
+            pass_rate=rng.betavariate(6.0, 4.0),
+            slack=min(deficit * rng.uniform(0.0, _FIRST_DESIGN), reachable + deficit),
+        )
+        family = rng.choice(FAMILIES)
+        problems.append(make_problem(number, family, headroom, state.attempt, rng, f"breakthroughs/{seed}"))
+    return problems
+
+
+# World 3: families with lessons, and many failures.
+
+_LESSON_GAIN = 0.03
+_HALF_LEARNED = 30
+_BEST_PASS_RATE = 0.7
+_LESSONS_SPEED = 3.0
+_CATCHING_UP = 3.0
+"""Gains come so many times as often while a solution is slower than the baseline: what a baseline does is known."""
+_FAMILY_HEADROOM_SIGMA = 0.4
+_FAMILY_RATE_SIGMA = 1.2
+_PROBLEM_RATE_SIGMA = 0.8
+
+
+@dataclass(slots=True)
+class _OperatorFamily:
+    headroom_factor: float
+    rate: float
+    lessons: int = 0
+    """Gains of at least 3 % on any problem of the family."""
+
+    @property
+    def learned(self) -> float:
+        """From 0, nothing learned, to 1."""
+        return self.lessons / (self.lessons + _HALF_LEARNED)
+
+
+@dataclass(slots=True)
+class _Taught:
+    family: _OperatorFamily
+    level: float
+    reachable: float
+    rate: float
+    pass_rate: float
+
+    def attempt(self, rng: random.Random) -> float | None:
+        learned = self.family.learned
+        if rng.random() >= self.pass_rate + (_BEST_PASS_RATE - self.pass_rate) * learned:
+            return None
+        catching_up = _CATCHING_UP if self.level < 0.0 else 1.0
+        if rng.random() >= self.rate * catching_up * (1.0 + (_LESSONS_SPEED - 1.0) * learned):
+            return self.level - _exponential(rng, _TYPICAL_LOSS)
+        gain = (self.reachable - self.level) * rng.betavariate(1.0, 4.0)
+        self.level += gain
+        self.family.lessons += gain >= _LESSON_GAIN
+        return self.level
+
+
+def _draw_families(fitted: Fitted, count: int, seed: int) -> list[SimulatedProblem]:
+    rng = _generator("families", seed)
+    families = {
+        name: _OperatorFamily(
+            headroom_factor=math.exp(rng.gauss(0.0, _FAMILY_HEADROOM_SIGMA)),
+            rate=fitted.pace * math.exp(rng.gauss(0.0, _FAMILY_RATE_SIGMA)),
+        )
+        for name in FAMILIES
+    }
+    problems = []
+    for number in range(count):
+        name = rng.choice(FAMILIES)
+        family = families[name]
+        headroom = _headroom(fitted, rng, family.headroom_factor)
+        state = _Taught(
+            family=family,
+            level=-_exponential(rng, fitted.deficit_mean),
+            reachable=headroom * rng.betavariate(4.0, 2.0),
+            rate=min(0.3, family.rate * math.exp(rng.gauss(0.0, _PROBLEM_RATE_SIGMA))),
+            pass_rate=min(_BEST_PASS_RATE, rng.betavariate(2.0, 5.0)),
+        )
+        problems.append(make_problem(number, name, headroom, state.attempt, rng, f"families/{seed}"))
+    return problems
+
+
+_SHARED = (
+    "The bound is not reachable: the best possible solution has a Beta(4, 2) share (mean 0.67) of the log headroom.",
+    "The headroom is log-normal; the first passing solution is slower than the baseline by an exponential deficit.",
+)
+_DIMINISHING = (
+    "The best idea so far follows a power law of the attempts that passed, (1 + n / tau)^-0.5.",
+    "tau is log-normal over the problems (sigma 1.2): most gains come early, and small ones for ever.",
+    "60 % of attempts pass (Beta(6, 4)); a quarter of those realise the idea, the others lose 15 % on average.",
+    "Families make no difference.",
+)
+_BREAKTHROUGHS = (
+    "A new design arrives at random, without memory: a long plateau says little about the next attempt.",
+    "Its rate is log-normal over the problems (sigma 1.6).",
+    "A breakthrough closes a Beta(2, 3) share (mean 0.4) of the distance to the best possible solution.",
+    "Tuning gains 2 to 8 % after a breakthrough; of the first design, up to 1.25 times its deficit (uniform from 0).",
+    "60 % of attempts pass (Beta(6, 4)). Families make no difference.",
+)
+_FAMILIES = (
+    "Twelve families differ in headroom (sigma 0.4) and in the rate of gains (sigma 1.2).",
+    "Problems of one family differ less in the rate of gains (sigma 0.8).",
+    "29 % of attempts pass at first (Beta(2, 5)).",
+    "Each gain of 3 % or more is a lesson for its family, which raises pass rate and rate of gains.",
+    "30 lessons close half of the way to a pass rate of 70 % and to three times the rate of gains.",
+    "A gain closes a Beta(1, 4) share (mean 0.2) of the distance to the best possible solution.",
+    "Gains come three times as often while the solution is slower than the baseline.",
+)
+
+WORLDS: Mapping[str, World] = {
+    world.name: world
+    for world in (
+        World(
+            name="diminishing",
+            title="Diminishing returns",
+            assumptions=(*_SHARED, *_DIMINISHING),
+            fitted=Fitted(headroom_median=0.70, headroom_sigma=1.30, deficit_mean=0.52, pace=64.0),
+            draw=_draw_diminishing,
+        ),
+        World(
+            name="breakthroughs",
+            title="Breakthroughs after plateaus",
+            assumptions=(*_SHARED, *_BREAKTHROUGHS),
+            fitted=Fitted(headroom_median=1.21, headroom_sigma=0.32, deficit_mean=0.20, pace=0.0027),
+            draw=_draw_breakthroughs,
+        ),
+        World(
+            name="families",
+            title="Families with lessons, and many failures",
+            assumptions=(*_SHARED, *_FAMILIES),
+            fitted=Fitted(headroom_median=0.87, headroom_sigma=1.17, deficit_mean=0.33, pace=0.0031),
+            draw=_draw_families,
+        ),
+    )
+}
