@@ -47,17 +47,25 @@ def _problem(standing: Standing, recent: Sequence[str], policy: PolicyConfig) ->
         speedup=best.speedup if best else None,
         score=best.score if best else None,
         since_gain=standing.since_gain,
-        recent_gain=_recent_gain(standing, policy.stale_after),
+        recent_gain=recent_gain(
+            [(gain.evaluation, gain.speedup) for gain in standing.gains], standing.evaluations, policy.stale_after
+        ),
         cost_s=round(standing.cost_s, 3),
         elsewhere=len(recent) - bisect_right(recent, standing.last_at) if standing.last_at else 0,
     )
 
 
-def _recent_gain(standing: Standing, window: int) -> float:
-    """The logarithm of the speed-up gained over the last `window` evaluations."""
-    if not standing.gains:
+def recent_gain(gains: Sequence[tuple[int, float]], evaluations: int, window: int) -> float:
+    """Return ln of the speed-up gained over the last `window` evaluations of a problem.
+
+    Args:
+        gains: (number of evaluations then, speed-up) of each gain, oldest first.
+        evaluations: how many the problem has now.
+        window: how many of the last ones count.
+    """
+    if not gains:
         return 0.0
-    edge = standing.evaluations - window
-    before = [gain.speedup for gain in standing.gains if gain.evaluation <= edge]
-    start = before[-1] if before else min(1.0, standing.gains[0].speedup)
-    return round(math.log(standing.gains[-1].speedup / start), 6)
+    edge = evaluations - window
+    before = [speedup for evaluation, speedup in gains if evaluation <= edge]
+    start = before[-1] if before else min(1.0, gains[0][1])
+    return round(math.log(gains[-1][1] / start), 6)

@@ -7,25 +7,46 @@ from collections.abc import Callable, Mapping
 
 from harness.errors import ConfigurationError
 from harness.model.assignment import Assignment
-from harness.planner.policy import NAME, Decision, PolicyInputs, decide
+from harness.planner.policy import NAME, Decision, PolicyInputs, WorkerFacts, decide
 
 
 def least_tried(inputs: PolicyInputs) -> Decision:
-    """The simplest policy worth beating: each worker goes where the fewest evaluations were made, and stays a slice."""
+    """Send each worker where the fewest evaluations were made, for a slice; never again where it has finished."""
+    return _spread(inputs, lambda worker, _: set(worker.finished))
+
+
+def round_robin(inputs: PolicyInputs) -> Decision:
+    """Spread evaluations evenly, for ever: the policy that every other one must beat.
+
+    As `least_tried`, but a problem that is stale for a worker is open to it again when its turn comes, so that nobody
+    is idle. A worker that has just finished its problem moves on at once.
+    """
+    return _spread(
+        inputs,
+        lambda worker, here: {
+            problem for problem, reason in worker.finished.items() if reason == "exhausted" or problem == here
+        },
+    )
+
+
+def _spread(inputs: PolicyInputs, closed: Callable[[WorkerFacts, str | None], set[str]]) -> Decision:
+    """Even out evaluations; `closed` returns the problems on which a worker, who is on one, can do nothing now."""
     kept = tuple(row for row in inputs.assignments if row.state != "active")
     paused = {row.problem for row in kept if row.state == "paused"}
     pinned = {row.worker for row in kept if row.state == "pinned"}
-    made = {facts.problem: facts.evaluations for facts in inputs.problems if facts.problem not in paused}
+    evaluations = {facts.problem: facts.evaluations for facts in inputs.problems if facts.problem not in paused}
+    order = sorted(evaluations, key=lambda problem: (evaluations[problem], problem))
     crowd = Counter(row.problem for row in kept if row.state == "pinned")
     present = {row.worker: row for row in inputs.assignments if row.state == "active"}
     rows, reasons = [], {}
-    for worker in sorted((each for each in inputs.workers if each.worker not in pinned), key=lambda each: each.worker):
-        can = [problem for problem in made if problem not in worker.finished]
+    free = [worker for worker in inputs.workers if worker.worker not in pinned]
+    for worker in sorted(free, key=lambda facts: facts.worker):
         here = present.get(worker.worker)
-        if here is not None and here.problem in can and worker.stint < inputs.policy.slice_evaluations:
+        shut = closed(worker, here.problem if here else None)
+        stays = here is not None and here.problem in evaluations and here.problem not in shut
+        if here is not None and stays and worker.stint < inputs.policy.slice_evaluations:
             row, reason = here, "stays for its slice"
-        elif can:
-            problem = min(can, key=lambda each: (crowd[each], made[each], each))
+        elif problem := min((name for name in order if name not in shut), key=crowd.__getitem__, default=None):
             row, reason = Assignment(worker=worker.worker, problem=problem, wanted="least tried"), "least tried"
         else:
             reasons[worker.worker] = "nothing left to try"
@@ -36,7 +57,13 @@ def least_tried(inputs: PolicyInputs) -> Decision:
     return Decision(assignments=(*kept, *rows), reasons=reasons)
 
 
-POLICIES: Mapping[str, Callable[[PolicyInputs], Decision]] = {NAME: decide, "least-tried/1": least_tried}
+ROUND_ROBIN = "round-robin/1"
+
+POLICIES: Mapping[str, Callable[[PolicyInputs], Decision]] = {
+    NAME: decide,
+    "least-tried/1": least_tried,
+    ROUND_ROBIN: round_robin,
+}
 """Name -> policy. A name changes whenever the same inputs may give another decision."""
 
 

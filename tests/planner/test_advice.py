@@ -80,7 +80,7 @@ def test_what_is_no_proposal_is_said(given: object) -> None:
 def test_policies_are_compared_on_the_same_recorded_inputs() -> None:
     asked = inputs(Assignment(worker="w01", problem="t/a"), Assignment(worker="w02", problem="t/b"))
     found = [Replayed(1, "now", "x", decide(asked), decide(asked), asked)]
-    ours, simple = compare(found, POLICIES)
+    ours, simple, _ = compare(found, POLICIES)
     assert (ours.decisions, ours.same) == (1, 1)
     assert simple.policy == "least-tried/1"
     assert simple.idle == 0

@@ -1,0 +1,159 @@
+"""Policies compared on the same realisations of the same worlds, at equal cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from harness.planner.policies import POLICIES, ROUND_ROBIN
+from harness.simulation.engine import RunSample, SimulatedRun, at_cost, simulate
+from harness.simulation.settings import SimulationSettings
+from harness.simulation.worlds import WORLDS
+
+CURVE_POINTS = 60
+_T95 = 1.96
+"""Normal quantile of a 95 % interval; with 20 seeds Student's t would be 2.09."""
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """One run of a comparison."""
+
+    world: str
+    policy: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class PolicyOutcome:
+    """One policy in one world, over all seeds. Geometric means are of speed-ups over the baseline."""
+
+    world: str
+    policy: str
+    seeds: int
+    quarter: float
+    """Geometric mean at a quarter of the GPU-hours."""
+    half: float
+    """At half of the GPU-hours."""
+    end: float
+    """At the end of the budget."""
+    faster: float
+    """Share of problems faster than the baseline, at the end."""
+    above_2x: float
+    median_score: float
+    evaluations: float
+    usd: float
+    """Spent at the end."""
+    half_usd: float
+    """Geometric mean at half of the dollars that round robin spends in the whole time with the same seed."""
+    ratio_half: float
+    """Geometric mean over the seeds of the ratio to round robin at half of the GPU-hours."""
+    ratio_half_ci95: tuple[float, float]
+    ratio_half_usd: float
+    """The same ratio at half of round robin's dollars."""
+    ratio_half_usd_ci95: tuple[float, float]
+    wins: int
+    """Seeds with a ratio above 1, at half of the GPU-hours."""
+    curve: tuple[tuple[float, float], ...]
+    """(GPU-hours, geometric mean), the mean over the seeds."""
+    curve_usd: tuple[tuple[float, float], ...]
+    """(USD, geometric mean)."""
+
+
+def run_all(
+    worlds: Sequence[str], policies: Sequence[str], seeds: Sequence[int], settings: SimulationSettings, jobs: int
+) -> Iterator[tuple[RunKey, SimulatedRun]]:
+    """Simulate every policy in every world with every seed; yields each run when it is done.
+
+    Args:
+        worlds: names of `WORLDS`.
+        policies: names of `POLICIES`.
+        seeds: of the realisations.
+        settings: of every run.
+        jobs: processes; 1 runs in this one.
+    """
+    keys = [RunKey(world, policy, seed) for seed in seeds for world in worlds for policy in policies]
+    if jobs == 1:
+        for key in keys:
+            yield key, _simulated(key, settings)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from zip(keys, pool.map(_simulated, keys, [settings] * len(keys)), strict=True)
+
+
+def _simulated(key: RunKey, settings: SimulationSettings) -> SimulatedRun:
+    return simulate(WORLDS[key.world], POLICIES[key.policy], key.seed, settings)
+
+
+def outcomes(runs: Mapping[RunKey, SimulatedRun], settings: SimulationSettings) -> list[PolicyOutcome]:
+    """Summarise complete runs: for each world and policy, with each seed also a run of round robin."""
+    pairs = dict.fromkeys((key.world, key.policy) for key in runs)
+    return [_outcome(runs, world, policy, settings) for world, policy in pairs]
+
+
+def _outcome(
+    runs: Mapping[RunKey, SimulatedRun], world: str, policy: str, settings: SimulationSettings
+) -> PolicyOutcome:
+    seeds = [key.seed for key in runs if (key.world, key.policy) == (world, policy)]
+    own = [runs[RunKey(world, policy, seed)] for seed in seeds]
+    even = [runs[RunKey(world, ROUND_ROBIN, seed)] for seed in seeds]
+    budget = settings.gpus * settings.hours
+    dollars = [run.samples[-1].usd for run in even]
+    at_half = [math.log(at_cost(run.samples, gpu_hours, budget / 2)) for run in own]
+    at_half_even = [math.log(at_cost(run.samples, gpu_hours, budget / 2)) for run in even]
+    at_half_usd = [math.log(at_cost(run.samples, usd, spent / 2)) for run, spent in zip(own, dollars, strict=True)]
+    at_half_usd_even = [
+        math.log(at_cost(run.samples, usd, spent / 2)) for run, spent in zip(even, dollars, strict=True)
+    ]
+    ratios = [mine - its for mine, its in zip(at_half, at_half_even, strict=True)]
+    ratios_usd = [mine - its for mine, its in zip(at_half_usd, at_half_usd_even, strict=True)]
+    return PolicyOutcome(
+        world=world,
+        policy=policy,
+        seeds=len(seeds),
+        quarter=math.exp(mean(math.log(at_cost(run.samples, gpu_hours, budget / 4)) for run in own)),
+        half=math.exp(mean(at_half)),
+        end=math.exp(mean(math.log(run.final.geometric_mean) for run in own)),
+        faster=mean(run.final.faster for run in own),
+        above_2x=mean(run.final.above_2x for run in own),
+        median_score=mean(run.final.median_score for run in own),
+        evaluations=mean(run.samples[-1].evaluations for run in own),
+        usd=mean(run.samples[-1].usd for run in own),
+        half_usd=math.exp(mean(at_half_usd)),
+        ratio_half=math.exp(mean(ratios)),
+        ratio_half_ci95=_interval(ratios),
+        ratio_half_usd=math.exp(mean(ratios_usd)),
+        ratio_half_usd_ci95=_interval(ratios_usd),
+        wins=sum(ratio > 0 for ratio in ratios),
+        curve=_curve(own, gpu_hours, budget),
+        curve_usd=_curve(own, usd, min(run.samples[-1].usd for run in [*own, *even])),
+    )
+
+
+def gpu_hours(sample: RunSample) -> float:
+    """Return the cost of a run so far in reserved GPU-hours."""
+    return sample.gpu_hours
+
+
+def usd(sample: RunSample) -> float:
+    """Return the cost of a run so far in dollars, of GPUs and agents."""
+    return sample.usd
+
+
+def _interval(logs: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of exp(mean(logs))."""
+    half = _T95 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+    return math.exp(mean(logs) - half), math.exp(min(mean(logs) + half, 700.0))
+
+
+def _curve(
+    runs: Sequence[SimulatedRun], cost: Callable[[RunSample], float], budget: float
+) -> tuple[tuple[float, float], ...]:
+    points = []
+    for number in range(CURVE_POINTS + 1):
+        spent = budget * number / CURVE_POINTS
+        points.append((spent, math.exp(mean(math.log(at_cost(run.samples, cost, spent)) for run in runs))))
+    return tuple(points)

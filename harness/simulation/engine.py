@@ -1,0 +1,239 @@
+"""A discrete-event simulation of a run: workers, GPUs and the planner's real policy, in simulated time.
+
+Workers behave like `harness.agents.worker`: one session after another on the problem of their row; a worker that was
+moved leaves after its present submission; a session that ends without a gain finishes the problem for the worker until
+the table gives it another. The GPUs are one queue. Every `round_s` the planner reads the standings and decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import ConfigurationError
+from harness.model.assignment import Assignment
+from harness.model.process_status import FinishReason
+from harness.planner.policy import Decision, PolicyInputs, WorkerFacts
+from harness.simulation.ledger_model import SimulatedStanding
+from harness.simulation.published import ResultFigures, figures
+from harness.simulation.settings import SimulationSettings
+from harness.simulation.worlds import World
+
+if TYPE_CHECKING:
+    import simpy
+
+Policy = Callable[[PolicyInputs], Decision]
+_SAMPLE_ROUNDS = 12
+"""One point of a curve per so many rounds: three hours by default."""
+
+
+@dataclass(frozen=True)
+class RunSample:
+    """The state of a run at one moment."""
+
+    hours: float
+    gpu_hours: float
+    """Reserved so far: number of GPUs x hours."""
+    usd: float
+    """Reserved GPUs and working agents so far."""
+    evaluations: int
+    log_speedup: float
+    """Mean over the problems of ln(speed-up); a problem without a faster solution counts as 0."""
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """One policy in one realisation of a world."""
+
+    samples: tuple[RunSample, ...]
+    final: ResultFigures
+    gpu_busy_hours: float
+    moves: int
+    """How often a worker came to another problem."""
+    idle_hours: float
+    """Hours of all workers without anything to do."""
+
+
+def simulate(world: World, policy: Policy, seed: int, settings: SimulationSettings) -> SimulatedRun:
+    """Simulate one run.
+
+    Args:
+        world: how speed-ups grow.
+        policy: decides who works on what, as in the planner.
+        seed: of the world and of all luck in it. Runs of one seed differ by their policies only.
+        settings: size, prices and habits.
+
+    Raises:
+        ConfigurationError: SimPy is not installed.
+    """
+    try:
+        import simpy  # noqa: PLC0415 - an optional dependency
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            "the simulation needs SimPy, which is not installed. Install it: pip install 'kernel-harness[simulate]'",
+            where="harness planner simulate",
+        ) from error
+    environment = simpy.Environment()
+    run = _Run(environment, simpy.Resource(environment, settings.gpus), world, policy, seed, settings)
+    environment.process(run.plan())
+    for worker in run.workers:
+        environment.process(run.work(worker))
+    environment.run(until=settings.hours * 3600.0)
+    return run.result()
+
+
+class _SimulatedWorker:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.problem: str | None = None
+        """Of its row in the table."""
+        self.stint = 0
+        self.finished: dict[str, FinishReason] = {}
+        self.resting: str | None = None
+        """The problem it has just finished: it waits until its row names another."""
+        self.waiting_since = 0.0
+
+
+class _Run:
+    def __init__(
+        self,
+        environment: simpy.Environment,
+        gpus: simpy.Resource,
+        world: World,
+        policy: Policy,
+        seed: int,
+        settings: SimulationSettings,
+    ) -> None:
+        self._environment, self._gpus, self._policy, self._settings = environment, gpus, policy, settings
+        drawn = world.problems(settings.problems, seed)
+        self._standings = {problem.key: SimulatedStanding(problem) for problem in drawn}
+        self.workers = [_SimulatedWorker(f"w{number:03}") for number in range(1, settings.workers + 1)]
+        self._rows: tuple[Assignment, ...] = ()
+        self._decided = environment.event()
+        self._crowd: Counter[str] = Counter()
+        """Workers on each problem."""
+        self._evaluations = self._moves = 0
+        self._agent_s = self._gpu_busy_s = self._idle_s = 0.0
+        self._log_speedup_sum = 0.0
+        self._samples: list[RunSample] = []
+
+    def plan(self) -> Generator[simpy.Event, object, None]:
+        """Decide every `round_s`, and take a sample every few rounds."""
+        rounds = 0
+        while True:
+            self._decide()
+            if rounds % _SAMPLE_ROUNDS == 0:
+                self._sample()
+            rounds += 1
+            self._decided.succeed()
+            self._decided = self._environment.event()
+            yield self._environment.timeout(self._settings.round_s)
+
+    def _decide(self) -> None:
+        config = self._settings.policy
+        inputs = PolicyInputs.model_construct(
+            problems=tuple(standing.facts(self._evaluations, config) for standing in self._standings.values()),
+            workers=tuple(
+                WorkerFacts.model_construct(worker=worker.name, stint=worker.stint, finished=worker.finished)
+                for worker in self.workers
+            ),
+            assignments=self._rows,
+            policy=config,
+        )
+        decision = self._policy(inputs)
+        self._rows = decision.assignments
+        problems = {row.worker: row.problem for row in self._rows}
+        for worker in self.workers:
+            problem = problems.get(worker.name)
+            if problem != worker.problem:
+                worker.problem, worker.stint, worker.resting = problem, 0, None
+                self._moves += 1
+        self._crowd = Counter(problems.values())
+
+    def work(self, worker: _SimulatedWorker) -> Generator[simpy.Event, object, None]:
+        """One worker: sessions on the problem of its row, until the end of time."""
+        while True:
+            problem = worker.problem
+            if problem is None or problem == worker.resting:
+                since = self._environment.now
+                yield self._decided
+                self._idle_s += self._environment.now - since
+                continue
+            worker.finished.pop(problem, None)
+            yield from self._settle()
+            gained, made = False, 0
+            while worker.problem == problem:
+                gained |= yield from self._submit(worker, self._standings[problem])
+                made += 1
+                if made >= self._settings.session_evaluations:
+                    if not gained:
+                        worker.finished[problem] = "stale"
+                        worker.resting = problem
+                        break
+                    gained, made = False, 0
+
+    def _settle(self) -> Generator[simpy.Event, object, None]:
+        seconds = 60.0 * self._settings.settling_min
+        self._agent_s += seconds
+        yield self._environment.timeout(seconds)
+
+    def _submit(self, worker: _SimulatedWorker, standing: SimulatedStanding) -> Generator[simpy.Event, object, bool]:
+        """One submission: the agent's work, the queue, the judge. Returns whether it is a gain."""
+        problem = standing.problem
+        agent_s = problem.agent_s()
+        yield self._environment.timeout(agent_s)
+        self._agent_s += agent_s
+        with self._gpus.request() as request:
+            yield request
+            judge_s = problem.judge_s()
+            yield self._environment.timeout(judge_s)
+        before = max(0.0, standing.log_speedup)
+        self._evaluations += 1
+        others = self._crowd[problem.key] - (worker.problem == problem.key)
+        if problem.rng.random() < 1.0 - (1.0 - self._settings.overlap) ** others:
+            reached = standing.repeated()
+        else:
+            reached = problem.attempt(problem.rng)
+        gain = standing.enter(reached, judge_s, self._evaluations, problem.rng)
+        self._log_speedup_sum += max(0.0, standing.log_speedup) - before
+        self._gpu_busy_s += judge_s
+        if worker.problem == problem.key:
+            worker.stint += 1
+        return gain
+
+    def _sample(self) -> None:
+        hours = self._environment.now / 3600.0
+        gpu_hours = hours * self._settings.gpus
+        usd = gpu_hours * self._settings.usd_per_gpu_hour + self._agent_s / 3600.0 * self._settings.usd_per_agent_hour
+        mean = self._log_speedup_sum / len(self._standings)
+        self._samples.append(RunSample(hours, gpu_hours, usd, self._evaluations, mean))
+
+    def result(self) -> SimulatedRun:
+        """Return the whole run, after its end."""
+        self._sample()
+        standings = list(self._standings.values())
+        return SimulatedRun(
+            samples=tuple(self._samples),
+            final=figures(
+                [standing.log_speedup for standing in standings],
+                [standing.problem.headroom for standing in standings],
+            ),
+            gpu_busy_hours=self._gpu_busy_s / 3600.0,
+            moves=self._moves,
+            idle_hours=self._idle_s / 3600.0,
+        )
+
+
+def at_cost(samples: Sequence[RunSample], cost: Callable[[RunSample], float], budget: float) -> float:
+    """Return the geometric mean when `cost` reaches `budget`; its logarithm is linear between samples."""
+    before = samples[0]
+    for sample in samples:
+        if cost(sample) >= budget:
+            width = cost(sample) - cost(before)
+            share = (budget - cost(before)) / width if width else 1.0
+            return math.exp(before.log_speedup + share * (sample.log_speedup - before.log_speedup))
+        before = sample
+    return math.exp(before.log_speedup)
