@@ -16,7 +16,7 @@ _VERBS = {
     "attach": ("harness.cli.attach", "Follow a run that was started with --detach."),
     "stop": ("harness.cli.parts", "End a running `harness start` cleanly."),
     "daemon": ("harness.cli.parts", "Run the benchmark daemon alone."),
-    "planner": ("harness.cli.parts", "Run the planner alone, or replay a recorded ledger."),
+    "planner": ("harness.cli.parts", "Run the planner alone, replay a recorded ledger, or simulate policies."),
     "worker": ("harness.cli.parts", "Run one worker alone."),
     "submit": ("harness.cli.submit", "From inside a worktree: commit the solution and ask for its evaluation."),
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.output import echo, emit, json_option
+from harness.cli.simulate import simulate
 from harness.model.printable import printable
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import LOG_BYTES, LOGS_KEPT
@@ -98,7 +99,7 @@ def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int 
     )
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--replay",
     is_flag=False,
@@ -113,7 +114,9 @@ def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int 
 @click.option("--worker", "workers", multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ...")
 @click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
 @json_option
+@click.pass_context
 def planner(
+    context: click.Context,
     run_name: str | None,
     target: str | None,
     problems: tuple[str, ...],
@@ -124,7 +127,12 @@ def planner(
     replay: str | None,
     as_json: bool,
 ) -> None:
-    """Run the planner alone: assign workers in COORDINATION.md as the ledger grows."""
+    """Run the planner alone: assign workers in COORDINATION.md as the ledger grows.
+
+    The command `simulate` compares policies without a workspace.
+    """
+    if context.invoked_subcommand is not None:
+        return
     from harness.planner.planner import run_planner
     from harness.supervise import worker_names
     from harness.workspace.configuration import load_config
@@ -142,6 +150,9 @@ def planner(
     names = workers or worker_names(config.workers)
     adviser = model_adviser(workspace, config, stop) if config.planner.kind == "claude" else None
     run_planner(workspace, config, stop, workers=names, target=config.target or "cpu", adviser=adviser)
+
+
+planner.add_command(simulate)
 
 
 def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -> Adviser:

@@ -41,10 +41,10 @@ def _pages(context: click.Context, group: click.Group) -> Iterator[str]:
         command = group.get_command(context, name)
         assert command is not None
         inner = click.Context(command, info_name=name, parent=context, terminal_width=118, max_content_width=118)
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"## {inner.command_path}\n\n```\n{command.get_help(inner).rstrip()}\n```\n"
         if isinstance(command, click.Group):
             yield from _pages(inner, command)
-        else:
-            yield f"## {inner.command_path}\n\n```\n{command.get_help(inner).rstrip()}\n```\n"
 
 
 if __name__ == "__main__":
