@@ -22,7 +22,7 @@ from harness.workspace.log_files import LOG_BYTES, LOGS_KEPT
 if TYPE_CHECKING:
     from harness.model.config import Config
     from harness.planner.advice import Advice, Adviser
-    from harness.planner.policy import Decision, PolicyInputs
+    from harness.planner.decision import Decision, PolicyInputs
 
 
 _MAX_USD = "End sessions when the whole run has spent so much; by default `agent.overall.usd`."

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import FormatError
 from harness.model.assignment import Assignment
-from harness.planner.policy import Decision, PolicyInputs
+from harness.planner.decision import Decision, PolicyInputs
 
 _LONGEST = 300
 

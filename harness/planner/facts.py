@@ -10,7 +10,7 @@ from harness.ledger.standings import Standing
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
 from harness.model.process_status import WorkerStatus
-from harness.planner.policy import PolicyInputs, ProblemFacts, WorkerFacts
+from harness.planner.decision import PolicyInputs, ProblemFacts, WorkerFacts
 
 
 def inputs_of(
@@ -49,6 +49,12 @@ def _problem(standing: Standing, recent: Sequence[str], policy: PolicyConfig) ->
         since_gain=standing.since_gain,
         recent_gain=recent_gain(
             [(gain.evaluation, gain.speedup) for gain in standing.gains], standing.evaluations, policy.stale_after
+        ),
+        gains=len(standing.gains),
+        half_gain=recent_gain(
+            [(gain.evaluation, gain.speedup) for gain in standing.gains],
+            standing.evaluations,
+            (standing.evaluations + 1) // 2,
         ),
         cost_s=round(standing.cost_s, 3),
         elsewhere=len(recent) - bisect_right(recent, standing.last_at) if standing.last_at else 0,

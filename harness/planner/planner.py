@@ -32,8 +32,9 @@ from harness.model.config import Config
 from harness.model.paths import ACCOUNTS, DECISIONS, LESSONS, PROBLEMS, is_lessons_file, lessons_file
 from harness.model.process_status import PlannerStatus
 from harness.planner.advice import Adviser
+from harness.planner.decision import Decision, PolicyInputs
 from harness.planner.facts import inputs_of, worker_facts
-from harness.planner.policy import NAME, Decision, PolicyInputs, decide
+from harness.planner.policy import NAME, decide
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 
 from harness.errors import ConfigurationError
 from harness.model.assignment import Assignment
-from harness.planner.policy import NAME, Decision, PolicyInputs, WorkerFacts, decide
+from harness.planner import coverage_then_gain
+from harness.planner.decision import Decision, PolicyInputs, WorkerFacts
+from harness.planner.policy import NAME, decide
 
 
 def least_tried(inputs: PolicyInputs) -> Decision:
@@ -61,6 +63,7 @@ ROUND_ROBIN = "round-robin/1"
 
 POLICIES: Mapping[str, Callable[[PolicyInputs], Decision]] = {
     NAME: decide,
+    coverage_then_gain.NAME: coverage_then_gain.decide,
     "least-tried/1": least_tried,
     ROUND_ROBIN: round_robin,
 }

@@ -1,91 +1,44 @@
 """Who should work on what: a pure function of what the ledger says.
 
 `decide` reads nothing and keeps nothing: the same inputs always give the same decision, so that recorded inputs can
-be decided again, by this policy or another, without a device. In order of weight:
+be decided again, by this policy or another, without a device. `harness.planner.placement` obeys people, slices and
+coverage; this module ranks the problems by an upper confidence bound (UCB) of the expected gain per cost.
 
-1. What a person pinned stays; a problem a person paused gets no worker.
-2. A worker stays where it is for one slice (`policy.slice_evaluations`) unless the problem has nothing left for it.
-3. Coverage: problems with less than one slice of evaluations come first, the least covered first.
-4. Then the highest expected gain per cost (`value`); stale problems only when nothing else is left or when
-   `policy.return_after` evaluations went elsewhere since.
-5. Two workers share a problem only when nothing else is open to the second one.
+The gain of an evaluation is ln of the speed-up that it adds. Its expectation for a problem is what the last half of the
+problem's evaluations gained, drawn towards the rate of its family (the suite) in proportion to the headroom that is
+left; the family's rate is drawn towards that of all problems. A problem with few evaluations gets a larger bonus.
+ADR 40 has the reasons; docs/explanation/simulation.md has the comparison.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import mean
 
-from pydantic import BaseModel, ConfigDict
+from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, mean_cost_s
+from harness.planner.placement import OPEN, UNCOVERED, Rank, place_workers
 
-from harness.model.assignment import Assignment
-from harness.model.config import PolicyConfig
-from harness.model.process_status import FinishReason
-
-NAME = "coverage-then-gain/1"
+NAME = "gain-bandit/1"
 """Recorded with each decision; changes whenever the same inputs may give another decision."""
 
-_BETTER = 1.25
-"""A worker past its slice moves only for a value so many times its own: moving costs it its context."""
-_COST_RANGE = (0.25, 4.0)
-"""Costs relative to the mean are held within this range, so that one slow build does not starve a problem."""
-_UNKNOWN_HEADROOM = 0.5
-"""Headroom of a problem nothing has passed on yet: that of a solution exactly as fast as the baseline."""
-
-_UNCOVERED, _OPEN, _STALE = range(3)
-
-
-class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ProblemFacts(_Facts):
-    """What the ledger says of one problem, for one run and target."""
-
-    problem: str
-    evaluations: int = 0
-    failures: int = 0
-    """Evaluations that did not pass."""
-    duplicates: int = 0
-    """Submissions of trees that were known already."""
-    speedup: float | None = None
-    score: float | None = None
-    """SOL score of the best that passed: 0.5 at the baseline, 1 at the bound."""
-    since_gain: int = 0
-    """Evaluations since the last one that was better than all before."""
-    recent_gain: float = 0.0
-    """ln of the speed-up gained over the last `stale_after` evaluations."""
-    cost_s: float = 0.0
-    """Seconds of judging and building spent on it."""
-    elsewhere: int = 0
-    """Evaluations on other problems since the last one on this."""
-
-
-class WorkerFacts(_Facts):
-    """What one worker has done."""
-
-    worker: str
-    stint: int = 0
-    """Its evaluations on its present problem since it came there."""
-    finished: dict[str, FinishReason] = {}
-    """Problems it says it can do no more on, and why."""
-
-
-class PolicyInputs(_Facts):
-    """Everything a decision depends on. Recorded with it."""
-
-    problems: tuple[ProblemFacts, ...]
-    workers: tuple[WorkerFacts, ...]
-    assignments: tuple[Assignment, ...] = ()
-    """The table in force."""
-    policy: PolicyConfig = PolicyConfig()
-
-
-class Decision(_Facts):
-    """The table to put in force, and one line of reason per worker the policy looked at."""
-
-    assignments: tuple[Assignment, ...]
-    reasons: dict[str, str]
+_PRIOR_EVALUATIONS = 20.0
+"""Weight of the family's rate against a problem's own evaluations, in evaluations."""
+_FAMILY_PRIOR = 60.0
+"""Weight of the rate of all problems against a family's, in evaluations x headroom."""
+_FIRST_GUESS = (0.05, 10.0)
+"""Gain and evaluations x headroom that are assumed before the first evaluation."""
+_OPTIMISM = 1.0
+"""Standard errors that the bound lies above the expectation."""
+_JUMP = 0.1
+"""A typical gain, as a share of the headroom that is left: with the rate it gives the variance of the gains."""
+_CATCH_UP = 0.3
+"""ln of the slowness at which a gain is worth half: below the baseline a gain is not a speed-up yet."""
+_OVERHEAD_S = 600.0
+"""Seconds of an agent's work that an evaluation costs besides judging: half of what agents were seen to take."""
+_LONGEST_GAIN = 2.0
+"""A gain above e^2 in one half is a repair of a very slow solution, which does not repeat."""
 
 
 def decide(inputs: PolicyInputs) -> Decision:
@@ -93,129 +46,86 @@ def decide(inputs: PolicyInputs) -> Decision:
 
     Rows that a person pinned or paused are kept byte for byte. A worker for whom nothing is left gets no row.
     """
-    kept = tuple(row for row in inputs.assignments if row.state != "active")
-    paused = {row.problem for row in kept if row.state == "paused"}
-    pinned = {row.worker: row.problem for row in kept if row.state == "pinned"}
-    table = _Table(inputs, paused=paused, pinned=pinned)
-    reasons = {
-        worker: f"pinned to {problem} by a person" + (", which is paused: no work" if problem in paused else "")
-        for worker, problem in pinned.items()
+    expected = expected_gains(inputs.problems)
+    needed = inputs.policy.slice_evaluations
+    ranks = {
+        facts.problem: Rank(UNCOVERED, facts.evaluations, expected[facts.problem])
+        if facts.evaluations < needed
+        else Rank(OPEN, 0, expected[facts.problem])
+        for facts in inputs.problems
     }
-    rows: list[Assignment] = []
-    for worker in sorted(inputs.workers, key=lambda facts: facts.worker):
-        if worker.worker in pinned:
-            continue
-        row, reasons[worker.worker] = table.place(worker)
-        rows += [row] if row else []
-    return Decision(assignments=(*kept, *rows), reasons=dict(sorted(reasons.items())))
+    return place_workers(inputs, ranks, _why_go)
 
 
-def value(facts: ProblemFacts, policy: PolicyConfig, mean_cost_s: float) -> float:
-    """Expected gain per cost of one more evaluation, without a unit.
+def expected_gains(problems: Sequence[ProblemFacts]) -> dict[str, float]:
+    """Return, for each problem, the optimistic gain of one more evaluation per cost: ln of the speed-up it adds."""
+    rooms = _headrooms(problems)
+    rates = _family_rates(problems, rooms)
+    cost_s = mean_cost_s(problems)
+    return {
+        facts.problem: _optimistic_gain(facts, rooms[facts.problem], rates[_family(facts.problem)])
+        / _relative_cost(facts, cost_s)
+        for facts in problems
+    }
 
-    headroom to the bound x (hope that fades with evaluations that gained nothing + the recent slope) x the share of
-    attempts that are of use (passed, not duplicates; Laplace's rule) / the cost of an evaluation relative to the mean.
+
+def headroom(facts: ProblemFacts) -> float | None:
+    """Return ln of the speed-up that is left to the bound; None before a solution passed.
+
+    The SOL score S = 1 / (1 + (T - T_sol) / (T_b - T_sol)) and the speed-up T_b / T give T_sol. A score over several
+    workloads may not fit its speed-up; then 1 - S, which is near for small headrooms.
     """
-    if facts.score is not None:
-        headroom = 1.0 - facts.score
-    else:
-        headroom = 1.0 / (1.0 + facts.speedup) if facts.speedup else _UNKNOWN_HEADROOM
-    hope = 1.0 / (1.0 + facts.since_gain / policy.stale_after)
-    slope = min(max(facts.recent_gain, 0.0), 1.0)
-    useful = (facts.evaluations - facts.failures + 1) / (facts.evaluations + 2)
-    fresh = (facts.evaluations + 1) / (facts.evaluations + facts.duplicates + 1)
-    cost = 1.0
-    if facts.evaluations and mean_cost_s > 0:
-        cost = facts.cost_s / facts.evaluations / mean_cost_s
-    low, high = _COST_RANGE
-    return max(headroom, 0.01) * (hope + slope) * useful * fresh / min(max(cost, low), high)
+    if facts.speedup is None or facts.score is None:
+        return None
+    latency, ratio = 1.0 / facts.speedup, 1.0 / facts.score - 1.0 if facts.score > 0 else math.inf
+    bound = (latency - ratio) / (1.0 - ratio) if ratio not in {1.0, math.inf} else 0.0
+    left = math.log(latency / bound) if 0.0 < bound < latency else 1.0 - facts.score
+    return max(left, 0.01)
 
 
-class _Table:
-    """The problems of one decision, and how many workers are on each (`crowd`) as it goes along."""
-
-    def __init__(self, inputs: PolicyInputs, *, paused: set[str], pinned: Mapping[str, str]) -> None:
-        self.policy = inputs.policy
-        self.facts = {facts.problem: facts for facts in inputs.problems}
-        self.open = [facts.problem for facts in inputs.problems if facts.problem not in paused]
-        self.values = {f.problem: value(f, inputs.policy, _mean_cost_s(inputs.problems)) for f in inputs.problems}
-        rows = {row.worker: row for row in inputs.assignments if row.state == "active"}
-        self._rows = {
-            worker.worker: rows[worker.worker]
-            for worker in inputs.workers
-            if worker.worker in rows
-            and worker.worker not in pinned
-            and rows[worker.worker].problem in self.available(worker)
-        }
-        self.crowd = Counter([*pinned.values(), *(row.problem for row in self._rows.values())])
-
-    def place(self, worker: WorkerFacts) -> tuple[Assignment | None, str]:
-        """The worker's row, kept or new, and why; no row when nothing is left for it."""
-        row = self._rows.get(worker.worker)
-        if row:
-            self.crowd[row.problem] -= 1
-            reason = self._why_stay(worker, row.problem)
-            if reason:
-                self.crowd[row.problem] += 1
-                return row, reason
-        elsewhere = [p for p in self.available(worker) if row is None or p != row.problem]
-        choice = min(elsewhere, key=self._rank, default=None)
-        if choice is None:
-            return None, "nothing left to try: every open problem is finished for this worker"
-        reason = self._why_go(choice)
-        self.crowd[choice] += 1
-        return Assignment(worker=worker.worker, problem=choice, wanted=reason), reason
-
-    def available(self, worker: WorkerFacts) -> list[str]:
-        """Problems this worker can do something on: open, and not finished for it, or stale for long enough."""
-        return [
-            problem
-            for problem in self.open
-            if worker.finished.get(problem) is None
-            or (worker.finished[problem] == "stale" and self.facts[problem].elsewhere >= self.policy.return_after)
-        ]
-
-    def tier(self, problem: str) -> int:
-        """How early a problem is to be taken: not covered yet, open, stale."""
-        facts = self.facts[problem]
-        if facts.evaluations < self.policy.slice_evaluations:
-            return _UNCOVERED
-        if facts.since_gain >= self.policy.stale_after and facts.elsewhere < self.policy.return_after:
-            return _STALE
-        return _OPEN
-
-    def _why_stay(self, worker: WorkerFacts, here: str) -> str | None:
-        """Why the worker is not to be moved now; None when it is. `crowd` counts the others only."""
-        limit = max(self.crowd[here], 1)
-        free = [p for p in self.available(worker) if p != here and self.crowd[p] < limit]
-        best = min(free, key=self._rank, default=None)
-        if best is None:
-            return "stays: nothing else is free"
-        if self.crowd[here] and self.tier(best) < _STALE:
-            return None
-        if worker.stint < self.policy.slice_evaluations:
-            return f"stays: {worker.stint} of {self.policy.slice_evaluations} evaluations of its slice done"
-        if self.tier(best) != self.tier(here):
-            return None if self.tier(best) < self.tier(here) else "stays: what is free is staler"
-        if self.tier(here) == _STALE or self.values[best] > _BETTER * self.values[here]:
-            return None
-        return f"stays: expected gain {self.values[here]:.2g} against {self.values[best]:.2g} on {best}"
-
-    def _rank(self, problem: str) -> tuple[int, int, int, float, str]:
-        facts, tier = self.facts[problem], self.tier(problem)
-        order = {_UNCOVERED: facts.evaluations, _OPEN: 0, _STALE: -facts.elsewhere}[tier]
-        return (self.crowd[problem], tier, order, -self.values[problem], problem)
-
-    def _why_go(self, problem: str) -> str:
-        facts, tier = self.facts[problem], self.tier(problem)
-        if tier == _UNCOVERED:
-            reason = f"coverage: {facts.evaluations} of {self.policy.slice_evaluations} evaluations so far"
-        else:
-            score = "no score yet" if facts.score is None else f"score {facts.score:.2f} of 1"
-            reason = f"expected gain {self.values[problem]:.2g}: {score}, {facts.since_gain} evaluations without gain"
-        return reason + ("; shared, nothing else is free" if self.crowd[problem] else "")
+def _headrooms(problems: Sequence[ProblemFacts]) -> dict[str, float]:
+    """Return the headroom of each problem; where nothing passed, the mean of the others."""
+    known = {facts.problem: headroom(facts) for facts in problems}
+    typical = mean([room for room in known.values() if room is not None] or [0.5])
+    return {problem: typical if room is None else room for problem, room in known.items()}
 
 
-def _mean_cost_s(problems: Sequence[ProblemFacts]) -> float:
-    evaluations = sum(facts.evaluations for facts in problems)
-    return sum(facts.cost_s for facts in problems) / evaluations if evaluations else 0.0
+def _family(problem: str) -> str:
+    return problem.partition("/")[0]
+
+
+def _family_rates(problems: Sequence[ProblemFacts], rooms: dict[str, float]) -> dict[str, float]:
+    """Return the gain of one evaluation for each unit of headroom, by family."""
+    gains: dict[str, float] = defaultdict(float)
+    weights: dict[str, float] = defaultdict(float)
+    for facts in problems:
+        gains[_family(facts.problem)] += _half_gain(facts)
+        weights[_family(facts.problem)] += rooms[facts.problem] * facts.evaluations / 2
+    guess, weight = _FIRST_GUESS
+    overall = (sum(gains.values()) + guess) / (sum(weights.values()) + weight)
+    return {family: (gains[family] + overall * _FAMILY_PRIOR) / (weights[family] + _FAMILY_PRIOR) for family in weights}
+
+
+def _half_gain(facts: ProblemFacts) -> float:
+    return min(max(facts.half_gain, 0.0), _LONGEST_GAIN)
+
+
+def _optimistic_gain(facts: ProblemFacts, room: float, family_rate: float) -> float:
+    weight = facts.evaluations / 2 + _PRIOR_EVALUATIONS
+    rate = (_half_gain(facts) + family_rate * room * _PRIOR_EVALUATIONS) / weight
+    # Gains of a typical size that come at random have the variance rate x size.
+    bound = rate + _OPTIMISM * math.sqrt(rate * _JUMP * room / weight)
+    if facts.speedup is None:
+        return bound / (1.0 + 1.0 / _CATCH_UP)
+    return bound / (1.0 + max(0.0, -math.log(facts.speedup)) / _CATCH_UP)
+
+
+def _relative_cost(facts: ProblemFacts, mean_s: float) -> float:
+    own_s = facts.cost_s / facts.evaluations if facts.evaluations else mean_s
+    return (_OVERHEAD_S + own_s) / (_OVERHEAD_S + mean_s)
+
+
+def _why_go(facts: ProblemFacts, rank: Rank) -> str:
+    score = "no score yet" if facts.score is None else f"score {facts.score:.2f} of 1"
+    gains = f"{facts.gains} gain{'' if facts.gains == 1 else 's'} in {facts.evaluations} evaluations"
+    return f"expected gain {100 * rank.value:.2g} % an evaluation: {score}, {gains}"

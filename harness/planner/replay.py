@@ -12,14 +12,15 @@ from harness.git.repo import Repo
 from harness.ledger.ledger import read_records
 from harness.model.config import Config
 from harness.model.paths import DECISIONS
+from harness.planner.decision import Decision, PolicyInputs
 from harness.planner.policies import POLICIES
-from harness.planner.policy import NAME, Decision, PolicyInputs, decide, value
+from harness.planner.policy import decide, expected_gains
 from harness.workspace.directories import Workspace
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """One recorded decision and what the policy says today."""
+    """One recorded decision, and the same inputs decided again."""
 
     seq: int
     at: str
@@ -27,6 +28,7 @@ class Replayed:
     """The policy that decided then."""
     recorded: Decision
     now: Decision
+    """By the policy that decided then, if there still is one of that name and version, else by today's."""
     inputs: PolicyInputs
 
     @property
@@ -56,7 +58,14 @@ def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
         except (KeyError, ValidationError) as error:
             raise LedgerError(f"record {record.get('seq')} is no decision: {error}", where=DECISIONS) from error
         found.append(
-            Replayed(int(record["seq"]), str(record["at"]), str(record["policy"]), recorded, decide(inputs), inputs)
+            Replayed(
+                int(record["seq"]),
+                str(record["at"]),
+                str(record["policy"]),
+                recorded,
+                POLICIES.get(str(record["policy"]), decide)(inputs),
+                inputs,
+            )
         )
     return found
 
@@ -74,7 +83,7 @@ class Compared:
     idle: int
     """How many workers it leaves without a row."""
     value: float
-    """Sum of the expected gain per cost of the rows it gives, as the standing policy estimates it."""
+    """Sum of the expected gains per cost of the rows it gives, as the planner's policy estimates them."""
 
 
 def compare(found: Sequence[Replayed], policies: Mapping[str, Callable[[PolicyInputs], Decision]]) -> list[Compared]:
@@ -104,10 +113,5 @@ def _present(inputs: PolicyInputs) -> set[tuple[str, str]]:
 
 
 def _value(inputs: PolicyInputs, decision: Decision) -> float:
-    evaluations = sum(facts.evaluations for facts in inputs.problems)
-    mean = sum(facts.cost_s for facts in inputs.problems) / evaluations if evaluations else 0.0
-    values = {facts.problem: value(facts, inputs.policy, mean) for facts in inputs.problems}
+    values = expected_gains(inputs.problems)
     return sum(values.get(problem, 0.0) for problem in {problem for _, problem in _rows(decision)})
-
-
-__all__ = ["NAME", "Compared", "Replayed", "compare", "replay"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from harness.errors import ConfigurationError
 from harness.model.assignment import Assignment
 from harness.model.process_status import FinishReason
-from harness.planner.policy import Decision, PolicyInputs, WorkerFacts
+from harness.planner.decision import Decision, PolicyInputs, WorkerFacts
 from harness.simulation.ledger_model import SimulatedStanding
 from harness.simulation.published import ResultFigures, figures
 from harness.simulation.settings import SimulationSettings

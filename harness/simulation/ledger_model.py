@@ -6,8 +6,8 @@ import math
 import random
 
 from harness.model.config import PolicyConfig
+from harness.planner.decision import ProblemFacts
 from harness.planner.facts import recent_gain
-from harness.planner.policy import ProblemFacts
 from harness.simulation.problems import SimulatedProblem
 from harness.simulation.published import sol_score
 
@@ -84,6 +84,8 @@ class SimulatedStanding:
                 score=self._score(),
                 since_gain=self.evaluations - (self._gains[-1][0] if self._gains else 0),
                 recent_gain=recent_gain(self._gains, self.evaluations, policy.stale_after),
+                gains=len(self._gains),
+                half_gain=recent_gain(self._gains, self.evaluations, (self.evaluations + 1) // 2),
                 cost_s=round(self.cost_s, 3),
                 elsewhere=elsewhere,
             )

@@ -9,8 +9,8 @@ from harness.ledger.standings import Gain, Standing
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
 from harness.model.process_status import WorkerStatus
+from harness.planner.decision import PolicyInputs, ProblemFacts, WorkerFacts
 from harness.planner.facts import inputs_of, worker_facts
-from harness.planner.policy import PolicyInputs, ProblemFacts, WorkerFacts
 
 POLICY = PolicyConfig(stale_after=10)
 
@@ -47,6 +47,14 @@ def test_the_slope_is_what_the_last_evaluations_gained() -> None:
     assert first.recent_gain == round(math.log(3.0), 6)
     slower = facts(standing("t/one", 4, "x", (2, 0.5)))["t/one"]
     assert slower.recent_gain == 0.0
+
+
+def test_the_gain_of_the_last_half_of_the_evaluations() -> None:
+    late = facts(standing("t/one", 30, "x", (5, 1.5), (15, 1.6), (16, 2.0)))["t/one"]
+    assert (late.gains, late.half_gain) == (3, round(math.log(2.0 / 1.6), 6))
+    early = facts(standing("t/one", 30, "x", (5, 1.5), (15, 1.6)))["t/one"]
+    assert (early.gains, early.half_gain) == (2, 0.0)
+    assert facts(standing("t/one", 0, None))["t/one"].half_gain == 0.0
 
 
 def test_a_problem_knows_when_the_others_had_their_turn() -> None:

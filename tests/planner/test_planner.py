@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +13,15 @@ import pytest
 from harness.errors import ConfigurationError, RepositoryError
 from harness.git.repo import Repo
 from harness.ledger.coordination import parse, read_text
-from harness.ledger.ledger import read_records
+from harness.ledger.ledger import Ledger, read_records
 from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.model.paths import DECISIONS
 from harness.model.process_status import FinishReason, PlannerStatus, WorkerStatus
+from harness.planner import coverage_then_gain
+from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
 from harness.planner.planner import run_planner
-from harness.planner.policy import Decision, PolicyInputs, decide
+from harness.planner.policy import decide
 from harness.planner.replay import replay
 from harness.workspace.notes import leave_note, waiting_notes
 from harness.workspace.status import read_planner_status, write_status
@@ -223,6 +226,30 @@ def test_decisions_replay(site: Site) -> None:
     assert done.returncode == 0
     assert done.stdout.count("yes") == 2
     assert "no decisions of run other" in site.call("planner", "--replay", "--run", "other").stdout
+
+
+def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) -> None:
+    """Its facts had no gains yet. The earlier policy stays, today's would move, and the replay comes out the same."""
+    given = PolicyInputs(
+        problems=(
+            ProblemFacts(problem="t/one", evaluations=8, speedup=1.2, score=0.6, cost_s=8),
+            ProblemFacts(problem="t/two", evaluations=8, speedup=1.2, score=0.58, cost_s=8),
+        ),
+        workers=(WorkerFacts(worker="w01", stint=8),),
+        assignments=(Assignment(worker="w01", problem="t/one"),),
+    )
+    decision = coverage_then_gain.decide(given)
+    assert decision != decide(given)
+    inputs = given.model_dump(mode="json", exclude={"problems": {"__all__": {"gains", "half_gain"}}})
+    record = {"run": "main", "target": "cpu", "policy": coverage_then_gain.NAME, "inputs": inputs}
+    with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as ledger:
+        ledger.append_record(DECISIONS, {**record, "decision": decision.model_dump(mode="json")})
+        ledger.flush(force=True)
+    done = site.call("planner", "--replay", "--json")
+    assert done.returncode == 0, done.stdout
+    assert [(row["policy"], row["same"]) for row in json.loads(done.stdout)] == [("coverage-then-gain/1", "yes")]
+    compared = json.loads(site.call("planner", "--replay", "--json", "--policy", "gain-bandit").stdout)
+    assert [(row["policy"], row["same"], row["moves"]) for row in compared] == [("gain-bandit/1", 0, 1)]
 
 
 def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) -> None:

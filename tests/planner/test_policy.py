@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
-from harness.planner.policy import Decision, PolicyInputs, ProblemFacts, WorkerFacts, decide, value
+from harness.planner import coverage_then_gain
+from harness.planner.coverage_then_gain import value
+from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
+from harness.planner.policy import decide, expected_gains, headroom
 
 POLICY = PolicyConfig(slice_evaluations=4, stale_after=20, return_after=60)
 NAMES = [f"suite/p{number}" for number in range(6)]
 WORKERS = [f"w{number:02}" for number in range(1, 5)]
+Decide = Callable[[PolicyInputs], Decision]
+both = pytest.mark.parametrize("decide_by", [decide, coverage_then_gain.decide], ids=["shipped", "coverage-then-gain"])
+"""Rules that every policy of `harness.planner.placement` obeys."""
 
 
 def facts(problem: str) -> st.SearchStrategy[ProblemFacts]:
@@ -27,6 +36,8 @@ def facts(problem: str) -> st.SearchStrategy[ProblemFacts]:
         score=st.none() | st.floats(-0.5, 1.5),
         since_gain=st.integers(0, 80),
         recent_gain=st.floats(-1, 4),
+        gains=st.integers(0, 80),
+        half_gain=st.floats(-1, 4),
         cost_s=st.floats(0, 1000),
         elsewhere=st.integers(0, 100),
     )
@@ -62,9 +73,10 @@ def inputs(draw: st.DrawFn) -> PolicyInputs:
     )
 
 
+@both
 @given(inputs())
-def test_a_decision_obeys_people_and_invents_nothing(given_inputs: PolicyInputs) -> None:
-    decision = decide(given_inputs)
+def test_a_decision_obeys_people_and_invents_nothing(decide_by: Decide, given_inputs: PolicyInputs) -> None:
+    decision = decide_by(given_inputs)
     kept = [row for row in given_inputs.assignments if row.state != "active"]
     assert list(decision.assignments[: len(kept)]) == kept
     paused = {row.problem for row in kept if row.state == "paused"}
@@ -86,23 +98,27 @@ def test_a_decision_obeys_people_and_invents_nothing(given_inputs: PolicyInputs)
             assert name in {row.worker for row in new}, "a worker is idle although a problem is open to it"
 
 
+@both
 @given(inputs())
-def test_a_decision_is_deterministic_and_survives_being_recorded(given_inputs: PolicyInputs) -> None:
-    decision = decide(given_inputs)
+def test_a_decision_is_deterministic_and_survives_being_recorded(decide_by: Decide, given_inputs: PolicyInputs) -> None:
+    decision = decide_by(given_inputs)
     again = PolicyInputs.model_validate_json(given_inputs.model_dump_json())
-    assert decide(again) == decision
+    assert decide_by(again) == decision
     assert Decision.model_validate_json(decision.model_dump_json()) == decision
 
 
+@both
 @given(inputs())
-def test_workers_share_a_problem_only_when_nothing_better_is_free(given_inputs: PolicyInputs) -> None:
+def test_workers_share_a_problem_only_when_nothing_better_is_free(
+    decide_by: Decide, given_inputs: PolicyInputs
+) -> None:
     fresh = given_inputs.model_copy(
         update={
             "assignments": (),
             "workers": tuple(w.model_copy(update={"finished": {}}) for w in given_inputs.workers),
         }
     )
-    crowd = Counter(row.problem for row in decide(fresh).assignments)
+    crowd = Counter(row.problem for row in decide_by(fresh).assignments)
     if len(fresh.workers) <= len(fresh.problems):
         assert max(crowd.values(), default=0) <= 1
     elif crowd:
@@ -110,7 +126,7 @@ def test_workers_share_a_problem_only_when_nothing_better_is_free(given_inputs: 
         assert len(crowd) == len(fresh.problems)
 
 
-def simulate(problems: int, workers: int, evaluations: int, policy: PolicyConfig = POLICY) -> list[tuple[str, str]]:
+def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -> list[tuple[str, str]]:
     """Let workers evaluate in turn where the policy puts them; gains never come. Returns (worker, problem) in order."""
     state = {name: ProblemFacts(problem=name) for name in NAMES[:problems]}
     stints = {name: WorkerFacts(worker=name) for name in WORKERS[:workers]}
@@ -118,9 +134,9 @@ def simulate(problems: int, workers: int, evaluations: int, policy: PolicyConfig
     trace: list[tuple[str, str]] = []
     while len(trace) < evaluations:
         for name in WORKERS[:workers]:
-            decided = decide(
+            decided = decide_by(
                 PolicyInputs(
-                    problems=tuple(state.values()), workers=tuple(stints.values()), assignments=rows, policy=policy
+                    problems=tuple(state.values()), workers=tuple(stints.values()), assignments=rows, policy=POLICY
                 )
             )
             before = {row.worker: row.problem for row in rows}
@@ -146,31 +162,35 @@ def simulate(problems: int, workers: int, evaluations: int, policy: PolicyConfig
     return trace
 
 
+@both
 @given(st.integers(1, 6), st.integers(1, 4))
-def test_every_problem_gets_its_slice_before_any_gets_much_more(problems: int, workers: int) -> None:
+def test_every_problem_gets_its_slice_before_any_gets_much_more(decide_by: Decide, problems: int, workers: int) -> None:
     need = problems * POLICY.slice_evaluations + workers * POLICY.slice_evaluations
-    counts = Counter(problem for _, problem in simulate(problems, workers, need))
+    counts = Counter(problem for _, problem in simulate(decide_by, problems, workers, need))
     assert len(counts) == problems
     assert min(counts.values()) >= POLICY.slice_evaluations
 
 
-def test_two_workers_cover_six_problems_without_meeting() -> None:
-    trace = simulate(6, 2, 24)
+@both
+def test_two_workers_cover_six_problems_without_meeting(decide_by: Decide) -> None:
+    trace = simulate(decide_by, 6, 2, 24)
     assert Counter(problem for _, problem in trace) == dict.fromkeys(NAMES, 4)
     for first, second in zip(trace[::2], trace[1::2], strict=True):
         assert first[1] != second[1]
 
 
-def test_a_stale_problem_is_left_and_returned_to() -> None:
-    trace = [problem for _, problem in simulate(2, 1, 200)]
+@both
+def test_a_stale_problem_is_left_and_returned_to(decide_by: Decide) -> None:
+    trace = [problem for _, problem in simulate(decide_by, 2, 1, 200)]
     stays = [problem for problem, before in zip(trace, [None, *trace], strict=False) if problem != before]
     assert set(trace) == set(NAMES[:2])
     assert len(stays) > 4, "a worker comes back to problems it left"
     assert max(Counter(trace).values()) <= 120, "neither problem starves the other"
 
 
-def test_workers_share_the_only_problem() -> None:
-    decided = decide(
+@both
+def test_workers_share_the_only_problem(decide_by: Decide) -> None:
+    decided = decide_by(
         PolicyInputs(
             problems=(ProblemFacts(problem=NAMES[0]),), workers=tuple(WorkerFacts(worker=name) for name in WORKERS[:2])
         )
@@ -179,10 +199,11 @@ def test_workers_share_the_only_problem() -> None:
     assert "shared" in decided.reasons["w02"]
 
 
-def test_a_worker_whose_tuner_is_done_moves_or_rests() -> None:
+@both
+def test_a_worker_whose_tuner_is_done_moves_or_rests(decide_by: Decide) -> None:
     problems = tuple(ProblemFacts(problem=name, evaluations=9) for name in NAMES[:2])
     rows = (Assignment(worker="w01", problem=NAMES[0]),)
-    moved = decide(
+    moved = decide_by(
         PolicyInputs(
             problems=problems,
             workers=(WorkerFacts(worker="w01", stint=1, finished={NAMES[0]: "exhausted"}),),
@@ -190,7 +211,7 @@ def test_a_worker_whose_tuner_is_done_moves_or_rests() -> None:
         )
     )
     assert [row.problem for row in moved.assignments] == [NAMES[1]]
-    rests = decide(
+    rests = decide_by(
         PolicyInputs(
             problems=problems,
             workers=(WorkerFacts(worker="w01", finished={NAMES[0]: "exhausted", NAMES[1]: "stale"}),),
@@ -201,11 +222,12 @@ def test_a_worker_whose_tuner_is_done_moves_or_rests() -> None:
     assert "nothing left" in rests.reasons["w01"]
 
 
-def test_a_stale_finish_lapses_after_enough_evaluations_elsewhere() -> None:
+@both
+def test_a_stale_finish_lapses_after_enough_evaluations_elsewhere(decide_by: Decide) -> None:
     def with_elsewhere(count: int) -> tuple[Assignment, ...]:
         problem = ProblemFacts(problem=NAMES[0], evaluations=30, since_gain=25, elsewhere=count)
         one = WorkerFacts(worker="w01", finished={NAMES[0]: "stale"})
-        return decide(PolicyInputs(problems=(problem,), workers=(one,), policy=POLICY)).assignments
+        return decide_by(PolicyInputs(problems=(problem,), workers=(one,), policy=POLICY)).assignments
 
     assert with_elsewhere(59) == ()
     assert [row.problem for row in with_elsewhere(60)] == [NAMES[0]]
@@ -225,7 +247,8 @@ def test_value_prefers_headroom_slope_and_cheapness_and_fades_without_gain() -> 
     assert worth(duplicates=10) < worth()
 
 
-def test_a_worker_moves_after_its_slice_only_for_much_more() -> None:
+@both
+def test_a_worker_moves_after_its_slice_only_for_much_more(decide_by: Decide) -> None:
     def one_move(score: float) -> str:
         problems = (
             ProblemFacts(problem=NAMES[0], evaluations=8, speedup=1.2, score=0.6, cost_s=8),
@@ -234,10 +257,48 @@ def test_a_worker_moves_after_its_slice_only_for_much_more() -> None:
         rows = (Assignment(worker="w01", problem=NAMES[0], wanted="as before"),)
         workers = (WorkerFacts(worker="w01", stint=8),)
         return (
-            decide(PolicyInputs(problems=problems, workers=workers, assignments=rows, policy=POLICY))
+            decide_by(PolicyInputs(problems=problems, workers=workers, assignments=rows, policy=POLICY))
             .assignments[0]
             .problem
         )
 
-    assert one_move(0.58) == NAMES[0]
+    assert one_move(0.595) == NAMES[0]
     assert one_move(0.2) == NAMES[1]
+
+
+def test_headroom_is_what_the_score_and_the_speedup_say() -> None:
+    """A bound of 4x and a speed-up of 1.6: 2.5x is left. A score that fits no bound counts by itself."""
+    score = 1 / (1 + (1 / 1.6 - 0.25) / 0.75)
+    assert headroom(ProblemFacts(problem="s/p", speedup=1.6, score=score)) == pytest.approx(math.log(2.5))
+    assert headroom(ProblemFacts(problem="s/p", speedup=1.2, score=0.2)) == pytest.approx(0.8)
+    assert headroom(ProblemFacts(problem="s/p", speedup=2.0, score=1.0)) == 0.01
+    assert headroom(ProblemFacts(problem="s/p", speedup=2.0)) is None
+
+
+def test_the_expected_gain_follows_recent_gains_headroom_and_cost() -> None:
+    base = ProblemFacts(problem="s/p", evaluations=40, speedup=1.5, score=0.7, half_gain=0.1, cost_s=400)
+
+    def expected(**change: float) -> float:
+        return expected_gains([base.model_copy(update=change), base.model_copy(update={"problem": "s/q"})])["s/p"]
+
+    assert expected(half_gain=0.3) > expected() > expected(half_gain=0.0) > 0
+    assert expected(score=0.62) > expected() > expected(score=0.95)
+    assert expected(cost_s=40_000) < expected()
+    assert expected(half_gain=0.0, evaluations=400, cost_s=4000) < expected(half_gain=0.0)
+    assert expected(speedup=0.4, score=0.35) < expected(), "below the baseline a gain is not a speed-up yet"
+
+
+def test_a_problem_without_a_record_gets_the_rate_of_its_family() -> None:
+    rich = [ProblemFacts(problem=f"rich/{n}", evaluations=100, speedup=2.0, score=0.7, half_gain=0.4) for n in range(5)]
+    poor = [ProblemFacts(problem=f"poor/{n}", evaluations=100, speedup=1.1, score=0.55) for n in range(5)]
+    new = [ProblemFacts(problem=f"{family}/new", evaluations=4, speedup=1.0, score=0.5) for family in ("rich", "poor")]
+    expected = expected_gains([*rich, *poor, *new])
+    assert expected["rich/new"] > 2 * expected["poor/new"]
+    assert expected["rich/0"] > expected["poor/new"] > expected["poor/0"], "little tried is worth more than much"
+
+
+@given(inputs())
+def test_expected_gains_are_numbers_above_zero(given_inputs: PolicyInputs) -> None:
+    expected = expected_gains(given_inputs.problems)
+    assert set(expected) == {facts.problem for facts in given_inputs.problems}
+    assert all(math.isfinite(gain) and gain > 0 for gain in expected.values())

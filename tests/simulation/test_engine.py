@@ -10,9 +10,10 @@ import pytest
 
 from harness.ledger.standings import Gain, Standing
 from harness.model.config import PolicyConfig
+from harness.planner.decision import Decision, PolicyInputs
 from harness.planner.facts import inputs_of
 from harness.planner.policies import POLICIES, ROUND_ROBIN
-from harness.planner.policy import Decision, PolicyInputs, decide
+from harness.planner.policy import decide
 from harness.simulation.compare import RunKey, outcomes, run_all
 from harness.simulation.engine import RunSample, at_cost, simulate
 from harness.simulation.ledger_model import SimulatedStanding

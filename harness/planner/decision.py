@@ -1,0 +1,74 @@
+"""The facts that a decision is made from, and the decision: recorded together, so that it can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.model.assignment import Assignment
+from harness.model.config import PolicyConfig
+from harness.model.process_status import FinishReason
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProblemFacts(_Facts):
+    """What the ledger says of one problem, for one run and target."""
+
+    problem: str
+    evaluations: int = 0
+    failures: int = 0
+    """Evaluations that did not pass."""
+    duplicates: int = 0
+    """Submissions of trees that were known already."""
+    speedup: float | None = None
+    score: float | None = None
+    """SOL score of the best that passed: 0.5 at the baseline, 1 at the bound."""
+    since_gain: int = 0
+    """Evaluations since the last one that was better than all before."""
+    recent_gain: float = 0.0
+    """ln of the speed-up gained over the last `stale_after` evaluations."""
+    gains: int = 0
+    """Number of gains so far. 0 in decisions recorded before it existed, as is `half_gain`."""
+    half_gain: float = 0.0
+    """ln of the speed-up gained over the last half of the evaluations."""
+    cost_s: float = 0.0
+    """Seconds of judging and building spent on it."""
+    elsewhere: int = 0
+    """Evaluations on other problems since the last one on this."""
+
+
+class WorkerFacts(_Facts):
+    """What one worker has done."""
+
+    worker: str
+    stint: int = 0
+    """Its evaluations on its present problem since it came there."""
+    finished: dict[str, FinishReason] = {}
+    """Problems it says it can do no more on, and why."""
+
+
+class PolicyInputs(_Facts):
+    """Everything a decision depends on. Recorded with it."""
+
+    problems: tuple[ProblemFacts, ...]
+    workers: tuple[WorkerFacts, ...]
+    assignments: tuple[Assignment, ...] = ()
+    """The table in force."""
+    policy: PolicyConfig = PolicyConfig()
+
+
+class Decision(_Facts):
+    """The table to put in force, and one line of reason per worker the policy looked at."""
+
+    assignments: tuple[Assignment, ...]
+    reasons: dict[str, str]
+
+
+def mean_cost_s(problems: Sequence[ProblemFacts]) -> float:
+    """Return the mean seconds of building and judging of one evaluation; 0 before the first."""
+    evaluations = sum(facts.evaluations for facts in problems)
+    return sum(facts.cost_s for facts in problems) / evaluations if evaluations else 0.0

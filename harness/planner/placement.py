@@ -1,0 +1,164 @@
+"""Workers placed on ranked problems, by rules that every policy here obeys.
+
+What a person pinned stays; a paused problem gets no worker; a worker keeps its problem for a slice; a second worker
+comes to a problem only when nothing else is open to it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from harness.model.assignment import Assignment
+from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
+
+UNCOVERED, OPEN, STALE = range(3)
+"""Tiers of problems: not covered by a slice of evaluations yet, open, left alone for now."""
+_BETTER = 1.25
+"""A worker past its slice moves only for a value so many times its own: moving costs it its context."""
+
+
+class Rank(NamedTuple):
+    """How early a problem is to be taken: by tier, then by ascending `order`, then by descending `value`."""
+
+    tier: int
+    order: int
+    value: float
+    """Expected gain of one more evaluation."""
+
+
+def place_workers(
+    inputs: PolicyInputs, ranks: Mapping[str, Rank], why_go: Callable[[ProblemFacts, Rank], str]
+) -> Decision:
+    """Assign workers to problems.
+
+    Rows that a person pinned or paused are kept byte for byte. A worker for whom nothing is left gets no row.
+
+    Args:
+        inputs: of the decision.
+        ranks: of every problem.
+        why_go: reason, for people, to go to an open problem.
+    """
+    kept = tuple(row for row in inputs.assignments if row.state != "active")
+    paused = {row.problem for row in kept if row.state == "paused"}
+    pinned = {row.worker: row.problem for row in kept if row.state == "pinned"}
+    table = _Table(inputs, ranks, why_go, paused=paused, pinned=pinned)
+    reasons = {
+        worker: f"pinned to {problem} by a person" + (", which is paused: no work" if problem in paused else "")
+        for worker, problem in pinned.items()
+    }
+    rows: list[Assignment] = []
+    for worker in sorted(inputs.workers, key=lambda facts: facts.worker):
+        if worker.worker in pinned:
+            continue
+        row, reasons[worker.worker] = table.place(worker)
+        rows += [row] if row else []
+    return Decision(assignments=(*kept, *rows), reasons=dict(sorted(reasons.items())))
+
+
+class _Table:
+    """The problems of one decision, and how many workers are on each as it goes along.
+
+    Problems are numbered by rank. `_free` holds the numbers of those without a worker, ascending: a decision about 200
+    workers and 235 problems looks at a few of them for each worker.
+    """
+
+    def __init__(
+        self,
+        inputs: PolicyInputs,
+        ranks: Mapping[str, Rank],
+        why_go: Callable[[ProblemFacts, Rank], str],
+        *,
+        paused: set[str],
+        pinned: Mapping[str, str],
+    ) -> None:
+        self._policy, self._ranks, self._why_open = inputs.policy, ranks, why_go
+        self._facts = {facts.problem: facts for facts in inputs.problems}
+        open_problems = [facts.problem for facts in inputs.problems if facts.problem not in paused]
+        self._order = sorted(open_problems, key=self._static_rank)
+        self._numbers = {problem: number for number, problem in enumerate(self._order)}
+        self._returnable = {
+            problem for problem in open_problems if self._facts[problem].elsewhere >= self._policy.return_after
+        }
+        rows = {row.worker: row for row in inputs.assignments if row.state == "active"}
+        self._rows = {
+            worker.worker: rows[worker.worker]
+            for worker in inputs.workers
+            if worker.worker in rows
+            and worker.worker not in pinned
+            and self._is_available(worker, rows[worker.worker].problem)
+        }
+        self._crowd = Counter([*pinned.values(), *(row.problem for row in self._rows.values())])
+        self._free = [number for number, problem in enumerate(self._order) if not self._crowd[problem]]
+
+    def place(self, worker: WorkerFacts) -> tuple[Assignment | None, str]:
+        """The worker's row, kept or new, and why; no row when nothing is left for it."""
+        row = self._rows.get(worker.worker)
+        if row:
+            self._leave(row.problem)
+        choice = self._best_elsewhere(worker, row.problem if row else None)
+        if row:
+            reason = self._why_stay(worker, row.problem, choice)
+            if reason:
+                self._join(row.problem)
+                return row, reason
+        if choice is None:
+            return None, "nothing left to try: every open problem is finished for this worker"
+        reason = self._why_go(choice)
+        self._join(choice)
+        return Assignment(worker=worker.worker, problem=choice, wanted=reason), reason
+
+    def _join(self, problem: str) -> None:
+        if not self._crowd[problem] and problem in self._numbers:
+            self._free.pop(bisect_left(self._free, self._numbers[problem]))
+        self._crowd[problem] += 1
+
+    def _leave(self, problem: str) -> None:
+        self._crowd[problem] -= 1
+        if not self._crowd[problem] and problem in self._numbers:
+            insort(self._free, self._numbers[problem])
+
+    def _is_available(self, worker: WorkerFacts, problem: str) -> bool:
+        """Whether the worker can do something there: open, and not finished for it, or stale for long enough."""
+        if problem not in self._numbers:
+            return False
+        finished = worker.finished.get(problem)
+        return finished is None or (finished == "stale" and problem in self._returnable)
+
+    def _static_rank(self, problem: str) -> tuple[int, int, float, str]:
+        rank = self._ranks[problem]
+        return rank.tier, rank.order, -rank.value, problem
+
+    def _best_elsewhere(self, worker: WorkerFacts, here: str | None) -> str | None:
+        """The best ranked of the least crowded problems that are available to the worker; None where there is none."""
+        for number in self._free:
+            problem = self._order[number]
+            if problem != here and self._is_available(worker, problem):
+                return problem
+        crowded = [problem for problem in self._order if problem != here and self._is_available(worker, problem)]
+        return min(crowded, key=self._crowd.__getitem__, default=None)
+
+    def _why_stay(self, worker: WorkerFacts, here: str, best: str | None) -> str | None:
+        """Why the worker is not to be moved now; None when it is. The crowd is of the others only."""
+        if best is None or self._crowd[best] >= max(self._crowd[here], 1):
+            return "stays: nothing else is free"
+        mine, other = self._ranks[here], self._ranks[best]
+        if self._crowd[here] and other.tier < STALE:
+            return None
+        if worker.stint < self._policy.slice_evaluations:
+            return f"stays: {worker.stint} of {self._policy.slice_evaluations} evaluations of its slice done"
+        if other.tier != mine.tier:
+            return None if other.tier < mine.tier else "stays: what is free is staler"
+        if mine.tier == STALE or other.value > _BETTER * mine.value:
+            return None
+        return f"stays: expected gain {mine.value:.2g} against {other.value:.2g} on {best}"
+
+    def _why_go(self, problem: str) -> str:
+        facts, rank = self._facts[problem], self._ranks[problem]
+        if rank.tier == UNCOVERED:
+            reason = f"coverage: {facts.evaluations} of {self._policy.slice_evaluations} evaluations so far"
+        else:
+            reason = self._why_open(facts, rank)
+        return reason + ("; shared, nothing else is free" if self._crowd[problem] else "")
