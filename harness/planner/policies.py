@@ -20,19 +20,29 @@ def least_tried(inputs: PolicyInputs) -> Decision:
 def round_robin(inputs: PolicyInputs) -> Decision:
     """Spread evaluations evenly, for ever: the policy that every other one must beat.
 
-    As `least_tried`, but a problem that is stale for a worker is open to it again when its turn comes, so that nobody
-    is idle. A worker that has just finished its problem moves on at once.
+    As `least_tried`, but no worker comes to a problem where another one stays while one without a worker is left. A
+    problem that is stale for a worker is open to it again when its turn comes, so that nobody is idle. A worker that
+    has just finished its problem moves on at once.
     """
     return _spread(
         inputs,
         lambda worker, here: {
             problem for problem, reason in worker.finished.items() if reason == "exhausted" or problem == here
         },
+        apart=True,
     )
 
 
-def _spread(inputs: PolicyInputs, closed: Callable[[WorkerFacts, str | None], set[str]]) -> Decision:
-    """Even out evaluations; `closed` returns the problems on which a worker, who is on one, can do nothing now."""
+def _spread(
+    inputs: PolicyInputs, closed: Callable[[WorkerFacts, str | None], set[str]], *, apart: bool = False
+) -> Decision:
+    """Even out evaluations.
+
+    Args:
+        inputs: of the decision.
+        closed: (a worker, the problem it is on) -> problems on which it can do nothing now.
+        apart: count workers that are placed later as being where they are, so that nobody joins them.
+    """
     kept = tuple(row for row in inputs.assignments if row.state != "active")
     paused = {row.problem for row in kept if row.state == "paused"}
     pinned = {row.worker for row in kept if row.state == "pinned"}
@@ -42,8 +52,12 @@ def _spread(inputs: PolicyInputs, closed: Callable[[WorkerFacts, str | None], se
     present = {row.worker: row for row in inputs.assignments if row.state == "active"}
     rows, reasons = [], {}
     free = [worker for worker in inputs.workers if worker.worker not in pinned]
+    if apart:
+        crowd.update(present[worker.worker].problem for worker in free if worker.worker in present)
     for worker in sorted(free, key=lambda facts: facts.worker):
         here = present.get(worker.worker)
+        if apart and here is not None:
+            crowd[here.problem] -= 1
         shut = closed(worker, here.problem if here else None)
         stays = here is not None and here.problem in evaluations and here.problem not in shut
         if here is not None and stays and worker.stint < inputs.policy.slice_evaluations:

@@ -15,6 +15,7 @@ from harness.model.config import PolicyConfig
 from harness.planner import coverage_then_gain
 from harness.planner.coverage_then_gain import value
 from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
+from harness.planner.policies import round_robin
 from harness.planner.policy import decide, expected_gains, headroom
 
 POLICY = PolicyConfig(slice_evaluations=4, stale_after=20, return_after=60)
@@ -302,3 +303,30 @@ def test_expected_gains_are_numbers_above_zero(given_inputs: PolicyInputs) -> No
     expected = expected_gains(given_inputs.problems)
     assert set(expected) == {facts.problem for facts in given_inputs.problems}
     assert all(math.isfinite(gain) and gain > 0 for gain in expected.values())
+
+
+@given(inputs())
+def test_round_robin_obeys_people_and_keeps_workers_apart(given_inputs: PolicyInputs) -> None:
+    """Nobody is idle while a problem is open, and nobody shares one while another is free."""
+    rows = tuple(row for row in given_inputs.assignments if row.worker in WORKERS or row.state == "paused")
+    asked = given_inputs.model_copy(update={"assignments": rows})
+    decision = round_robin(asked)
+    kept = [row for row in rows if row.state != "active"]
+    assert list(decision.assignments[: len(kept)]) == kept
+    busy = [row for row in decision.assignments if row.state != "paused"]
+    paused = {row.problem for row in kept if row.state == "paused"}
+    unfinished = asked.model_copy(
+        update={"assignments": (), "workers": tuple(w.model_copy(update={"finished": {}}) for w in asked.workers)}
+    )
+    crowd = Counter(row.problem for row in round_robin(unfinished).assignments)
+    assert not crowd or max(crowd.values()) <= -(-len(asked.workers) // max(1, len(asked.problems)))
+    assert not paused & {row.problem for row in busy if row.state == "active"}
+
+
+def test_round_robin_does_not_send_a_worker_to_where_another_stays() -> None:
+    """The first worker, by name, is past its slice; the least tried problem has a worker that stays."""
+    problems = tuple(ProblemFacts(problem=name, evaluations=n) for name, n in zip(NAMES[:3], (9, 2, 5), strict=True))
+    rows = (Assignment(worker="w01", problem=NAMES[0]), Assignment(worker="w02", problem=NAMES[1]))
+    workers = (WorkerFacts(worker="w01", stint=4), WorkerFacts(worker="w02", stint=1))
+    decision = round_robin(PolicyInputs(problems=problems, workers=workers, assignments=rows, policy=POLICY))
+    assert [row.problem for row in decision.assignments] == [NAMES[2], NAMES[1]]
