@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from harness.ledger.standings import Standing
 from harness.model.assignment import Assignment
@@ -71,7 +72,6 @@ def recent_gain(gains: Sequence[tuple[int, float]], evaluations: int, window: in
     """
     if not gains:
         return 0.0
-    edge = evaluations - window
-    before = [speedup for evaluation, speedup in gains if evaluation <= edge]
-    start = before[-1] if before else min(1.0, gains[0][1])
+    before = bisect_right(gains, evaluations - window, key=itemgetter(0))
+    start = gains[before - 1][1] if before else min(1.0, gains[0][1])
     return round(math.log(gains[-1][1] / start), 6)

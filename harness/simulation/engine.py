@@ -94,7 +94,13 @@ class _SimulatedWorker:
         self.finished: dict[str, FinishReason] = {}
         self.resting: str | None = None
         """The problem it has just finished: it waits until its row names another."""
-        self.waiting_since = 0.0
+        self._facts = WorkerFacts(worker=name)
+
+    def facts(self) -> WorkerFacts:
+        """Return what the planner would read of the worker."""
+        if self._facts.stint != self.stint or self._facts.finished != self.finished:
+            self._facts = WorkerFacts.model_construct(worker=self.name, stint=self.stint, finished=dict(self.finished))
+        return self._facts
 
 
 class _Run:
@@ -136,10 +142,7 @@ class _Run:
         config = self._settings.policy
         inputs = PolicyInputs.model_construct(
             problems=tuple(standing.facts(self._evaluations, config) for standing in self._standings.values()),
-            workers=tuple(
-                WorkerFacts.model_construct(worker=worker.name, stint=worker.stint, finished=worker.finished)
-                for worker in self.workers
-            ),
+            workers=tuple(worker.facts() for worker in self.workers),
             assignments=self._rows,
             policy=config,
         )

@@ -73,8 +73,8 @@ class SimulatedStanding:
     def facts(self, run_evaluations: int, policy: PolicyConfig) -> ProblemFacts:
         """Return what `harness.planner.facts` would read from the ledger after so many evaluations of the run."""
         elsewhere = min(run_evaluations - self.last_evaluation, policy.return_after + 1) if self.evaluations else 0
-        if self._facts is None or self._facts.elsewhere != elsewhere:
-            # Not validated: the numbers are ours, and validation is most of the time of a round.
+        # Not validated, and copied where only `elsewhere` changed: this is most of the time of a round.
+        if self._facts is None:
             self._facts = ProblemFacts.model_construct(
                 problem=self.problem.key,
                 evaluations=self.evaluations,
@@ -89,6 +89,8 @@ class SimulatedStanding:
                 cost_s=round(self.cost_s, 3),
                 elsewhere=elsewhere,
             )
+        elif self._facts.elsewhere != elsewhere:
+            self._facts = self._facts.model_copy(update={"elsewhere": elsewhere})
         return self._facts
 
     def _score(self) -> float | None:
