@@ -33,7 +33,10 @@ def decide(inputs: PolicyInputs) -> Decision:
     """
     mean = mean_cost_s(inputs.problems)
     return place_workers(
-        inputs, {facts.problem: _rank(facts, inputs.policy, mean) for facts in inputs.problems}, _why_go
+        inputs,
+        {facts.problem: _rank(facts, inputs.policy, mean) for facts in inputs.problems},
+        _why_go,
+        leave_finished=False,
     )
 
 

@@ -30,7 +30,11 @@ class Rank(NamedTuple):
 
 
 def place_workers(
-    inputs: PolicyInputs, ranks: Mapping[str, Rank], why_go: Callable[[ProblemFacts, Rank], str]
+    inputs: PolicyInputs,
+    ranks: Mapping[str, Rank],
+    why_go: Callable[[ProblemFacts, Rank], str],
+    *,
+    leave_finished: bool = True,
 ) -> Decision:
     """Assign workers to problems.
 
@@ -40,11 +44,14 @@ def place_workers(
         inputs: of the decision.
         ranks: of every problem.
         why_go: reason, for people, to go to an open problem.
+        leave_finished: move a worker away from a problem that it has just finished. It rests until its row names
+            another problem, so that with many workers, whose evaluations elsewhere reach `policy.return_after` within
+            minutes, it would otherwise be left idle there.
     """
     kept = tuple(row for row in inputs.assignments if row.state != "active")
     paused = {row.problem for row in kept if row.state == "paused"}
     pinned = {row.worker: row.problem for row in kept if row.state == "pinned"}
-    table = _Table(inputs, ranks, why_go, paused=paused, pinned=pinned)
+    table = _Table(inputs, ranks, why_go, paused=paused, pinned=pinned, leave_finished=leave_finished)
     reasons = {
         worker: f"pinned to {problem} by a person" + (", which is paused: no work" if problem in paused else "")
         for worker, problem in pinned.items()
@@ -73,6 +80,7 @@ class _Table:
         *,
         paused: set[str],
         pinned: Mapping[str, str],
+        leave_finished: bool,
     ) -> None:
         self._policy, self._ranks, self._why_open = inputs.policy, ranks, why_go
         self._facts = {facts.problem: facts for facts in inputs.problems}
@@ -90,6 +98,11 @@ class _Table:
             and worker.worker not in pinned
             and self._is_available(worker, rows[worker.worker].problem)
         }
+        self._finished_here = {
+            worker.worker: self._rows.pop(worker.worker)
+            for worker in inputs.workers
+            if leave_finished and worker.worker in self._rows and self._rows[worker.worker].problem in worker.finished
+        }
         self._crowd = Counter([*pinned.values(), *(row.problem for row in self._rows.values())])
         self._free = [number for number, problem in enumerate(self._order) if not self._crowd[problem]]
 
@@ -98,7 +111,11 @@ class _Table:
         row = self._rows.get(worker.worker)
         if row:
             self._leave(row.problem)
-        choice = self._best_elsewhere(worker, row.problem if row else None)
+        finished_here = self._finished_here.get(worker.worker)
+        leaves = row or finished_here
+        choice = self._best_elsewhere(worker, leaves.problem if leaves else None)
+        if choice is None and finished_here:
+            choice = finished_here.problem
         if row:
             reason = self._why_stay(worker, row.problem, choice)
             if reason:

@@ -267,6 +267,17 @@ def test_a_worker_moves_after_its_slice_only_for_much_more(decide_by: Decide) ->
     assert one_move(0.2) == NAMES[1]
 
 
+def test_a_worker_that_has_just_finished_its_problem_is_sent_to_another() -> None:
+    """Also when so much happened elsewhere meanwhile that the problem may be returned to: the worker rests there."""
+    problems = tuple(ProblemFacts(problem=name, evaluations=30, elsewhere=61) for name in NAMES[:3])
+    rows = tuple(Assignment(worker=worker, problem=name) for worker, name in zip(WORKERS[:2], NAMES[:2], strict=True))
+    workers = (WorkerFacts(worker="w01", stint=12, finished={NAMES[0]: "stale"}), WorkerFacts(worker="w02", stint=1))
+    asked = PolicyInputs(problems=problems, workers=workers, assignments=rows, policy=POLICY)
+    assert [row.problem for row in decide(asked).assignments] == [NAMES[2], NAMES[1]]
+    only = asked.model_copy(update={"problems": problems[:1], "workers": workers[:1], "assignments": rows[:1]})
+    assert [row.problem for row in decide(only).assignments] == [NAMES[0]]
+
+
 def test_headroom_is_what_the_score_and_the_speedup_say() -> None:
     """A bound of 4x and a speed-up of 1.6: 2.5x is left. A score that fits no bound counts by itself."""
     score = 1 / (1 + (1 / 1.6 - 0.25) / 0.75)
