@@ -13,7 +13,7 @@ Json = dict[str, Any]
 _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 22, 40
 _TIMES = "\u00d7"
-_COLOURS = ("--accent", "--base", "--bound", "--warn", "--bad", "--soft")
+_COLOURS = ("--accent", "--bound", "--base", "--bad", "--warn", "--soft")
 
 
 _BY_HOURS = "Geometric mean of the speed-ups; the dashed line is half of the budget"
@@ -92,8 +92,8 @@ def _legend(outcomes: Sequence[Json]) -> str:
 
 
 def _table(outcomes: Sequence[Json], data: Json) -> str:
-    heads = ("policy", "at ¼", "at ½", "at the end", "ratio at ½", "95 % interval", "ratio at ½ of the USD",
-             "ahead", "faster", f"above 2{_TIMES}", "median score", "evaluations", "k USD")  # fmt: skip
+    heads = ("policy", "at ¼", "at ½", "at the end", "ratio at ½", "95 % interval", "ratio at ½ USD",
+             "ahead", "faster", f"above 2{_TIMES}", "median score", "evaluations", "kUSD")  # fmt: skip
     rows = []
     for outcome in outcomes:
         low, high = outcome["ratio_half_ci95"]
