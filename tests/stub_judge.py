@@ -10,10 +10,12 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
     exit=3          complain on stderr and exit
     garbage         answer with a line that is not the protocol
     hold=FILE       answer when FILE exists
+    takes=1.5       answer after so many seconds
 
 Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
 sealed clock too, and eager is the fastest by that. `no-compile`: the baseline lacks `torch.compile`, as without a
-compiler. Every request is noted, one JSON object a line, in `$STUB_JUDGE_REQUESTS` where that is set.
+compiler. Every request is noted, one JSON object a line and with the time in seconds since 1970, in
+`$STUB_JUDGE_REQUESTS` where that is set.
 
 `$STUB_JUDGE_VERSION` is the judge version's seed, and `$STUB_JUDGE_ANSWERS_AS` another one for its answers alone.
 `$STUB_JUDGE_PROTOCOL` is the protocol version it names, and `$STUB_JUDGE_ANSWERS_IN` another one for its answers alone.
@@ -216,6 +218,7 @@ class Stub:
             threading.Event().wait()
         while "hold" in asked and not Path(asked["hold"]).exists():
             time.sleep(0.01)
+        time.sleep(float(asked.get("takes", 0)))
 
     def answer(self, request: Json, **parts: Any) -> Json:
         cost = {"build_s": 0.0, "judge_s": 0.01}
@@ -289,7 +292,7 @@ def runner_lives() -> bool:
 def note(request: Json) -> None:
     if file := os.environ.get("STUB_JUDGE_REQUESTS"):
         with Path(file).open("a") as notes:
-            notes.write(json.dumps(request) + "\n")
+            notes.write(json.dumps({**request, "noted_at": time.time()}) + "\n")
 
 
 def workloads(request: Json) -> list[str]:
