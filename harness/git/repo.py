@@ -20,9 +20,10 @@ from typing import Any, Self, TypeVar
 from harness.errors import RepositoryError
 from harness.git import branch_commits, checkout, worktrees
 from harness.git import solution_commits as submissions
-from harness.git.branch_commits import BranchBusyError, BranchMovedError, check_path, resolve
+from harness.git.branch_commits import BranchBusyError, BranchMovedError, check_path
 from harness.git.checkout import LocalChange
 from harness.git.environment import Git
+from harness.git.objects import Commit, commit_of, trailers_of, tree_entries_of
 from harness.git.solution_commits import Submission
 from harness.git.worktrees import WorktreeInfo
 from harness.workspace.directories import Workspace
@@ -46,20 +47,6 @@ SAVED = worktrees.SAVED
 
 class UnfitTreeError(RepositoryError):
     """A tree holds what cannot be judged: a submodule, or a link that leads out of it."""
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One commit."""
-
-    id: str
-    tree: str
-    parents: tuple[str, ...]
-    at: int
-    """Committer's time, seconds since 1970."""
-    trailers: dict[str, str]
-    """`Key: value` lines of the last paragraph."""
-    subject: str
 
 
 @dataclass(frozen=True)
@@ -119,10 +106,10 @@ class Repo:
         Raises:
             RepositoryError: there is no such branch.
         """
-        found = resolve(self.git, f"refs/heads/{branch}")
-        if found is None:
+        header = self._header(f"refs/heads/{branch}^{{commit}}")
+        if header is None:
             raise RepositoryError(f"there is no branch {branch}", where=str(self.workspace.root))
-        return found
+        return header[0]
 
     def branches(self, prefix: str = "") -> dict[str, str]:
         """Branch -> commit, of the branches whose names start with `prefix`."""
@@ -199,11 +186,20 @@ class Repo:
         return destination
 
     def _subtree(self, commit: str, path: str) -> dict[str, tuple[str, str]]:
-        answer = self.git.ask("ls-tree", "-r", "-z", "--full-tree", _at(commit, path))
-        if answer.code:
-            raise RepositoryError(f"there is no directory {path!r} in commit {commit[:12]}")
-        heads = (line.partition("\t") for line in answer.text.split("\0") if line)
-        return {name: (head.split(" ")[0], head.split(" ")[2]) for head, _, name in heads}
+        """Path below `path` -> (mode, id) of every entry that is no directory."""
+        entries: dict[str, tuple[str, str]] = {}
+        waiting = [("", _at(commit, path))]
+        while waiting:
+            below, name = waiting.pop()
+            tree = self._object(name)
+            if tree is None or tree[0] != "tree":
+                raise RepositoryError(f"there is no directory {path!r} in commit {commit[:12]}")
+            for entry in tree_entries_of(tree[1]):
+                if entry.is_tree:
+                    waiting.append((f"{below}{entry.name}/", entry.id))
+                else:
+                    entries[f"{below}{entry.name}"] = entry.mode, entry.id
+        return entries
 
     def _write_entry(self, root: Path, name: str, mode: str, oid: str) -> None:
         check_path(name)
@@ -230,7 +226,24 @@ class Repo:
 
     def new_commits(self, branch_commit: str, base: str) -> list[Commit]:
         """Commits that `branch_commit` has and `base` has not, oldest first."""
-        return self._log("--reverse", "--topo-order", branch_commit, f"^{base}")
+        line = self.line_of_commits(branch_commit, base)
+        return line if line is not None else self._log("--reverse", "--topo-order", branch_commit, f"^{base}")
+
+    def line_of_commits(self, newer: str, older: str, *, most: int = 8) -> list[Commit] | None:
+        """Commits after `older` up to `newer`, oldest first; None unless they are a line of at most so many commits.
+
+        Reads objects, so that it costs no process: a worker's branch moves by one commit at a time.
+        """
+        line: list[Commit] = []
+        oid = newer
+        while oid != older:
+            found = self._object(oid) if len(line) < most else None
+            commit = commit_of(oid, found[1]) if found and found[0] == "commit" else None
+            if commit is None or len(commit.parents) != 1:
+                return None
+            line.append(commit)
+            oid = commit.parents[0]
+        return line[::-1]
 
     def history(self, commit: str, path: str) -> Sequence[str]:
         """Every commit up to `commit` that changed something at `path`, newest first, merged ones included."""
@@ -411,7 +424,4 @@ def _at(commit: str, path: str) -> str:
 
 def _commit(fields: Sequence[str]) -> Commit:
     oid, tree, parents, at, subject, body = fields
-    last = body.strip().split("\n\n")[-1].splitlines() if "\n\n" in body.strip() else []
-    pairs = (line.partition(": ") for line in last)
-    trailers = {key: value for key, colon, value in pairs if colon and " " not in key}
-    return Commit(oid.strip(), tree, tuple(parents.split()), int(at), trailers, subject)
+    return Commit(oid.strip(), tree, tuple(parents.split()), int(at), trailers_of(body), subject)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 import zlib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from functools import cached_property, partial
 
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import Document, parse, split
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of, row_values
-from harness.ledger.spool import read_all, signature
+from harness.ledger.spool import Record, signature
+from harness.ledger.spool_news import SegmentPosition, read_news
 from harness.model.paths import LEDGER, parse_ledger_file
 from harness.model.verdict import EntryKind
 from harness.model.weaknesses import MeasurementFacts, facts_of_document
@@ -34,6 +37,11 @@ _MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 4))
 TABLES = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE files (file TEXT PRIMARY KEY, blob TEXT, bytes INTEGER, digest TEXT) WITHOUT ROWID;
+CREATE TABLE segments (name TEXT PRIMARY KEY, end INTEGER, last INTEGER, checksum TEXT) WITHOUT ROWID;
+CREATE TABLE changes (problem TEXT PRIMARY KEY, revision INTEGER) WITHOUT ROWID;
+CREATE TABLE appended (
+  file TEXT, old TEXT, new TEXT, bytes INTEGER, digest TEXT, hashes TEXT, PRIMARY KEY (file, old, new)
+) WITHOUT ROWID;
 CREATE TABLE entries (
   {_COLUMNS}, form INTEGER, candidate INTEGER, hash TEXT, committed INTEGER, PRIMARY KEY (problem, seq)
 ) WITHOUT ROWID;
@@ -45,6 +53,7 @@ CREATE INDEX standing ON entries (
   kind, problem, seq, target, run, verdict, worker, speedup, speedup_ci95_low, cost_s, judge_protocol, form,
   candidate
 );
+CREATE INDEX by_revision ON changes (revision);
 CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
 """
 
@@ -64,12 +73,18 @@ def update(
     """
     # The spools first: what a flush moves to the branch meanwhile is then seen twice, never not at all.
     state = {"spool": signature(workspace.spool)}
-    spooled = [(problem, record) for record in read_all(workspace.spool) if (problem := parse_ledger_file(record.file))]
+    known = {name: SegmentPosition(*rest) for name, *rest in database.execute("SELECT * FROM segments")}
+    news = read_news(workspace.spool, known)
     state["tip"] = repo.tip(branch)
     filling = _Filling(database)
-    filling.branch(repo, branch, state["tip"], progress)
-    filling.spool([(problem, record.file, Document(0, record.raw)) for problem, record in spooled])
-    filling.write()
+    if database.execute("SELECT value FROM meta WHERE name = 'tip'").fetchone() != (state["tip"],):
+        filling.branch(repo, branch, state["tip"], progress)
+    filling.spool(news.records, complete=news.complete)
+    filling.finish()
+    if news.positions != known:
+        database.execute("DELETE FROM segments")
+        rows = [(name, *astuple(position)) for name, position in news.positions.items()]
+        database.executemany("INSERT INTO segments VALUES (?, ?, ?, ?)", rows)
     database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", state.items())
     return filling.messages
 
@@ -79,16 +94,20 @@ class _Filling:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        self._waiting: dict[tuple[str, int], str] = {
-            (problem, seq): digest
-            for problem, seq, digest in database.execute("SELECT problem, seq, hash FROM entries WHERE committed = 0")
-        }
+        self._changed: set[str] = set()
+        """Problems whose entries are others than before."""
         self._rows: list[tuple[object, ...]] = []
         self._bodies: list[tuple[str, int, bytes]] = []
         self._cited: dict[tuple[str, int], int | None] = {}
         """(problem, seq) of an evaluation -> the `seq` of its baseline entry."""
         self._baselines: dict[tuple[str, int], MeasurementFacts | None] = {}
         self.messages: list[str] = []
+
+    @cached_property
+    def _waiting(self) -> dict[tuple[str, int], str]:
+        """(problem, seq) -> hash, of the entries that only the spools hold."""
+        found = self._database.execute("SELECT problem, seq, hash FROM entries WHERE committed = 0")
+        return {(problem, seq): digest for problem, seq, digest in found}
 
     def branch(self, repo: Repo, branch: str, tip: str, progress: Progress) -> None:
         """Read what was appended to each ledger file since the last update.
@@ -108,6 +127,8 @@ class _Filling:
         }
         done, total = 0, sum(blob.bytes - int(known.get(file, (0, 0))[1]) for file, blob in changed.items())
         for file, blob in changed.items():
+            if file in known and self._is_appended(file, str(known[file][0]), blob.id):
+                continue
             content = repo.read(tip, file) or b""
             _, start, digest = known.get(file, (None, 0, _NOTHING))
             read = hashlib.sha256(content[:start])
@@ -126,15 +147,44 @@ class _Filling:
         self.write()
         progress(max(done, total), max(done, total))
 
-    def spool(self, records: list[tuple[str, str, Document]]) -> None:
-        """Add what only the spools hold, and drop what they and the branch hold no more."""
-        held = {(problem, document.seq): document.hash for problem, _, document in records}
-        gone = [key for key, digest in self._waiting.items() if held.get(key) != digest]
-        self._database.executemany("DELETE FROM entries WHERE problem = ? AND seq = ? AND committed = 0", gone)
-        for problem, file, document in records:
+    def _is_appended(self, file: str, old: str, new: str) -> bool:
+        """Take over what the writer of a file's new version has noted: entries that are known are committed now."""
+        query = "SELECT bytes, digest, hashes FROM appended WHERE file = ? AND old = ? AND new = ?"
+        noted = self._database.execute(query, (file, old, new)).fetchone()
+        if noted is None:
+            return False
+        size, digest, hashes = noted
+        problem, appended = parse_ledger_file(file) or "", json.loads(hashes)
+        if any(self._waiting.get((problem, seq)) != its_hash for seq, its_hash in appended):
+            return False
+        keys = [(problem, seq) for seq, _ in appended]
+        self._database.executemany("UPDATE entries SET committed = 1 WHERE problem = ? AND seq = ?", keys)
+        for key in keys:
+            del self._waiting[key]
+        self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (file, new, size, digest))
+        self._database.execute("DELETE FROM appended WHERE file = ?", (file,))
+        return True
+
+    def spool(self, records: Sequence[Record], *, complete: bool) -> None:
+        """Add what only the spools hold; where the records are complete, drop what they and the branch hold no more."""
+        entries = [(problem, record) for record in records if (problem := parse_ledger_file(record.file))]
+        if complete:
+            held = {(problem, record.seq): record.hash for problem, record in entries}
+            gone = [key for key, digest in self._waiting.items() if held.get(key) != digest]
+            self._database.executemany("DELETE FROM entries WHERE problem = ? AND seq = ? AND committed = 0", gone)
+            self._changed |= {problem for problem, _ in gone}
+        for problem, record in entries:
             query = "SELECT 1 FROM entries WHERE problem = ? AND seq = ?"
-            if not self._database.execute(query, (problem, document.seq)).fetchone():
-                self._add(problem, file, document, committed=False)
+            if not self._database.execute(query, (problem, record.seq)).fetchone():
+                self._add(problem, record.file, Document(0, record.raw), committed=False)
+
+    def finish(self) -> None:
+        """Write what is left, and under a new revision the problems whose entries changed."""
+        self.write()
+        if self._changed:
+            (newest,) = self._database.execute("SELECT coalesce(max(revision), 0) FROM changes").fetchone()
+            rows = [(problem, newest + 1) for problem in self._changed]
+            self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?)", rows)
 
     def write(self) -> None:
         """Write the batch."""
@@ -162,6 +212,7 @@ class _Filling:
             self._cited[problem, row.seq] = row.cites
         elif row.kind == EntryKind.BASELINE:
             self._baselines[problem, row.seq] = _facts(document.raw, where)
+        self._changed.add(problem)
         short = short_id(row.problem_digest), short_id(row.tree)
         self._rows.append((*row_values(row), *short, document.hash, int(committed)))
         self._bodies.append((problem, row.seq, zlib.compress(document.raw, 1)))
@@ -188,6 +239,7 @@ class _Filling:
     def _forget(self, file: str, message: str) -> None:
         problem = parse_ledger_file(file)
         self.messages.append(message)
+        self._changed.add(problem or "")
         self._database.execute("DELETE FROM files WHERE file = ?", (file,))
         self._database.execute("DELETE FROM entries WHERE problem = ? AND committed = 1", (problem,))
         self._database.execute("DELETE FROM documents WHERE problem = ?", (problem,))

@@ -15,7 +15,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -236,16 +236,38 @@ def signature(spools: Path) -> str:
 
 
 def _records(content: bytes, path: Path) -> list[Record]:
+    return [frame.record for frame in frames(content, len(HEADER))] if has_header(content, path) else []
+
+
+def has_header(content: bytes, path: Path) -> bool:
+    """Return whether a segment's first line is written.
+
+    Raises:
+        LedgerError: the segment is of a newer format.
+    """
     head = _HEAD.match(content)
-    if head is None:
-        return []
-    check_format(int(head[1]), "the spool", f"{path}:1", newest=FORMAT)
-    records, position = [], len(HEADER)
+    if head is not None:
+        check_format(int(head[1]), "the spool", f"{path}:1", newest=FORMAT)
+    return head is not None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A whole record in a segment's bytes."""
+
+    start: int
+    end: int
+    checksum: str
+    record: Record
+
+
+def frames(content: bytes, position: int) -> Iterator[Frame]:
+    """Yield the whole records from a position on, up to the first that is torn or being written."""
     while (match := _FRAME.match(content, position)) and _whole(content, match):
         end = match.end() + int(match[1])
-        records.append(Record(match[3].decode("utf-8", "surrogateescape"), content[match.end() : end]))
+        record = Record(match[3].decode("utf-8", "surrogateescape"), content[match.end() : end])
+        yield Frame(position, end + 1, match[2].decode(), record)
         position = end + 1
-    return records
 
 
 def _whole(content: bytes, match: re.Match[bytes]) -> bool:

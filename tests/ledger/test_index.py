@@ -195,6 +195,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(
         database.close()
     if damage in {"truncated", "table gone"}:
         fill(ledger, 1)  # damage in pages that nobody reads shows with the next entry
+        ledger.flush(force=True)
         rows = [*rows, *rows[-1:]]
     messages = index.refresh(repo)
     if damage != "directory gone":

@@ -1,0 +1,77 @@
+"""Commits and trees from the raw bytes of git objects, so that reading one costs no process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_ID_BYTES = 20
+"""Of an object id in a tree; repositories with SHA-256 ids are refused (`harness.git.repo.requirements`)."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit."""
+
+    id: str
+    tree: str
+    parents: tuple[str, ...]
+    at: int
+    """Committer's time, seconds since 1970."""
+    trailers: dict[str, str]
+    """`Key: value` lines of the last paragraph."""
+    subject: str
+
+
+@dataclass(frozen=True)
+class TreeEntry:
+    """One row of a tree object."""
+
+    name: str
+    mode: str
+    """Six octal digits, as `git ls-tree` prints them."""
+    id: str
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether it is a directory."""
+        return self.mode == "040000"
+
+
+def commit_of(oid: str, raw: bytes) -> Commit | None:
+    """Return a commit from its object's bytes; None when its message is not UTF-8, which is for git to decode."""
+    head, _, message = raw.partition(b"\n\n")
+    fields: dict[bytes, list[bytes]] = {}
+    for line in head.split(b"\n"):
+        key, _, value = line.partition(b" ")
+        fields.setdefault(key, []).append(value)
+    try:
+        text = message.decode()
+    except UnicodeDecodeError:
+        return None
+    if b"encoding" in fields:
+        return None
+    paragraph = text.lstrip("\n").partition("\n\n")[0]
+    at = int(fields[b"committer"][0].rsplit(b" ", 2)[1])
+    parents = tuple(parent.decode() for parent in fields.get(b"parent", ()))
+    subject = " ".join(line for line in paragraph.split("\n") if line)
+    return Commit(oid, fields[b"tree"][0].decode(), parents, at, trailers_of(text), subject)
+
+
+def trailers_of(message: str) -> dict[str, str]:
+    """Return the `Key: value` lines of a message's last paragraph, unless it is the only one."""
+    paragraphs = message.strip().split("\n\n")
+    pairs = (line.partition(": ") for line in paragraphs[-1].splitlines()) if len(paragraphs) > 1 else ()
+    return {key: value for key, colon, value in pairs if colon and " " not in key}
+
+
+def tree_entries_of(raw: bytes) -> Iterator[TreeEntry]:
+    """Yield the rows of a tree object."""
+    position = 0
+    while position < len(raw):
+        name_at = raw.index(b" ", position)
+        name_end = raw.index(b"\0", name_at)
+        end = name_end + 1 + _ID_BYTES
+        name = raw[name_at + 1 : name_end].decode(errors="surrogateescape")
+        yield TreeEntry(name, raw[position:name_at].decode().zfill(6), raw[name_end + 1 : end].hex())
+        position = end
