@@ -103,6 +103,8 @@ class Daemon:
         self._answered_at = time.monotonic()
         self._recoveries_said = 0
         self._champions_entering: set[tuple[str, int]] = set()
+        self._entered_for: set[tuple[str, str]] = set()
+        """Problem and target of entries whose next steps are still to be taken."""
 
     # --- the loop ---
 
@@ -113,11 +115,13 @@ class Daemon:
             self._hear()
             self._judges.tick()
             self._recorder.retry()
+            self._follow_up()
             if time.monotonic() >= self._scan_at:
                 self._attempt(self._scan, "comparing refs with the ledger")
                 self._report()  # what was found is seen before it is handed out, which takes longer
             if time.monotonic() >= self._dispatch_at:
                 self._attempt(self._dispatch, "handing out work")
+                self._follow_up()
             self._recorder.flush()
             self._report()
             if once:
@@ -127,9 +131,10 @@ class Daemon:
         self._finish()
 
     def close(self) -> None:
-        """End the judges, at once and all together, and the watcher."""
+        """End the judges, at once and all together, the watcher, and a commit of the ledger that is under way."""
         self._judges.close()
         self._watcher.close()
+        self._recorder.close()
         failpoint("daemon.after_close")
 
     def _start(self) -> None:
@@ -148,6 +153,7 @@ class Daemon:
         """Nothing half: what is judged and not entered is entered now, or said to be judged again."""
         self.close()
         self._recorder.retry(force=True)
+        self._follow_up()
         self._report(force=True)
         failpoint("daemon.before_last_flush")
         self._recorder.flush(force=True)
@@ -197,7 +203,7 @@ class Daemon:
     def _scan(self) -> None:
         """Compare refs with the ledger, once it is known which targets and judge versions candidates are judged for."""
         self._scan_at = time.monotonic() + (RECONCILE_S if self._watching else _LOOK_AGAIN_S)
-        self._repo.refresh_checkout(self._config.coordination_branch)  # what a kill or a busy checkout put off
+        self._recorder.refresh_checkout()  # what a kill or a busy checkout put off
         if judges := self._judges.ready():
             self._due_work.scan(judges)
 
@@ -215,8 +221,10 @@ class Daemon:
 
     def _dispatch(self) -> None:
         """Give every free judge something to do."""
+        if self._due_work.waits_for_room:
+            self._scan_at = 0.0
         for judge in self._judges:
-            while judge.state == "idle" and not self._recorder.held and self._give(judge):
+            while len(self._queue) and judge.state == "idle" and not self._recorder.held and self._give(judge):
                 pass
             if judge.state == "idle" and not self._recorder.held and not self._waits_for(judge):
                 self._profiles.give(judge)
@@ -234,7 +242,8 @@ class Daemon:
             return False
         failpoint("daemon.after_take")
         try:
-            self._due_work.refresh()  # with an index that is behind, what has an entry would be measured again
+            if self._due_work.is_behind:  # what has an entry would be measured again
+                self._due_work.refresh()
             plan = self._planner.plan(job, self._repo.tip(self._config.coordination_branch), ready)
         except (HarnessError, OSError):
             self._queue.put_back(job)
@@ -365,6 +374,7 @@ class Daemon:
 
     def _baseline_entered(self, entry: Entry) -> None:
         failpoint("daemon.after_baseline")
+        self._due_work.is_behind = True
         judge = entry.environment.judge if entry.environment else ""
         self._attempts.forget(baseline_identity(entry.problem, entry.problem_digest, entry.target, judge))
 
@@ -375,7 +385,8 @@ class Daemon:
             self._recorder.leave_outcome(entry)
         self._queue.finish(job)
         self._attempts.forget(job_identity(job))
-        self._follow_up(job.key.problem, job.key.target)
+        self._entered_for.add((job.key.problem, job.key.target))
+        self._due_work.is_behind = True
 
     def _record_champion(self, confirmation: Entry) -> None:
         if (confirmation.problem, confirmation.seq) in self._champions_entering:
@@ -386,15 +397,18 @@ class Daemon:
 
     def _champion_entered(self, entry: Entry) -> None:
         failpoint("daemon.after_champion")
-        self._follow_up(entry.problem, entry.target)
+        self._entered_for.add((entry.problem, entry.target))
+        self._due_work.is_behind = True
 
-    def _follow_up(self, problem: str, target: str) -> None:
-        """Queue and record what is due after an entry; when that fails, the next scan does it."""
-        try:
-            self._due_work.follow_up(problem, target, self._judges.ready())
-        except (HarnessError, OSError) as error:
-            logger.warning("seeing what follows from an entry failed: %s", error)
-            self._scan_at = min(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
+    def _follow_up(self) -> None:
+        """Queue and record what is due after the last entries; when that fails, the next scan does it."""
+        while self._entered_for:
+            entered, self._entered_for = self._entered_for, set()
+            try:
+                self._due_work.follow_up(entered, self._judges.ready())
+            except (HarnessError, OSError) as error:
+                logger.warning("seeing what follows from an entry failed: %s", error)
+                self._scan_at = min(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
 
     # --- limits and reports ---
 
@@ -412,9 +426,9 @@ class Daemon:
 
     def _is_idle(self) -> bool:
         """Nothing waits that may be handed out, and nothing is on its way."""
-        if self._work or self._recorder.held or not self._judges.are_idle:
+        if self._work or self._recorder.held or self._entered_for or not self._judges.are_idle:
             return False
-        return self._limit_reached() or not len(self._queue)
+        return self._limit_reached() or not (len(self._queue) or self._due_work.waits_for_room)
 
     def _is_idle_still(self) -> bool:
         """Look once more, at everything."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.daemon.attempts import MOST, Attempts
@@ -14,6 +14,7 @@ from harness.daemon.snapshots import Snapshots
 from harness.errors import FormatError, RepositoryError
 from harness.formats.usable_solution import UnusableSolutionError, usable_solution
 from harness.git.repo import UnfitTreeError
+from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry, EntryDraft
@@ -76,6 +77,8 @@ class JobPlanner:
     snapshots: Snapshots
     index: Index
     attempts: Attempts
+    _baselines: dict[str, tuple[Row, Entry]] = field(default_factory=dict)
+    """Problem -> its baseline entry that was used last: reading one takes milliseconds."""
 
     def plan(self, job: Job, commit: str, judge: JudgeReady) -> Plan:
         """What to do with a job, for a judge that is ready; its problem as it stands at `commit`.
@@ -90,10 +93,19 @@ class JobPlanner:
         if problem.digest != job.key.problem_digest or judge.environment.judge != job.key.judge:
             return Outdated()
         row = self.index.find_baseline(problem.key, problem.digest, job.key.target, job.key.judge)
-        baseline = self.index.entry(problem.key, row.seq) if row else None
+        baseline = self._entry_of(row) if row else None
         if baseline is None:
             return self._plan_baseline(job, problem, judge)
         return self._plan_candidate(job, problem, baseline, judge)
+
+    def _entry_of(self, row: Row) -> Entry | None:
+        known = self._baselines.get(row.problem)
+        if known is not None and known[0] == row:
+            return known[1]
+        entry = self.index.entry(row.problem, row.seq)
+        if entry is not None:
+            self._baselines[row.problem] = row, entry
+        return entry
 
     def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Plan:
         losses = self.attempts.losses(baseline_identity(problem.key, problem.digest, job.key.target, job.key.judge))

@@ -7,7 +7,8 @@ second one when it starts again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.daemon.queue import EvaluationQueue, Job, Key
@@ -25,9 +26,12 @@ from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeReady
 from harness.model.paths import AgentBranch, parse_agent_branch, run_branches
-from harness.model.verdict import EntryKind
+from harness.model.verdict import EntryKind, Trust
 
 logger = logging.getLogger(__name__)
+
+MOST_WAITING = 2_000
+"""Jobs in the queue. More candidates stay in git, where every scan finds them again; the oldest are queued first."""
 
 Judges = Mapping[str, JudgeReady]
 """Target -> a judge of it that is ready: the judge's version is part of a measurement's key."""
@@ -49,18 +53,23 @@ def next_steps(index: Index, problem: str, digest: str, target: str, judge: str,
     Entries of earlier forms of the problem (other digests) and of other judge protocols do not count. An evaluation is
     confirmed by the judge version that made it; evaluations of earlier versions are repeated instead.
     """
-    rows = [row for row in index.rows(problem, target=target, run=run) if row.problem_digest == digest]
+    where = "WHERE problem = ? AND target = ? AND run = ? AND problem_digest = ?"
+    values = (problem, target, run, digest)
+    rows = index.select(f"{where} AND kind IN ('confirmation', 'champion') ORDER BY seq", values)
     confirmations = [row for row in rows if row.kind == EntryKind.CONFIRMATION]
     champion = champion_of(confirmations)
     confirmed = {row.cites for row in confirmations}
     recorded = {row.cites for row in rows if row.kind == EntryKind.CHAMPION}
+    # Few rows leave SQLite; `needs_confirmation` decides. Only a launch-bound champion yields to a lower bound.
+    better = "speedup_ci95_low > ? OR judge_protocol > ?"
+    least: tuple[object, ...] = (1.0, sys.maxsize)
+    if champion is not None and champion.trust != Trust.LAUNCH_BOUND:
+        least = champion.speedup_ci95_low, champion.judge_protocol
+    passed = f"{where} AND kind = 'evaluation' AND judge = ? AND verdict = 'PASSED' AND ({better}) ORDER BY seq"
     waiting = [
         row
-        for row in rows
-        if row.kind == EntryKind.EVALUATION
-        and row.judge == judge
-        and row.seq not in confirmed
-        and needs_confirmation(row, champion)
+        for row in index.select(passed, (*values, judge, *least))
+        if row.seq not in confirmed and needs_confirmation(row, champion)
     ]
     unrecorded = champion if champion is not None and champion.seq not in recorded else None
     return NextSteps(max(waiting, key=rank, default=None), unrecorded)
@@ -98,6 +107,15 @@ class DueWork:
         """(problem, target) -> (problem tree, judge version) whose next steps were taken."""
         self._outdated: dict[str, tuple[str, frozenset[str]]] = {}
         """Target -> (judge version, problems with entries of an older judge protocol that are to be measured again)."""
+        self._held_back: set[tuple[str, str]] = set()
+        """(branch, target) with candidates that the queue had no room for."""
+        self.is_behind = True
+        """Whether the ledger has got entries since the last refresh."""
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether candidates wait in git that the queue has room for now."""
+        return bool(self._held_back) and len(self._queue) <= MOST_WAITING // 2
 
     def forget(self) -> None:
         """Compare everything again the next time."""
@@ -113,6 +131,7 @@ class DueWork:
         """
         for sentence in self._index.refresh(self._repo):
             self._status.say(sentence)
+        self.is_behind = False
 
     def scan(self, judges: Judges) -> None:
         """Queue every candidate of the run's branches that has no entry, and the next steps of those that have one.
@@ -125,55 +144,83 @@ class DueWork:
         base = self._repo.tip(self._config.coordination_branch)
         self.refresh()
         failpoint("daemon.before_scan")
-        due: list[tuple[int, Job]] = []
+        due: list[tuple[int, str, Job]] = []
+        has_room = len(self._queue) <= MOST_WAITING // 2
         problems: set[tuple[str, str]] = set()
         for branch, tip in branches.items():
             place = parse_agent_branch(branch)
             if place is None:
                 continue
             for target, judge in judges.items():
-                due += self._candidates(branch, place, tip, base, target, judge.environment.judge)
+                if has_room or (branch, target) not in self._held_back:
+                    jobs = self._candidates(branch, place, tip, base, target, judge.environment.judge)
+                    due += [(at, branch, job) for at, job in jobs]
                 problems.add((place.problem, target))
         for target, judge in judges.items():
             problems |= {(problem, target) for problem in self._with_outdated(target, judge.environment.judge)}
         for problem, target in sorted(problems):  # before the others are queued: what is measured again goes first
             self._take_next_steps(problem, target, base, judges[target].environment.judge)
-        for _, job in sorted(due, key=lambda timed: timed[0]):
-            if self._queue.add(job):
-                logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
+        self._put(sorted(due, key=lambda timed: timed[0]), judges)
         failpoint("daemon.after_scan")
 
-    def follow_up(self, problem: str, target: str, judges: Judges) -> None:
-        """After a new entry of a problem, queue the confirmation and record the champion that are due.
+    def _put(self, due: Sequence[tuple[int, str, Job]], judges: Judges) -> None:
+        """Queue candidates while there is room. The branches of the others are compared again once there is."""
+        beginning = "more candidates wait in git"
+        self._held_back = set() if len(self._queue) <= MOST_WAITING // 2 else self._held_back
+        for _, branch, job in due:
+            if len(self._queue) >= MOST_WAITING:
+                self._held_back |= {(branch, target) for target in judges}
+                self._compared.pop((branch, job.key.target), None)
+            elif self._queue.add(job):
+                logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
+        self._status.over(beginning)
+        if self._held_back:
+            branches = len({branch for branch, _ in self._held_back})
+            self._status.say(f"{beginning}, on {branches} branches: the queue holds {len(self._queue)}")
+
+    def follow_up(self, entered: Iterable[tuple[str, str]], judges: Judges) -> None:
+        """After new entries, queue the confirmations and record the champions that are due.
+
+        Args:
+            entered: problem and target of the entries.
+            judges: target -> a judge that is ready.
 
         Raises:
-            HarnessError: as for `scan`.
+            HarnessError: as for `scan`, which then makes up for it.
         """
-        self._followed.pop((problem, target), None)
+        problems = sorted(set(entered))
+        for place in problems:
+            self._followed.pop(place, None)
         self.refresh()
-        if target in judges:
-            base = self._repo.tip(self._config.coordination_branch)
-            self._take_next_steps(problem, target, base, judges[target].environment.judge)
+        base = self._repo.tip(self._config.coordination_branch)
+        for problem, target in problems:
+            if target in judges:
+                self._take_next_steps(problem, target, base, judges[target].environment.judge)
 
     def _candidates(
         self, branch: str, place: AgentBranch, tip: str, base: str, target: str, judge: str
     ) -> list[tuple[int, Job]]:
         """The branch's candidates that have no entry, with their commits' times in seconds."""
         state = (tip, self._snapshots.problem_tree(base, place.problem) or "", judge)
-        if self._compared.get((branch, target)) == state:
+        known = self._compared.get((branch, target))
+        if known == state:
             return []
         digest = self._digest(base, place.problem)
-        self._queue.drop(
-            lambda job: (
-                (job.key.problem, job.key.target) == (place.problem, target)
-                and (job.key.problem_digest, job.key.judge) != (digest, judge)
+        moved = known is not None and known[1:] == state[1:]
+        if not moved:
+            self._queue.drop(
+                lambda job: (
+                    (job.key.problem, job.key.target) == (place.problem, target)
+                    and (job.key.problem_digest, job.key.judge) != (digest, judge)
+                )
             )
-        )
         if digest is None:
             self._compared.pop((branch, target), None)  # dropped jobs are queued again once the problem can be judged
             return []
         due = []
-        for candidate in committed_candidates(self._repo, branch, tip, base, target):
+        for candidate in committed_candidates(
+            self._repo, branch, tip, base, target, since=known[0] if known and moved else None
+        ):
             if not self._index.has(digest, candidate.tree, target, judge):
                 key = Key(candidate.problem, digest, candidate.tree, target, judge)
                 due.append((candidate.at, Job("evaluation", key, candidate.commit, branch, candidate.worker)))
@@ -193,7 +240,8 @@ class DueWork:
             key = Key(problem, digest, row.tree, target, judge)
             self._queue.add(Job("confirmation", key, row.commit, row.branch, row.worker, row.seq))
         self._followed[problem, target] = state
-        self._measure_again(problem, digest, target, judge)
+        if problem in self._with_outdated(target, judge):
+            self._measure_again(problem, digest, target, judge)
         entry = self._index.entry(problem, steps.champion.seq) if steps.champion else None
         if entry is not None:
             self._record_champion(entry)

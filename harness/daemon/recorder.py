@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +28,10 @@ Then = Callable[[Entry], None]
 
 
 class Recorder:
-    """Writes entries and outcomes. While anything is held nothing further should be judged. One thread."""
+    """Writes entries and outcomes. While anything is held nothing further should be judged.
+
+    All methods are for one thread; commits of the ledger run in another.
+    """
 
     def __init__(self, workspace: Workspace, ledger: Ledger, status: StatusWriter) -> None:
         self._workspace = workspace
@@ -38,6 +42,10 @@ class Recorder:
         self._retry_at = 0.0
         self._flush_at = 0.0
         self._unflushed = True  # what an earlier invocation left in the spool
+        self._checkout_due = False
+        self._thread: threading.Thread | None = None
+        self._failed: tuple[bool, Exception] | None = None
+        """Whether the thread was to commit, and what prevented it."""
 
     @property
     def held(self) -> int:
@@ -86,19 +94,54 @@ class Recorder:
         except HarnessError as error:
             logger.warning("no outcome file: %s", error)
 
+    def refresh_checkout(self) -> None:
+        """With the next commit, or now, bring the checkout up to what an earlier commit had to leave."""
+        self._checkout_due = True
+
     def flush(self, *, force: bool = False) -> None:
-        """Commit the spool when it is due. A commit that fails is said and tried again; the spool keeps everything."""
-        if not self._unflushed or (not force and time.monotonic() < self._flush_at):
+        """Commit the spool when it is due, in a thread of its own; with `force` now, and wait for it.
+
+        A commit writes each ledger file whole and takes seconds, in which the judges go on. One that fails is reported
+        and tried again; the spool keeps everything.
+        """
+        if not force and self._thread is not None and self._thread.is_alive():
             return
-        try:
-            committed = self._ledger.flush(force=force)
-        except (HarnessError, OSError) as error:
-            self._flush_at = time.monotonic() + LONGEST_PAUSE_S
-            if force:
-                raise
-            self._status.trouble(_WAITING, error)
-            return
-        self._status.over(_WAITING)
-        self._flush_at = time.monotonic() + 1.0
-        if committed:
+        self._take_result()
+        if force:
+            self._ledger.flush(force=True)
             self._unflushed = False
+            return
+        due = self._unflushed and self._ledger.is_flush_due and time.monotonic() >= self._flush_at
+        if due or self._checkout_due:
+            self._unflushed = self._unflushed and not due  # entries that come from now on are for the next commit
+            self._thread = threading.Thread(target=self._commit, args=(due, self._checkout_due), name="ledger-commit")
+            self._checkout_due = False
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait for a commit that is under way."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _commit(self, due: bool, checkout_due: bool) -> None:
+        try:
+            if checkout_due:
+                self._ledger.refresh_checkout()
+            if due:
+                self._ledger.flush()
+        except (HarnessError, OSError) as error:
+            self._failed = due, error
+
+    def _take_result(self) -> None:
+        """Join the thread of the last commit, and report what kept it from committing."""
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        failed, self._failed = self._failed, None
+        if failed is None:
+            self._status.over(_WAITING)
+            return
+        self._unflushed |= failed[0]
+        self._flush_at = time.monotonic() + LONGEST_PAUSE_S
+        self._status.trouble(_WAITING, failed[1])

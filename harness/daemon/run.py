@@ -53,9 +53,11 @@ def run_daemon(
         failpoint("daemon.after_lock")
         repo = stack.enter_context(Repo(workspace))
         branch = config.coordination_branch
-        ledger = Ledger(workspace, repo, writer="daemon", branch=branch)
-        stack.callback(ledger.close)
         index = stack.enter_context(Index(workspace, branch=branch))
+        # A repository object of its own: commits run in a thread and read whole ledger files.
+        committing = stack.enter_context(Repo(workspace))
+        ledger = Ledger(workspace, committing, writer="daemon", branch=branch, before_move=index.expect)
+        stack.callback(ledger.close)
         done = 0
         try:
             if invocation is not None:

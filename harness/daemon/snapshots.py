@@ -26,11 +26,22 @@ class Snapshots:
         self._data_root = data_root
         self._problems_dir = workspace.cache / PROBLEMS
         self._candidates_dir = workspace.cache / "candidates"
+        self._trees: dict[str, str | None] = {}
+        """Problem -> the tree id of its directory, in the state of all problems that `_trees_of` names."""
+        self._trees_of: tuple[str, str | None] = "", None
+        """The commit that was looked at last, and its tree of all problems."""
         self._problems: dict[tuple[str, str], Problem | FormatError] = {}
 
     def problem_tree(self, commit: str, key: str) -> str | None:
         """The tree id of a problem's directory at a commit: cheap, and the same as long as nothing of it changed."""
-        return self._repo.tree_of(commit, problem_path(key))
+        if commit != self._trees_of[0]:
+            all_problems = self._repo.tree_of(commit, PROBLEMS)
+            if all_problems != self._trees_of[1]:
+                self._trees.clear()
+            self._trees_of = commit, all_problems
+        if key not in self._trees:
+            self._trees[key] = self._repo.tree_of(commit, problem_path(key))
+        return self._trees[key]
 
     def problem(self, commit: str, key: str) -> Problem:
         """A problem as it stands at a commit of the coordination branch, read and checked.

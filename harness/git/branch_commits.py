@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +60,34 @@ class Writer:
     """(commit, path) -> content."""
 
 
-def commit(writer: Writer, branch: str, change: Change | Build, message: str, *, expect: str | None = None) -> str:
+@dataclass(frozen=True)
+class AppendedFile:
+    """A file that a commit appends to: its blob before and after, and what comes on top."""
+
+    path: str
+    old: str
+    """The blob's id before."""
+    new: str
+    appended: bytes
+    bytes: int
+    """Of the new content."""
+    sha256: str
+    """Of the new content, in hex."""
+
+
+BeforeMove = Callable[[Sequence[AppendedFile]], None]
+"""Called with the files that a commit appends to, before the branch moves to it."""
+
+
+def commit(
+    writer: Writer,
+    branch: str,
+    change: Change | Build,
+    message: str,
+    *,
+    expect: str | None = None,
+    before_move: BeforeMove | None = None,
+) -> str:
     """Commit `change` on top of `branch` and refresh the checkout; the commit's id (the tip's where nothing changes).
 
     Raises:
@@ -85,6 +113,8 @@ def commit(writer: Writer, branch: str, change: Change | Build, message: str, *,
                 _publish(writer, branch, tip, tip, [])
                 return tip
             failpoint("commit.built")
+            if before_move is not None:
+                before_move(made.appended)
             refusal = _publish(writer, branch, tip, made.commit, made.paths)
             if refusal is None:
                 return made.commit
@@ -164,28 +194,30 @@ def check_path(path: str) -> None:
 class _BuiltCommit:
     commit: str
     paths: Sequence[str]
+    appended: Sequence[AppendedFile]
 
 
 def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], message: str) -> _BuiltCommit | None:
     """Make the commit's objects; None when the tree would be the tip's."""
     for path in (*change.writes, *change.appends):
         check_path(path)
-    contents: dict[str, bytes | None] = dict(change.writes)
-    for path, data in change.appends.items():
-        begun = change.writes.get(path) or writer.read(lost.get(path, tip), path) or b""
-        contents[path] = begun + data
-    for lost_path, commit_id in lost.items():
-        contents.setdefault(lost_path, writer.read(commit_id, lost_path))
-    if lost:  # heads.yaml says where the files end that are put back
-        heads = contents.get(HEADS) or writer.read(tip, HEADS)
-        contents[HEADS] = with_heads_of(heads, {path: contents[path] for path in lost})
-    paths = sorted(contents)
-    present = tree_entries(writer.git, tip, contents)
-    blobs = _store(writer, [content for path in paths if (content := contents[path]) is not None])
+    heads = {HEADS: _heads_with(writer, tip, change, lost)} if lost else {}
+
+    def content(path: str) -> bytes | None:
+        if path in heads:
+            return heads[path]
+        if path in change.appends:
+            begun = change.writes.get(path) or writer.read(lost.get(path, tip), path) or b""
+            return begun + change.appends[path]
+        return change.writes[path] if path in change.writes else writer.read(lost[path], path)
+
+    paths = sorted({*change.writes, *change.appends, *lost, *heads})
+    present = tree_entries(writer.git, tip, dict.fromkeys(paths))
+    blobs = _store(writer, paths, content)
     entries: dict[str, tuple[str, str] | None] = {}
     for path in paths:
         mode = present[path][0] if path in present and present[path][0].startswith("100") else "100644"
-        entries[path] = None if contents[path] is None else (mode, next(blobs))
+        entries[path] = (mode, blobs[path].id) if path in blobs else None
     private = writer.scratch / f"index.{secrets.token_hex(6)}"
     git = writer.git.using(index_file=private)
     try:
@@ -198,26 +230,50 @@ def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], me
     if tree == writer.git.run("rev-parse", f"{tip}^{{tree}}").text:
         return None
     parents = [part for parent in (tip, *sorted(set(lost.values()))) for part in ("-p", parent)]
-    return _BuiltCommit(writer.git.run("commit-tree", tree, *parents, stdin=message.encode()).text, paths)
+    appended = [
+        AppendedFile(path, present[path][1], blobs[path].id, data, blobs[path].bytes, blobs[path].sha256)
+        for path, data in change.appends.items()
+        if path in present and path in blobs and path not in change.writes and path not in lost
+    ]
+    return _BuiltCommit(writer.git.run("commit-tree", tree, *parents, stdin=message.encode()).text, paths, appended)
+
+
+def _heads_with(writer: Writer, tip: str, change: Change, lost: Mapping[str, str]) -> bytes:
+    """heads.yaml with the ends of the files that are put back."""
+    ends = {path: writer.read(commit_id, path) for path, commit_id in lost.items() if path not in change.writes}
+    ends = {path: (content or b"") + change.appends.get(path, b"") for path, content in ends.items()}
+    return with_heads_of(change.writes.get(HEADS) or writer.read(lost.get(HEADS, tip), HEADS), ends)
 
 
 def _reader(writer: Writer, tip: str, lost: Mapping[str, str]) -> Read:
     return lambda path: writer.read(lost.get(path, tip), path)
 
 
-def _store(writer: Writer, contents: Iterable[bytes]) -> Iterator[str]:
-    """Write blobs with one git command; their ids, in order."""
-    files = []
+@dataclass(frozen=True)
+class _StoredBlob:
+    id: str
+    bytes: int
+    sha256: str
+
+
+def _store(writer: Writer, paths: Iterable[str], content: Callable[[str], bytes | None]) -> dict[str, _StoredBlob]:
+    """Write blobs with one git command, with one content in memory at a time; paths without content are left out."""
+    files: dict[str, Path] = {}
+    facts: dict[str, tuple[int, str]] = {}
     try:
-        for data in contents:
-            file = writer.scratch / f"blob.{secrets.token_hex(8)}"
-            file.write_bytes(data)
-            files.append(file)
-        names = "".join(f"{file}\n" for file in files).encode()
+        for path in paths:
+            data = content(path)
+            if data is None:
+                continue
+            files[path] = writer.scratch / f"blob.{secrets.token_hex(8)}"
+            files[path].write_bytes(data)
+            facts[path] = len(data), hashlib.sha256(data).hexdigest()
+        names = "".join(f"{file}\n" for file in files.values()).encode()
         command = ("hash-object", "-w", "--no-filters", "--stdin-paths")
-        return iter(writer.git.run(*command, stdin=names).text.split() if files else ())
+        ids = writer.git.run(*command, stdin=names).text.split() if files else []
+        return {path: _StoredBlob(oid, *facts[path]) for path, oid in zip(files, ids, strict=True)}
     finally:
-        for file in files:
+        for file in files.values():
             file.unlink(missing_ok=True)
 
 

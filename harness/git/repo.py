@@ -281,9 +281,19 @@ class Repo:
         change = branch_commits.Change(writes=files)
         return branch_commits.commit(self._writer(), branch, change, message, expect=expect)
 
-    def commit_built(self, branch: str, build: branch_commits.Build, message: str) -> str:
-        """Like `commit_files`, with a change that `build` makes from what the branch holds, again at each attempt."""
-        return branch_commits.commit(self._writer(), branch, build, message)
+    def commit_built(
+        self,
+        branch: str,
+        build: branch_commits.Build,
+        message: str,
+        *,
+        before_move: branch_commits.BeforeMove | None = None,
+    ) -> str:
+        """Like `commit_files`, with a change that `build` makes from what the branch holds, again at each attempt.
+
+        `before_move` is called with the files that are appended to, before the branch moves.
+        """
+        return branch_commits.commit(self._writer(), branch, build, message, before_move=before_move)
 
     def refresh_checkout(self, branch: str) -> None:
         """Make up for a refresh of the checkout that could not be done when `branch` was committed to."""

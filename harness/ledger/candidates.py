@@ -47,7 +47,9 @@ class CommittedCandidate:
     """The first line of the commit's message."""
 
 
-def committed_candidates(repo: Repo, branch: str, tip: str, base: str, target: str) -> list[CommittedCandidate]:
+def committed_candidates(
+    repo: Repo, branch: str, tip: str, base: str, target: str, *, since: str | None = None
+) -> list[CommittedCandidate]:
     """Return every candidate for `target` in the commits of a branch that `base` does not have.
 
     A commit makes its solution tree a candidate when it changes the solution, or when it has the trailer `Worker`: a
@@ -59,6 +61,7 @@ def committed_candidates(repo: Repo, branch: str, tip: str, base: str, target: s
         tip: the branch's commit.
         base: the coordination branch's commit, or an earlier tip of the branch.
         target: whose solution directory.
+        since: an earlier tip of the branch, whose candidates are known: left out where the branch only grew since.
 
     Returns:
         The candidates, oldest first; each tree once, with its first commit.
@@ -68,7 +71,8 @@ def committed_candidates(repo: Repo, branch: str, tip: str, base: str, target: s
         return []
     path = solution_path(place.problem, target)
     found: dict[str, CommittedCandidate] = {}
-    for commit in repo.new_commits(tip, base):
+    grown = repo.line_of_commits(tip, since) if since is not None else None
+    for commit in grown if grown is not None else repo.new_commits(tip, base):
         tree = repo.tree_of(commit.id, path)
         if tree is None or tree in found:
             continue

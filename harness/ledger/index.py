@@ -18,15 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.errors import LedgerError
+from harness.errors import ConfigurationError, LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import parse_entry
+from harness.formats.ledger_documents import HEADER, parse_entry, split
+from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row
 from harness.ledger.index_filling import SCHEMA, TABLES, Progress, update
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import signature
 from harness.model.entry import Entry
+from harness.model.paths import parse_ledger_file
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock, sync_directory
 
@@ -92,6 +94,32 @@ class Index:
                     where=str(self._path),
                     remedy="it is derived, so it can be deleted; see that the directory is writable and has space",
                 ) from error
+
+    def expect(self, files: Sequence[AppendedFile]) -> None:
+        """Note what a commit that is about to be made appends, so that a refresh after it need not read the files.
+
+        Without the note, or with one that no commit follows, a refresh only costs more.
+        """
+        rows = [
+            (file.path, file.old, file.new, file.bytes, file.sha256, _hashes(file.appended))
+            for file in files
+            if parse_ledger_file(file.path)
+        ]
+        with self._lock, contextlib.suppress(_Stale, sqlite3.Error, ConfigurationError):
+            lock = file_lock(self._path.with_name("index.lock"), wait_s=_BUSY_S, owner="index note")
+            with lock, self._connection() as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.executemany("INSERT OR REPLACE INTO appended VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def revision(self) -> tuple[int, int]:
+        """Name the state of the entries: the database's file, and a number that grows with each change of entries."""
+        found = self.query("SELECT coalesce(max(revision), 0) FROM changes")
+        return self._inode, int(found[0][0])
+
+    def changed_since(self, revision: tuple[int, int]) -> set[str] | None:
+        """Problems whose entries have changed since a revision; None when the index was made anew since."""
+        found = self.query("SELECT problem FROM changes WHERE revision > ?", (revision[1],))
+        return {str(problem) for (problem,) in found} if revision[0] == self._inode else None
 
     def has(self, problem_digest: str, tree: str, target: str, judge: str) -> bool:
         """Was this candidate evaluated by this judge version?"""
@@ -236,6 +264,11 @@ class Index:
         beside.replace(self._path)
         failpoint("index.replaced")
         return messages
+
+
+def _hashes(appended: bytes) -> str:
+    """Return `seq hash seq hash …` of the documents that are appended to a file."""
+    return " ".join(f"{document.seq} {document.hash}" for document in split(HEADER + appended, "appended"))
 
 
 def _connect(path: Path) -> sqlite3.Connection:

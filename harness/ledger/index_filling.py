@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 import zlib
 from collections.abc import Callable, Sequence
@@ -154,10 +153,10 @@ class _Filling:
         if noted is None:
             return False
         size, digest, hashes = noted
-        problem, appended = parse_ledger_file(file) or "", json.loads(hashes)
-        if any(self._waiting.get((problem, seq)) != its_hash for seq, its_hash in appended):
+        problem = parse_ledger_file(file) or ""
+        keys = [(problem, int(seq)) for seq in hashes.split()[::2]]
+        if [self._waiting.get(key) for key in keys] != hashes.split()[1::2]:
             return False
-        keys = [(problem, seq) for seq, _ in appended]
         self._database.executemany("UPDATE entries SET committed = 1 WHERE problem = ? AND seq = ?", keys)
         for key in keys:
             del self._waiting[key]

@@ -29,7 +29,7 @@ from harness.formats.ledger_heads import (
     render_heads,
 )
 from harness.formats.ledger_versions import written_format
-from harness.git.branch_commits import Change, Read
+from harness.git.branch_commits import BeforeMove, Change, Read
 from harness.git.repo import Repo
 from harness.ledger.spool import Record, Spool, read_all, read_segment, record_of, still_to_commit
 from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft, stamp
@@ -39,6 +39,9 @@ from harness.workspace.files import file_lock
 
 Writer = Literal["daemon", "planner"]
 _FLUSH_EVERY_S = 60.0
+_PAUSE_FACTOR = 10.0
+"""A commit writes each touched ledger file whole, so a large ledger is committed less often: a tenth of the time."""
+_LONGEST_PAUSE_S = 600.0
 _LEDGERS_OWN = ("format", "seq", "prev", "at")
 
 
@@ -59,7 +62,8 @@ class Ledger:
         writer: `daemon` or `planner`.
         branch: the coordination branch; by default the one harness.yaml names.
         clock: gives the present time, in UTC.
-        flush_every_s: least time between two commits unless forced.
+        flush_every_s: least time between two commits unless forced; longer after a commit that took long.
+        before_move: called with the files that a commit appends to, before the branch moves.
 
     Raises:
         ConfigurationError: another process is this writer now.
@@ -75,12 +79,13 @@ class Ledger:
         branch: str | None = None,
         clock: Callable[[], datetime] = utc_now,
         flush_every_s: float = _FLUSH_EVERY_S,
+        before_move: BeforeMove | None = None,
     ) -> None:
         self._workspace, self._repo, self._writer = workspace, repo, writer
         self._branch = branch or coordination_branch(workspace)
-        self._clock, self._flush_every_s = clock, flush_every_s
+        self._clock, self._flush_every_s, self._before_move = clock, flush_every_s, before_move
         self._appending, self._flushing = threading.Lock(), threading.Lock()
-        self._flushed_at = -float("inf")
+        self._flush_at = -float("inf")
         self._stack = ExitStack()
         self._behind = False
         self.recovered: list[str] = []
@@ -144,6 +149,15 @@ class Ledger:
             self._spool_record(record_of(file, document))
         return document
 
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether `flush` would commit what is spooled."""
+        return time.monotonic() >= self._flush_at
+
+    def refresh_checkout(self) -> None:
+        """Make up for a refresh of the checkout that could not be done when the branch was committed to."""
+        self._repo.refresh_checkout(self._branch)
+
     def flush(self, *, force: bool = False) -> str | None:
         """Commit what is spooled to the coordination branch, at most once a minute unless forced.
 
@@ -156,7 +170,7 @@ class Ledger:
         """
         with self._flushing:
             now = time.monotonic()
-            if not force and now - self._flushed_at < self._flush_every_s:
+            if not force and now < self._flush_at:
                 return None
             with self._appending:
                 closed = self._spool.close_segment()
@@ -164,7 +178,8 @@ class Ledger:
             commit = self._commit(records) if records else None
             self._spool.drop(closed)
             if records:
-                self._flushed_at = now
+                took_s = time.monotonic() - now
+                self._flush_at = now + max(self._flush_every_s, min(_PAUSE_FACTOR * took_s, _LONGEST_PAUSE_S))
             failpoint("ledger.after_flush")
             return commit
 
@@ -241,7 +256,7 @@ class Ledger:
 
         failpoint("ledger.before_commit")
         try:
-            commit = self._repo.commit_built(self._branch, build, _message(records))
+            commit = self._repo.commit_built(self._branch, build, _message(records), before_move=self._before_move)
         except OSError as error:
             raise LedgerError(
                 f"spooled entries cannot be committed to {self._branch} ({error.strerror or error})",

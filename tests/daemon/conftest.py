@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
 from harness.workspace import judge_client
-from tests.site import Commit, Site, site_in
+from tests.site import Commit, Site, git, site_in
 from tests.waiting import DEADLINE_S, wait_until
 
 Once = Callable[..., None]
@@ -83,6 +84,17 @@ class Running:
         if self.error:
             raise self.error
         return Entry.model_validate_json(file.read_text())
+
+    def git(self, *arguments: str) -> None:
+        """Run a git command in the checkout, as a person does who tries again while git's index is locked."""
+
+        def ran() -> bool:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                git(self.site.root, *arguments)
+                return True
+            return False
+
+        wait_until(ran, what=f"git {arguments[0]} by hand")
 
     def says(self, words: str, deadline_s: float = DEADLINE_S) -> str:
         """The first message on the display that holds these words."""

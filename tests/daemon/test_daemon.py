@@ -210,7 +210,7 @@ def test_a_problem_that_changes_while_the_daemon_runs_is_another_problem(site: S
     with daemon() as running:
         before = running.entry_of(commit)
         write_problem(site.root, "t/one", workloads=3)
-        git(site.root, "commit", "--quiet", "-am", "One more workload")
+        running.git("commit", "--quiet", "-am", "One more workload")
         wait_until(lambda: len(of(site.entries(), commit)) == 2, what="a second evaluation")
     after = of(site.entries(), commit)[1]
     assert after.problem_digest != before.problem_digest
@@ -244,7 +244,7 @@ def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, d
         running.entry_of(site.submit("w01", "t/two", "honest"))
         assert "workload.jsonl:1" in running.says("candidates of t/one wait")
         write_problem(site.root, "t/one")
-        git(site.root, "commit", "--quiet", "-am", "Mend it")
+        running.git("commit", "--quiet", "-am", "Mend it")
         assert running.entry_of(waiting).verdict is Verdict.PASSED
         wait_until(lambda: not site.daemon().messages, what="the end of the message")
 
@@ -257,7 +257,7 @@ def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: S
         waiting = site.submit("w01", "t/one", "waits")
         wait_until(lambda: site.daemon().queued == 1, what="a candidate in the queue")
         (site.root / "problems/t/one/definition.json").write_text("{}")
-        git(site.root, "commit", "--quiet", "-am", "Break a problem")
+        running.git("commit", "--quiet", "-am", "Break a problem")
         broken = git(site.root, "rev-parse", "HEAD")  # the daemon commits to this branch too
         running.says("candidates of t/one wait")
         wait_until(lambda: site.daemon().queued == 0, what="an empty queue")
@@ -265,7 +265,7 @@ def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: S
         go.touch()
         running.entry_of(busy)
         running.entry_of(other)
-        git(site.root, "revert", "--no-edit", broken)
+        running.git("revert", "--no-edit", broken)
         assert running.entry_of(waiting).verdict is Verdict.PASSED
 
 
@@ -273,7 +273,7 @@ def test_a_problem_that_is_taken_away_holds_nobody_up(site: Site, daemon: Daemon
     git(site.root, "rm", "--quiet", "-r", "problems/t/one")
     with daemon() as running:
         site.submit("w01", "t/one", "an orphan")
-        git(site.root, "commit", "--quiet", "-m", "Take it away")
+        running.git("commit", "--quiet", "-m", "Take it away")
         running.says("there is no problem t/one")
         running.entry_of(site.submit("w01", "t/two", "fine"))
 

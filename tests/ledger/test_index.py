@@ -16,6 +16,7 @@ import pytest
 
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import render, render_entry
+from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import BaselineOf, row_of
 from harness.ledger.index import Index
@@ -341,6 +342,7 @@ _REFRESH = """
 import sys
 from pathlib import Path
 from harness.ledger.index import Index
+from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
 from harness.workspace.directories import Workspace
 workspace = Workspace(Path(sys.argv[1]))
@@ -379,3 +381,70 @@ def test_killed_while_refreshing(
     index.refresh(repo)
     assert index.count() == 4
     assert index.query("PRAGMA integrity_check") == [("ok",)]
+
+
+def test_what_a_commit_appends_is_not_read_again(
+    workspace: Workspace, index: Index, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger(workspace, repo, branch="main", clock=ticking(), before_move=index.expect) as ledger:
+        fill(ledger)
+        index.refresh(repo)
+        ledger.flush(force=True)
+        assert index.refresh(repo) == []
+        fill(ledger, 2)
+        index.refresh(repo)
+        ledger.flush(force=True)
+        with Index(workspace, branch="main") as other, monkeypatch.context() as patched:
+            patched.setattr(Repo, "read", lambda *_: pytest.fail("a ledger file was read"))
+            assert other.refresh(repo) == []
+        assert index.query("SELECT committed, count(*) FROM entries GROUP BY committed") == [(1, 5)]
+        assert index.query("SELECT * FROM appended") == []
+        # The file's digest was noted too: what is appended by another writer is an append, not a rewrite.
+        fill(ledger, 1)
+    index.query("SELECT 1")
+    assert index.refresh(repo) == []
+    assert index.count() == 6
+
+
+def test_a_note_of_a_commit_that_was_not_made_changes_nothing(workspace: Workspace, index: Index, repo: Repo) -> None:
+    with Ledger(workspace, repo, branch="main", clock=ticking()) as ledger:
+        fill(ledger)
+        ledger.flush(force=True)
+        index.refresh(repo)
+        fill(ledger, 1)
+        blob = repo.tree_of(repo.tip("main"), FILE) or ""
+        index.expect([AppendedFile(FILE, blob, "1" * 40, b"", 7, "0" * 64)])
+        assert index.refresh(repo) == []
+        assert index.query("SELECT committed, count(*) FROM entries GROUP BY committed") == [(0, 1), (1, 3)]
+    assert index.refresh(repo) == []
+    assert index.query("SELECT committed, count(*) FROM entries GROUP BY committed") == [(1, 4)]
+
+
+def test_the_problems_that_changed_since_a_revision_are_named(ledger: Ledger, index: Index, repo: Repo) -> None:
+    fill(ledger)
+    index.refresh(repo)
+    before = index.revision()
+    assert index.changed_since(before) == set()
+    ledger.append(draft(problem="starter/swiglu"))
+    index.refresh(repo)
+    assert index.changed_since(before) == {"starter/swiglu"}
+    between = index.revision()
+    ledger.flush(force=True)  # the entries are the same before and after their commit
+    index.refresh(repo)
+    assert index.changed_since(between) == set()
+    fill(ledger, 1)
+    index.refresh(repo)
+    assert index.changed_since(between) == {PROBLEM}
+    assert index.changed_since(before) == {PROBLEM, "starter/swiglu"}
+
+
+def test_an_index_made_anew_knows_no_earlier_revision(
+    workspace: Workspace, ledger: Ledger, index: Index, repo: Repo
+) -> None:
+    fill(ledger)
+    index.refresh(repo)
+    before = index.revision()
+    with workspace.index_file.open("rb"):  # as long as somebody reads the old file, its number is not given away
+        workspace.index_file.unlink()
+        index.refresh(repo)
+    assert index.changed_since(before) is None
