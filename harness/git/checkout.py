@@ -256,6 +256,21 @@ def blob_id(data: bytes, digits: int = 40) -> str:
     return new(b"blob %d\0" % len(data) + data).hexdigest()
 
 
+def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
+    """Return whether the checkout of a branch has a file with other content than the branch, and not the harness' own.
+
+    Args:
+        checkout: the checkout; one of another branch counts as not edited.
+        branch: the branch.
+        path: the file.
+        blob: its blob at the branch's tip.
+    """
+    if checkout.branch() != branch:
+        return False
+    here = _contents(checkout.root / path, 40)
+    return here != {None} and not here & {blob, *checkout.behind().get(path, [])}
+
+
 def index_lines(entries: Mapping[str, tuple[str, str] | None], digits: int) -> bytes:
     """Input of `git update-index -z --index-info`; None removes a path."""
     nothing = ("0", "0" * digits)

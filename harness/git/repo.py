@@ -303,6 +303,10 @@ class Repo:
         """Return a sentence for each part of `branch` that the checkout lacks, with the command that fixes it."""
         return checkout.state(self._checkout(), branch, self.tip(branch))
 
+    def is_edited(self, branch: str, path: str) -> bool:
+        """Return whether a person changed a file of the checkout of `branch`; not whether they deleted it."""
+        return checkout.is_edited(self._checkout(), branch, path, self.tree_of(self.tip(branch), path))
+
     def local_changes(self, branch: str, directory: str) -> list[LocalChange]:
         """Return what a person changed below a directory of the checkout since the tip of the branch that it is on."""
         return branch_commits.local_changes(self._writer(), branch, directory)

@@ -24,8 +24,10 @@ from harness.ledger.accounts import drop, kept, recorded
 from harness.ledger.coordination import parse, read_text, render
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger, read_records
+from harness.ledger.person_editing import editing
 from harness.ledger.spool import read_all
-from harness.ledger.standings import Standing, standings
+from harness.ledger.standings import Standing
+from harness.ledger.standings_cache import StandingsCache
 from harness.ledger.standings_table import markdown, speedup
 from harness.model.assignment import Assignment
 from harness.model.config import Config
@@ -44,7 +46,14 @@ from harness.workspace.status import is_worker_status, read_worker_status, write
 LOOK_EVERY_S = 10.0
 """How often everything is looked at without a reason."""
 STANDINGS_EVERY_S = 30.0
-"""Standings alone are rewritten at most so often; a changed table at once."""
+"""Standings alone are rewritten at most so often."""
+_TABLE_EVERY_S = 0.05
+"""Times the number of workers, up to the longest rest: a changed table is written at most so often."""
+EDIT_PATIENCE_S = 60.0
+"""While a person edits the file, nothing is written for so long; then a changed table is, beside their edits."""
+_REST_FACTOR = 9.0
+"""A round is followed by a rest of so many times its length: entries that come one by one cost a tenth of a core."""
+_LONGEST_REST_S = 2.0
 _NOTES_KEPT = 3
 _Rows = frozenset[tuple[str, str, str]]
 
@@ -93,8 +102,10 @@ def run_planner(
         changes = stack.enter_context(FileWatch(*watched, matters=lambda file: _matters(workspace, file)))
         planner = _Planner(workspace, config, repo, ledger, index, workers, target, adviser)
         while not stop.is_set():
+            begun = time.monotonic()
             planner.look()
-            changes.wait(LOOK_EVERY_S, stop=stop)
+            _rest(stop, min(_REST_FACTOR * (time.monotonic() - begun), _LONGEST_REST_S))
+            changes.wait(_LONGEST_REST_S if planner.waits_to_write else LOOK_EVERY_S, stop=stop)
         planner.finish()
 
 
@@ -130,10 +141,17 @@ class _Planner:
         self._since: dict[str, tuple[str, int]] = {}
         """Worker -> its problem, and how many evaluations it had made there when it came."""
         self._messages: tuple[str, ...] = ()
+        self._earlier_messages: tuple[str, ...] = ()
+        """Of the round before: what goes on is logged once."""
         self._written_status: PlannerStatus | None = None
         self._confirmed: dict[str, str] = {}
         """Problem -> its champion's speed-up in words."""
+        self._table_standings = StandingsCache(index, target, config.run)
         self._written_at = -STANDINGS_EVERY_S
+        self.waits_to_write = False
+        """Whether a changed table is still to be written."""
+        self._edited_since: float | None = None
+        """When the planner first saw that a person edits COORDINATION.md; None while nobody does."""
         self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
         self._accounted = {account.id for account in recorded(workspace, repo, config.coordination_branch)}
         self._reasons: dict[str, str] = self._last_reasons()
@@ -150,9 +168,9 @@ class _Planner:
 
     def look(self) -> None:
         """Do one round. A round that fails is reported and repeated; the last good table stays in force."""
+        self._earlier_messages, self._messages = self._messages, ()
         try:
             self._round()
-            self._messages = ()
         except TableChangedError:
             logger.info("the table was changed while a decision was made: it is made again")
         except FormatError as error:
@@ -162,7 +180,7 @@ class _Planner:
         self._write_status()
 
     def _complain(self, sentence: str) -> None:
-        if sentence not in self._messages:
+        if sentence not in self._earlier_messages:
             logger.warning("%s", sentence)
         self._messages = (sentence,)
 
@@ -183,12 +201,27 @@ class _Planner:
         if _rows(decision.assignments) != _rows(present):
             decision, by = self._advised(inputs, decision)
         moved = _rows(decision.assignments) != _rows(present)
-        if moved:
-            self._record(inputs, decision, by)
-            failpoint("planner.decision_recorded")
-        if moved or time.monotonic() - self._written_at >= STANDINGS_EVERY_S:
+        if self._may_write(moved=moved):
+            if moved:
+                self._record(inputs, decision, by)
+                failpoint("planner.decision_recorded")
             self._write(present, decision.assignments, table)
         self._ledger.flush()
+
+    def _may_write(self, *, moved: bool) -> bool:
+        """Whether COORDINATION.md is due and nobody is editing it. What is not written now is decided again later."""
+        now = time.monotonic()
+        table_every_s = min(_TABLE_EVERY_S * len(self._workers), _LONGEST_REST_S)
+        self.waits_to_write = moved
+        if now - self._written_at < (table_every_s if moved else STANDINGS_EVERY_S):
+            return False
+        sign = editing(self._workspace, self._repo, self._branch)
+        if sign is None:
+            self._edited_since, self.waits_to_write = None, False
+            return True
+        self._edited_since = self._edited_since or now
+        self._complain(f"{COORDINATION_NAME} is not rewritten while a person edits it: {sign}")
+        return moved and now - self._edited_since >= EDIT_PATIENCE_S
 
     def _present(self) -> tuple[Assignment, ...]:
         return parse(read_text(self._repo, self._branch), where=self._where).assignments
@@ -196,7 +229,7 @@ class _Planner:
     def _standings(self) -> tuple[Standing, ...]:
         tip = self._repo.tip(self._branch)
         names = problem_names(self._repo.files(tip, PROBLEMS), self._config.problems)
-        table = standings(self._index, names, self._target, self._config.run)
+        table = self._table_standings.standings(names)
         self._confirmed = {one.problem: speedup(one.champion) for one in table if one.champion}
         return table
 
@@ -327,7 +360,8 @@ class _Planner:
             self._take_notes()
             self._take_accounts()
             present = self._present()
-            self._write(present, present, self._standings())
+            if editing(self._workspace, self._repo, self._branch) is None:
+                self._write(present, present, self._standings())
         except HarnessError as error:
             self._complain(str(error))
         try:
@@ -335,6 +369,13 @@ class _Planner:
         except HarnessError as error:
             self._complain(str(error))
         self._write_status()
+
+
+def _rest(stop: threading.Event, seconds: float) -> None:
+    """Wait, at most until a stop: a signal handler sets it, so that its lock must not be taken here."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not stop.is_set():
+        time.sleep(min(left, 0.1))
 
 
 def _matters(workspace: Workspace, file: Path) -> bool:

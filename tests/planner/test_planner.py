@@ -19,9 +19,9 @@ from harness.model.config import Config
 from harness.model.paths import DECISIONS
 from harness.model.process_status import FinishReason, PlannerStatus, WorkerStatus
 from harness.planner import coverage_then_gain
+from harness.planner import planner as planner_module
 from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
 from harness.planner.planner import run_planner
-from harness.planner.policy import decide
 from harness.planner.replay import replay
 from harness.workspace.notes import leave_note, waiting_notes
 from harness.workspace.status import read_planner_status, write_status
@@ -190,13 +190,38 @@ def test_peoples_text_survives(site: Site) -> None:
     assert text.endswith("People's last words.")
 
 
-def test_a_persons_uncommitted_edit_is_left_alone(site: Site) -> None:
+@pytest.mark.parametrize("swap_file", [".COORDINATION.md.swp", None])
+def test_nothing_is_written_while_a_person_edits(site: Site, swap_file: str | None) -> None:
+    file, text = site.root / "COORDINATION.md", "A thought of mine.\n"
+    opened = site.root / (swap_file or "COORDINATION.md")
+    edited = file.read_text() + text
+    if swap_file is None:
+        file.write_text(edited)
+    else:
+        opened.touch()
+    tip = git(site.root, "rev-parse", "main")
+    with planning(site):
+        said = wait_until(lambda: status(site).messages, what="the planner's message")
+        assert said[0].startswith("COORDINATION.md is not rewritten while a person edits it: ")
+        assert git(site.root, "rev-parse", "main") == tip
+        file.write_text(edited)
+        git(site.root, "commit", "--quiet", "-am", "Think aloud")
+        if swap_file:
+            opened.unlink()
+        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_until(lambda: not status(site).messages, what="the end of the message")
+    assert text in file.read_text()
+    assert git(site.root, "status", "--porcelain") == ""
+
+
+def test_workers_get_work_beside_an_edit_that_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "EDIT_PATIENCE_S", 0.0)
     file = site.root / "COORDINATION.md"
-    file.write_text(file.read_text() + "\nnot committed yet\n")
+    file.write_text(edited := file.read_text() + "A thought of mine.\n")
     with planning(site):
         until(site, lambda rows: set(rows) == set(NAMES), "two rows")
-    assert file.read_text().endswith("not committed yet\n")
-    assert "not committed yet" not in git(site.root, "show", "main:COORDINATION.md")
+    assert file.read_text() == edited
+    assert "A thought of mine." not in git(site.root, "show", "main:COORDINATION.md")
 
 
 def test_notes_become_lessons_once(site: Site) -> None:
