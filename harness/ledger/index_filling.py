@@ -10,7 +10,8 @@ from dataclasses import astuple
 from functools import cached_property, partial
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import Document, parse, split
+from harness.formats.ledger_documents import Document, split
+from harness.formats.ledger_quick_parse import parse_quickly
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of, row_values
@@ -247,7 +248,7 @@ class _Filling:
 def _facts(raw: bytes, where: str) -> MeasurementFacts | None:
     """The facts of a baseline document; None for another kind, or for one that cannot be read."""
     try:
-        document = in_newest_format(parse(raw, where), where)
+        document = in_newest_format(parse_quickly(raw, where), where)
     except LedgerError:
         return None
     return facts_of_document(document) if document.get("kind") == EntryKind.BASELINE else None

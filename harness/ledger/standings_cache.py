@@ -1,4 +1,4 @@
-"""Standings that are computed again only where entries have changed: for processes that ask for them again and again."""
+"""Standings that are computed again only where entries have changed, for processes that ask for them often."""
 
 from __future__ import annotations
 

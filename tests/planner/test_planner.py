@@ -22,6 +22,7 @@ from harness.planner import coverage_then_gain
 from harness.planner import planner as planner_module
 from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
 from harness.planner.planner import run_planner
+from harness.planner.policy import decide
 from harness.planner.replay import replay
 from harness.workspace.notes import leave_note, waiting_notes
 from harness.workspace.status import read_planner_status, write_status
