@@ -19,6 +19,7 @@ from harness.model.devices import expand_devices
 from harness.model.verdict import EntryKind
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
+from harness.workspace.head_record import only_head
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,20 @@ def run_daemon(
         stop: end soon: nothing is finished half, judges are ended, the ledger is committed.
 
     Raises:
-        ConfigurationError: another daemon serves this repository (its process is named), or no judge starts.
+        ConfigurationError: another daemon serves this repository, on this host or another (its process is named), or
+            no judge starts.
         LedgerError: answers could not be entered until the end.
     """
     with ExitStack() as stack:
         stack.enter_context(file_lock(workspace.state / "daemon.lock", owner="harness daemon"))
         failpoint("daemon.after_lock")
+
+        def give_way() -> None:
+            logger.error("another head has taken over this workspace: this one ends")
+            stop.set()
+
+        record = workspace.state / "daemon.head.json"
+        stack.enter_context(only_head(record, "harness daemon", taken_over=give_way))
         repo = stack.enter_context(Repo(workspace))
         branch = config.coordination_branch
         index = stack.enter_context(Index(workspace, branch=branch))

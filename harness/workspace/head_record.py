@@ -1,0 +1,118 @@
+"""Which host works in a workspace: a record with a heartbeat, for file systems whose locks do not reach other hosts.
+
+On one host the kernel's file locks decide. Over a network file system they may hold for one host only (NFS mounted with
+`local_lock`, Lustre without `flock`), so the second head looks for a heartbeat. It compares a counter with itself a few
+seconds later and no times, because the clocks of two hosts may differ by hours.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.errors import ConfigurationError, FormatError
+from harness.formats.bounded import load_json_file
+from harness.workspace.files import atomic_write
+
+BEAT_S = 3.0
+"""Time between two heartbeats."""
+_SILENT_S = 4 * BEAT_S
+"""A head of another host that does not beat for so long has ended."""
+_POLL_S = 0.1
+
+
+class HeadRecord(BaseModel):
+    """The head that works in a workspace. Deleted when it ends cleanly."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = 1
+    id: str
+    boot: str
+    """The kernel's boot id: processes with the same one share file locks."""
+    host: str
+    pid: int
+    beat: int = 0
+
+
+def boot_id() -> str:
+    """Return the id that this kernel has until it is started again.
+
+    Source: random(4), /proc/sys/kernel/random/boot_id.
+    """
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
+@contextmanager
+def only_head(file: Path, part: str, *, taken_over: Callable[[], None], boot: str | None = None) -> Iterator[None]:
+    """Be the only head of a workspace over all hosts, within the block. The caller holds the lock of this host.
+
+    Args:
+        file: the record; in the workspace's state.
+        part: what runs here (`harness daemon`), for messages.
+        taken_over: called, in a thread, when another head has written its record: this one must end.
+        boot: this host's boot id; by default the kernel's.
+
+    Raises:
+        ConfigurationError: a head of another host is at work; names it.
+    """
+    record = HeadRecord(id=secrets.token_hex(8), boot=boot or boot_id(), host=socket.gethostname(), pid=os.getpid())
+    _refuse_second(file, part, record.boot)
+    atomic_write(file, record.model_dump_json())
+    ended = threading.Event()
+    thread = threading.Thread(target=_beat, args=(file, record, ended, taken_over), name="head-heartbeat")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        last = _read(file)
+        if last is not None and last.id == record.id:
+            file.unlink(missing_ok=True)
+
+
+def _refuse_second(file: Path, part: str, boot: str) -> None:
+    known = _read(file)
+    if known is None or known.boot == boot:
+        return
+    until = time.monotonic() + _SILENT_S
+    while time.monotonic() < until:
+        present = _read(file)
+        if present is None:
+            return
+        if present != known:
+            raise ConfigurationError(
+                f"{part} runs on another host already: {present.host}, process {present.pid}",
+                where=str(file),
+                remedy=f"end it there (`harness stop` on {present.host}); one head at a time works in a workspace",
+            )
+        time.sleep(_POLL_S)
+
+
+def _beat(file: Path, record: HeadRecord, ended: threading.Event, taken_over: Callable[[], None]) -> None:
+    while not ended.wait(BEAT_S):
+        present = _read(file)
+        if present is not None and present.id != record.id:
+            taken_over()
+            return
+        record = record.model_copy(update={"beat": record.beat + 1})
+        with suppress(ConfigurationError):  # a full disk is reported where entries are written
+            atomic_write(file, record.model_dump_json())
+
+
+def _read(file: Path) -> HeadRecord | None:
+    try:
+        return HeadRecord.model_validate(load_json_file(file))
+    except (OSError, FormatError, ValidationError):
+        return None
