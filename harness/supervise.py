@@ -114,6 +114,7 @@ def run_start(
     limits: Limits,
     stop: threading.Event,
     show: Callable[[Snapshot], None],
+    metrics_port: int | None = None,
 ) -> Outcome:
     """Run everything until a limit is reached, nothing is left to do, or `stop` is set.
 
@@ -128,7 +129,7 @@ def run_start(
             notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
             usd_before = Purse(workspace, repo, config).spent().usd
         fleet.ask_again(workspace)
-        children = _children(config, target, limits, usd_before)
+        children = _children(config, target, limits, usd_before, metrics_port)
         record = StartStatus(
             children=tuple(child.name for child in children),
             run=config.run,
@@ -165,17 +166,20 @@ def worker_names(count: int) -> tuple[str, ...]:
     return tuple(f"w{number:02d}" for number in range(1, count + 1))
 
 
-def _children(config: Config, target: str, limits: Limits, usd_before: float) -> list[ChildProcess]:
+def _children(
+    config: Config, target: str, limits: Limits, usd_before: float, metrics_port: int | None
+) -> list[ChildProcess]:
     python = [sys.executable, "-m", "harness"]
     run = ["--run", config.run]
     devices = [part for device in config.devices for part in ("--device", device)]
     evaluations = ["--max-evaluations", str(limits.max_evaluations)] if limits.max_evaluations else []
+    metrics = ["--metrics", str(metrics_port)] if metrics_port else []
     problems = [part for glob in config.problems for part in ("--problem", glob)]
     workers = [part for name in worker_names(config.workers) for part in ("--worker", name)]
     kind = ["--agent", config.agent.kind] if config.agent.kind else []
     money = _money(config, limits, usd_before)
     return [
-        ChildProcess("daemon", [*python, "daemon", *run, *devices, *evaluations]),
+        ChildProcess("daemon", [*python, "daemon", *run, *devices, *evaluations, *metrics]),
         ChildProcess("planner", [*python, "planner", *run, "--target", target, *problems, *workers, *money]),
         *(
             ChildProcess(f"{_WORKER}{name}", [*python, "worker", name, *run, "--target", target, *kind, *money])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.planner.decision import Decision, PolicyInputs
 
 
+_METRICS = "Serve figures for Prometheus at http://127.0.0.1:PORT/metrics."
 _MAX_USD = "End sessions when the whole run has spent so much; by default `agent.overall.usd`."
 
 
@@ -72,8 +73,11 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 @click.option(
     "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="Judge at most so many candidates, and confirm."
 )
+@click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help=_METRICS)
 @click.option("--once", is_flag=True, help="End when nothing is left to judge.")
-def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int | None, *, once: bool) -> None:
+def daemon(
+    devices: tuple[str, ...], run_name: str | None, max_evaluations: int | None, metrics: int | None, *, once: bool
+) -> None:
     """Run the benchmark daemon alone: judge what the run's branches hold, and enter it into the ledger."""
     from harness.cli.devices import with_all_gpus
     from harness.daemon.invocation import current_invocation
@@ -95,6 +99,7 @@ def daemon(devices: tuple[str, ...], run_name: str | None, max_evaluations: int 
         max_evaluations=max_evaluations,
         once=once,
         invocation=invocation,
+        metrics_port=metrics,
         stop=stop,
     )
 

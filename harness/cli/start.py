@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     metavar="X",
     help="Spend at most so much; the run ends when no further request fits.",
 )
+@click.option(
+    "--metrics",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics.",
+)
 @click.option("--detach", is_flag=True, help="Return when the run is up; it needs this terminal no longer.")
 @json_option
 def start(
@@ -49,6 +55,7 @@ def start(
     max_evaluations: int | None,
     max_minutes: float | None,
     max_usd: float | None,
+    metrics: int | None,
     *,
     detach: bool,
     as_json: bool,
@@ -93,7 +100,9 @@ def start(
     ask_for_a_limit(config, limits)
     with recorded_result(workspace) as record:
         with _display(limits, as_json=as_json) as show:
-            outcome = run_start(workspace, config, target=chosen.target, limits=limits, stop=stop, show=show)
+            outcome = run_start(
+                workspace, config, target=chosen.target, limits=limits, stop=stop, show=show, metrics_port=metrics
+            )
         _finish(workspace, config, chosen.target, outcome, as_json=as_json)
         if outcome.failure is not None:
             raise outcome.failure

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from harness.daemon.attempts import MOST, Attempts, Loss
 from harness.daemon.device_judges import DeviceJudges
+from harness.daemon.disk_watch import DiskWatch
 from harness.daemon.dispatch import (
     Ask,
     Decided,
@@ -26,6 +27,7 @@ from harness.daemon.dispatch import (
 )
 from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
 from harness.daemon.due_work import DueWork
+from harness.daemon.metrics import DaemonMetrics
 from harness.daemon.postponed import PostponedWork
 from harness.daemon.profiles import Profiles
 from harness.daemon.queue import EvaluationQueue, Job
@@ -80,10 +82,13 @@ class Daemon:
         devices: Sequence[str],
         max_evaluations: int | None = None,
         evaluations_done: int = 0,
+        metrics: DaemonMetrics | None = None,
     ) -> None:
         self._workspace, self._config, self._repo, self._ledger = workspace, config, repo, ledger
         self._max_evaluations = max_evaluations
         self._evaluations_done = evaluations_done
+        self._metrics = metrics or DaemonMetrics()
+        self._disk = DiskWatch((workspace.state, workspace.derived))
         self._inbox: _Inbox = queue.SimpleQueue()
         self._queue = EvaluationQueue()
         self._status = StatusWriter(workspace)
@@ -215,7 +220,7 @@ class Daemon:
         Raises:
             ConfigurationError: no judge has answered anything for long.
         """
-        fault = self._judges.pausing_fault()
+        fault = self._judges.pausing_fault() or self._disk.fault()
         if fault is not None and time.monotonic() - self._answered_at > LONGEST_FAULT_S:
             raise ConfigurationError(f"this machine lets no judge work: {fault}", remedy="fix it, then start again")
 
@@ -225,6 +230,8 @@ class Daemon:
         """Give every free judge something to do."""
         if self._due_work.waits_for_room:
             self._scan_at = 0.0
+        if self._disk.fault() is not None:
+            return
         for judge in self._judges:
             while len(self._queue) and judge.state == "idle" and not self._recorder.held and self._give(judge):
                 pass
@@ -268,6 +275,8 @@ class Daemon:
         self._work[judge.device] = work
         if work.is_baseline:
             self._queue.put_back(job)
+        else:
+            self._metrics.waited(self._queue.waited_s(job))
         failpoint("daemon.before_dispatch")
         judge.ask(ask.request)
         failpoint("daemon.after_dispatch")
@@ -442,11 +451,16 @@ class Daemon:
         for sentence in self._ledger.recovered[self._recoveries_said :]:
             self._status.say(sentence)
         self._recoveries_said = len(self._ledger.recovered)
-        self._status.write(
+        written = self._status.write(
             self._queue,
             list(self._judges),
             {device: work.job.worker for device, work in self._work.items()},
             evaluations_done=self._evaluations_done,
             limit_reached=self._limit_reached(),
+            fault=self._disk.fault(),
             force=force,
         )
+        self._metrics.status = written or self._metrics.status
+        self._metrics.disk_free_bytes = self._disk.free_bytes
+        self._metrics.entries = self._recorder.entered
+        self._metrics.ledger_commits, self._metrics.ledger_commit_s = self._ledger.commits, self._ledger.commit_s

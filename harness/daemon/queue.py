@@ -5,6 +5,7 @@ The queue can be lost at any time: it is derived again from git and the ledger (
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,12 +51,14 @@ class EvaluationQueue:
 
     Args:
         confirmations_first: due confirmations and former champions go before the evaluations of every worker.
+        clock: gives the present time in seconds.
     """
 
-    def __init__(self, *, confirmations_first: bool = True) -> None:
-        self._confirmations_first = confirmations_first
+    def __init__(self, *, confirmations_first: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        self._confirmations_first, self._clock = confirmations_first, clock
         self._lanes: OrderedDict[str, deque[Job]] = OrderedDict()
-        self._known: set[tuple[JobKind, Key]] = set()
+        self._known: dict[tuple[JobKind, Key], float] = {}
+        """Jobs that wait or are in flight -> when they were added."""
         self._in_flight: dict[tuple[JobKind, Key], Job] = {}
 
     def add(self, job: Job) -> bool:
@@ -63,7 +66,7 @@ class EvaluationQueue:
         identity = (job.kind, job.key)
         if identity in self._known:
             return False
-        self._known.add(identity)
+        self._known[identity] = self._clock()
         self._lanes.setdefault(job.worker, deque()).append(job)
         return True
 
@@ -92,6 +95,10 @@ class EvaluationQueue:
         self._in_flight[job.kind, job.key] = job
         return job
 
+    def waited_s(self, job: Job) -> float:
+        """Seconds since a job was added."""
+        return self._clock() - self._known[job.kind, job.key]
+
     def put_back(self, job: Job) -> None:
         """Return a job in flight to the head of its lane, and its worker to the head of the turn."""
         del self._in_flight[job.kind, job.key]
@@ -107,7 +114,7 @@ class EvaluationQueue:
     def finish(self, job: Job) -> None:
         """The job in flight is over: its outcome is in the ledger, or it need not be judged any more."""
         del self._in_flight[job.kind, job.key]
-        self._known.discard((job.kind, job.key))
+        self._known.pop((job.kind, job.key), None)
 
     def drop(self, condition: Callable[[Job], bool]) -> int:
         """Forget waiting jobs (of a problem that has changed, say); returns how many."""
@@ -116,7 +123,7 @@ class EvaluationQueue:
             self._lanes[job.worker].remove(job)
             if not self._lanes[job.worker]:
                 del self._lanes[job.worker]
-            self._known.discard((job.kind, job.key))
+            self._known.pop((job.kind, job.key), None)
         return len(dropped)
 
     def waiting(self, kind: JobKind | None = None) -> Iterator[Job]:

@@ -38,6 +38,8 @@ class Recorder:
         self._ledger = ledger
         self._status = status
         self._held: deque[tuple[EntryDraft, Then]] = deque()
+        self.entered = 0
+        """Entries that this object has written."""
         self._pause_s = FIRST_PAUSE_S
         self._retry_at = 0.0
         self._flush_at = 0.0
@@ -77,6 +79,7 @@ class Recorder:
                 return
             failpoint("daemon.after_entry")
             self._held.popleft()
+            self.entered += 1
             self._status.over(_HELD)
             self._pause_s = FIRST_PAUSE_S
             self._unflushed = True

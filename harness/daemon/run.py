@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 from harness.daemon.daemon import Daemon
 from harness.daemon.invocation import evaluations_before
+from harness.daemon.metrics import DaemonMetrics, MetricsServer
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
@@ -32,6 +33,7 @@ def run_daemon(
     max_evaluations: int | None = None,
     once: bool = False,
     invocation: str | None = None,
+    metrics_port: int | None = None,
     stop: threading.Event,
 ) -> None:
     """Judge what the run's branches hold, until told to stop.
@@ -42,6 +44,7 @@ def run_daemon(
         devices: one judge each; by default the configuration's.
         max_evaluations: entries of kind evaluation that this invocation may write; due confirmations come on top.
         once: end when nothing is left to do.
+        metrics_port: serve figures for Prometheus there, on the loopback; None serves none.
         invocation: evaluations are counted over it; a daemon that is started again for the same one goes on counting.
         stop: end soon: nothing is finished half, judges are ended, the ledger is committed.
 
@@ -77,6 +80,9 @@ def run_daemon(
             if max_evaluations is not None:
                 raise  # the limit would be exceeded
             logger.warning("earlier evaluations of this invocation are not counted: %s", error)
+        metrics = DaemonMetrics()
+        if metrics_port is not None:
+            stack.enter_context(MetricsServer(metrics, metrics_port))
         daemon = Daemon(
             workspace,
             config,
@@ -86,6 +92,7 @@ def run_daemon(
             devices=expand_devices(devices or config.devices),
             max_evaluations=max_evaluations,
             evaluations_done=done,
+            metrics=metrics,
         )
         try:
             daemon.run(stop, once=once)

@@ -67,8 +67,9 @@ class StatusWriter:
         *,
         evaluations_done: int,
         limit_reached: bool,
+        fault: str | None = None,
         force: bool = False,
-    ) -> None:
+    ) -> DaemonStatus | None:
         """Write the record when it has changed and is due.
 
         Args:
@@ -77,12 +78,16 @@ class StatusWriter:
             workers: device -> the worker whose candidate its judge works on.
             evaluations_done: evaluations of this invocation.
             limit_reached: whether the limit of evaluations is reached.
+            fault: why this machine lets nothing be judged, where that is not a judge's own report.
             force: write now, also without a change.
+
+        Returns:
+            The new record; None where there was none to write.
         """
         now = time.monotonic()
         if now < self._next_at and not force:
-            return
-        paused = pausing_fault(judges)
+            return None
+        paused = pausing_fault(judges) or fault
         self._pause(paused)
         status = DaemonStatus(
             queued=len(queue),
@@ -93,10 +98,11 @@ class StatusWriter:
             messages=tuple(self._messages),
         )
         if status == self._written and not force:
-            return
+            return None
         self._written, self._next_at = status, now + _EVERY_S
         with contextlib.suppress(HarnessError, OSError):  # a full disk is reported where entries are written
             write_status(self._workspace, status)
+        return status
 
 
 def pausing_fault(judges: Sequence[JudgeClient]) -> str | None:

@@ -86,6 +86,8 @@ class Ledger:
         self._clock, self._flush_every_s, self._before_move = clock, flush_every_s, before_move
         self._appending, self._flushing = threading.Lock(), threading.Lock()
         self._flush_at = -float("inf")
+        self.commits, self.commit_s = 0, 0.0
+        """How often this object has committed, and how long the last time took in seconds."""
         self._stack = ExitStack()
         self._behind = False
         self.recovered: list[str] = []
@@ -178,8 +180,8 @@ class Ledger:
             commit = self._commit(records) if records else None
             self._spool.drop(closed)
             if records:
-                took_s = time.monotonic() - now
-                self._flush_at = now + max(self._flush_every_s, min(_PAUSE_FACTOR * took_s, _LONGEST_PAUSE_S))
+                self.commits, self.commit_s = self.commits + 1, time.monotonic() - now
+                self._flush_at = now + max(self._flush_every_s, min(_PAUSE_FACTOR * self.commit_s, _LONGEST_PAUSE_S))
             failpoint("ledger.after_flush")
             return commit
 

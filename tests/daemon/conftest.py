@@ -57,15 +57,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 class Running:
     """A daemon in a thread."""
 
-    def __init__(self, site: Site, config: Config, limit: int | None) -> None:
+    def __init__(self, site: Site, config: Config, limit: int | None, metrics_port: int | None = None) -> None:
         self.site = site
         self.stop = threading.Event()
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(config, limit), name="daemon under test")
+        self._thread = threading.Thread(target=self._run, args=(config, limit, metrics_port), name="daemon under test")
 
-    def _run(self, config: Config, limit: int | None) -> None:
+    def _run(self, config: Config, limit: int | None, metrics_port: int | None) -> None:
         try:
-            run_daemon(self.site.workspace, config, max_evaluations=limit, stop=self.stop)
+            run_daemon(self.site.workspace, config, max_evaluations=limit, metrics_port=metrics_port, stop=self.stop)
         except BaseException as error:  # noqa: BLE001 - told to the test
             self.error = error
 
@@ -113,9 +113,11 @@ def daemon(site: Site) -> Daemon:
     """A context in which a daemon serves the site; it is stopped cleanly at its end."""
 
     @contextlib.contextmanager
-    def running(config: Config | None = None, limit: int | None = None) -> Iterator[Running]:
+    def running(
+        config: Config | None = None, limit: int | None = None, metrics_port: int | None = None
+    ) -> Iterator[Running]:
         threads = set(threading.enumerate())
-        made = Running(site, config or Config(), limit)
+        made = Running(site, config or Config(), limit, metrics_port)
         made.start()
         try:
             yield made

@@ -18,7 +18,8 @@ HOUR = timedelta(hours=1)
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, off: timedelta) -> None:
     """Let the head's clock differ from that of the workers and judges."""
-    monkeypatch.setitem(Ledger.__init__.__kwdefaults__, "clock", lambda: datetime.now(UTC) + off)
+    defaults = Ledger.__init__.__kwdefaults__ or {}
+    monkeypatch.setitem(defaults, "clock", lambda: datetime.now(UTC) + off)
 
 
 def test_a_head_whose_clock_steps_back_an_hour_keeps_the_order(
