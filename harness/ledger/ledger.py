@@ -212,24 +212,25 @@ class Ledger:
 
     def _recover(self, tip: str) -> None:
         """Drop segments that a crash left after their commit; take up the heads of the rest."""
-        closed = self._spool.close_segment()
-        records = [record for path in closed for record in read_segment(path)]
-        fresh = 0
+        closed = {path: read_segment(path) for path in self._spool.close_segment()}
+        records = [record for segment in closed.values() for record in segment]
+        fresh: set[str] = set()
         for file, group in _by_file(records).items():
             waiting = still_to_commit(file, group, self._repo.read(tip, file))
-            fresh += len(waiting)
+            fresh |= {record.hash for record in waiting}
             if waiting:
                 self._heads[file] = head_of(waiting[-1].raw, file)
-        if closed and not fresh:
+        committed = [path for path, segment in closed.items() if not any(record.hash in fresh for record in segment)]
+        if committed:
             failpoint("ledger.before_recovery_drop")
-            self._spool.drop(closed)
-        if len(records) > fresh:
+            self._spool.drop(committed)
+        if len(records) > len(fresh):
             self.recovered.append(
-                f"{len(records) - fresh} spooled ledger documents were on {self._branch} already (a crash between "
+                f"{len(records) - len(fresh)} spooled ledger documents were on {self._branch} already (a crash between "
                 "their commit and the spool's clearing): not entered again"
             )
         if fresh:
-            self.recovered.append(f"{fresh} ledger documents wait in the spool; the next flush commits them")
+            self.recovered.append(f"{len(fresh)} ledger documents wait in the spool; the next flush commits them")
 
     def _place(self, file: str) -> tuple[int, str | None, str]:
         """seq, prev and at of the next document of a file."""
