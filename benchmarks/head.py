@@ -77,9 +77,9 @@ def measure(minutes: float, judges: int, workers: int, rate: float, problems: in
             begun, used, planned = time.time(), cpu_s(daemon.pid), cpu_s(planner.pid)
             published = publish_all(root, rounds, rate)
             took = time.time() - begun
-            used, planned = cpu_s(daemon.pid) - used, cpu_s(planner.pid) - planned
             statuses.close()
             drained, _ = timed(lambda: _drained(workspace))
+            used, planned = cpu_s(daemon.pid) - used, cpu_s(planner.pid) - planned
             memory = peak_mb(daemon.pid), peak_mb(planner.pid)
             ended, _ = timed(lambda: end(planner))
         stopped, _ = timed(lambda: end(daemon))
@@ -89,7 +89,8 @@ def measure(minutes: float, judges: int, workers: int, rate: float, problems: in
         Figure("evaluations a second", f"{rate:g}", f"{len(published) / took:.1f}"),
         Figure("queue wait: median, 99 %, worst", "99 %: 2 s", _quantiles(waits)),
         Figure("daemon, planner: largest resident set", "500 MB", f"{memory[0]:.0f} MB, {memory[1]:.0f} MB"),
-        Figure("daemon, planner: processor time a second", "", f"{used / took:.2f} s, {planned / took:.2f} s"),
+        Figure("daemon: processor time for each evaluation", "", f"{used / len(published) * 1e3:.1f} ms"),
+        Figure("planner: processor time a second", "", f"{planned / (took + drained) * 1e3:.0f} ms"),
         Figure("`harness status` meanwhile: median, worst", "1 s", statuses.summary()),
         Figure("drained after the last submission", "", f"{drained:.1f} s"),
         Figure("planner, daemon ended within", "", f"{ended:.1f} s, {stopped:.1f} s"),
