@@ -30,7 +30,7 @@ from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.counters import CounterReport
 from harness.model.entry import Entry, stamp
-from harness.model.paths import agent_branch, problem_path, solution_path
+from harness.model.paths import agent_branch, is_problem, problem_path, solution_path
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
@@ -47,6 +47,8 @@ _OUTCOME_S = 6 * 3600.0
 _TURN_S = 120.0
 _PROFILE_S = 300.0
 """A profile is made when no candidate waits to be judged."""
+_WORKTREES_KEPT = 4
+"""Of one worker: those of the problems that it was on last. 200 workers on 235 problems would make 47,000."""
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +90,8 @@ class _Worker:
     """Problem -> tree of the solution on the coordination branch when the worker finished it."""
     _at: str = ""
     """The problem it is on."""
+    _recent: list[str] = field(default_factory=list)
+    """The problems it was on, the last one first: as many as have worktrees."""
 
     def __post_init__(self) -> None:
         self.repo = Repo(self.workspace)
@@ -196,6 +200,7 @@ class _Worker:
         tip = self.repo.tip(self.config.coordination_branch)
         worktree = self.repo.add_worktree(self.name, row.problem, branch, tip)
         failpoint("worktree.after_add")
+        self._retire_worktrees(row.problem)
         directory = solution_dir(worktree, row.problem, self.target)
         data_root = data_root_of(self.workspace, self.config)
         problem = load_problem(worktree / problem_path(row.problem), key=row.problem, data_root=data_root)
@@ -210,6 +215,18 @@ class _Worker:
         if self.kind != "tuner" and not self.stop.is_set():
             self.save(row.problem, worktree)
         return end
+
+    def _retire_worktrees(self, present: str) -> None:
+        """Remove this worker's worktrees that it has left long ago and whose work is on their branches."""
+        self._recent = [present, *(problem for problem in self._recent if problem != present)][:_WORKTREES_KEPT]
+        for directory in (self.workspace.worktrees / self.name).glob("*/*"):
+            problem = f"{directory.parent.name}/{directory.name}"
+            if problem in self._recent or not is_problem(problem):
+                continue
+            try:
+                self.repo.retire_worktree(self.name, problem)
+            except HarnessError as error:
+                logger.info("the worktree of %s stays: %s", problem, error.what)
 
     def save(self, problem: str, worktree: Path) -> None:
         """Put what an agent left unsubmitted on its branch, where it is judged like anything else; or say why not."""

@@ -356,6 +356,17 @@ class Repo:
         """
         worktrees.remove(self.workspace, self.git, worktrees.Place(worker, problem), force=force)
 
+    def retire_worktree(self, worker: str, problem: str) -> bool:
+        """Remove a worktree if its branch holds all of its work; the branch stays, and `add_worktree` makes it again.
+
+        Returns:
+            False where it holds unsaved work, or where git has forgotten its branch: then nothing is removed.
+
+        Raises:
+            RepositoryError: something that is not the harness' is there.
+        """
+        return worktrees.retire(self.workspace, self.git, worktrees.Place(worker, problem))
+
     def worktrees(self) -> list[WorktreeInfo]:
         """Every worktree of the harness, healthy or not."""
         return worktrees.listing(self.workspace)

@@ -198,6 +198,18 @@ def remove(workspace: Workspace, git: Git, place: Place, *, force: bool) -> None
         _discard(git, tree)
 
 
+def retire(workspace: Workspace, git: Git, place: Place) -> bool:
+    """Remove a worktree whose work is all on its branch; see `Repo.retire_worktree`."""
+    tree = locate(workspace, place)
+    with locked(workspace, place, "removing an idle worktree"):
+        refuse_foreign(tree)
+        _, tip = _known(git, tree)
+        if tip is None or _unsaved(tree, tip):
+            return False
+        _discard(git, tree)
+    return True
+
+
 def _known(git: Git, tree: Worktree) -> tuple[str | None, str | None]:
     """The branch git has a worktree on, and its tip; None where git has forgotten them."""
     branch = tree.branch()

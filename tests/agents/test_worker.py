@@ -18,7 +18,7 @@ from harness.model.verdict import EntryKind
 from harness.workspace.notes import waiting_notes
 from harness.workspace.status import read_worker_status
 from tests.agents.agents_site import assign, evaluations, log, says
-from tests.site import Site, git, site_in
+from tests.site import Site, git, site_in, write_problem
 from tests.waiting import wait_until
 
 
@@ -45,6 +45,14 @@ def at_work(site: Site, *workers: str) -> Iterator[None]:
 
 
 def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site) -> None:
+    for name in ("left", "unsaved"):
+        write_problem(site.root, f"t/{name}")
+    git(site.root, "add", "--all")
+    git(site.root, "commit", "--quiet", "-m", "More problems")
+    with Repo(site.workspace) as repo:
+        for name in ("left", "unsaved"):
+            worktree = repo.add_worktree("w01", f"t/{name}", f"agents/main/w01/t/{name}", repo.tip("main"))
+    (worktree / "problems/t/unsaved/mine").write_text("not submitted")
     site.start("daemon")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
@@ -68,6 +76,8 @@ def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site
     assert [note.problem for note in waiting_notes(site.workspace)] == ["t/one", "t/two"]
     worktree = site.workspace.worktree("w01", "t/one")
     assert git(worktree, "status", "--porcelain") == "", "its work is on its branch"
+    assert not (site.workspace.worktrees / "w01/t/left").exists(), "left by an earlier invocation, and idle"
+    assert (site.workspace.worktrees / "w01/t/unsaved/problems/t/unsaved/mine").read_text() == "not submitted"
     assert git(site.root, "status", "--porcelain") == ""
 
 

@@ -282,6 +282,23 @@ def test_a_worktree_with_unmerged_work_is_not_removed_and_forced_its_branch_stay
     repo.remove_worktree("w01", PROBLEM)
 
 
+def test_an_idle_worktree_is_removed_only_when_its_branch_holds_its_work(repo: Repo) -> None:
+    path = add(repo)
+    (path / SOLUTION).write_text("unsaved\n")
+    assert not repo.retire_worktree("w01", PROBLEM)
+    assert (path / SOLUTION).read_text() == "unsaved\n"
+    commit = submit(repo, "two\n")
+    (path / "problems/s/p/new file").write_text("not added\n")
+    assert not repo.retire_worktree("w01", PROBLEM)
+    (path / "problems/s/p/new file").unlink()
+    assert repo.retire_worktree("w01", PROBLEM)
+    assert not path.exists()
+    assert repo.worktrees() == []
+    assert repo.tip(BRANCH) == commit
+    assert repo.saved_work() == {}
+    assert (add(repo) / SOLUTION).read_text() == "two\n"
+
+
 @pytest.mark.parametrize("damage", [break_registration, break_head])
 def test_a_forgotten_worktree_is_removed_only_after_its_files_are_kept(repo: Repo, damage: object) -> None:
     path = add(repo)
