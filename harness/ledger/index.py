@@ -32,8 +32,8 @@ from harness.model.paths import parse_ledger_file
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock, sync_directory
 
-_BUSY_S = 5.0
-"""Another process' refresh is over long before; who holds the index longer is not one of ours."""
+_BUSY_S = 20.0
+"""Another process' refresh or reading is over long before, on a busy machine too; the index is made anew after it."""
 _NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)
 
 

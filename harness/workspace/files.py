@@ -81,9 +81,11 @@ def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Itera
     except OSError as error:
         raise unwritable(path, error) from error
     try:
-        deadline = None if wait_s is None else time.monotonic() + wait_s
+        if wait_s is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # in turn: who polls starves beside processes that ask often
+        deadline = time.monotonic() + (wait_s or 0)
         while not _try_lock(descriptor):
-            if deadline is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
                 raise ConfigurationError(
                     f"held by {holder}", where=str(path), remedy="wait until that has ended, or end it"
