@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from harness.agents.confinement import View
+from harness.agents.kernel_facts import KernelFacts
 from harness.ledger.candidates import TriedCandidate
 from harness.model.config import SessionBudget
 from harness.model.entry import Entry
@@ -42,6 +43,8 @@ class Tools:
     """Leave a one-line lesson for whoever comes next."""
     turn: Callable[[], AbstractContextManager[None]]
     """Held while choosing from `history` and committing, so that two workers never choose the same candidate."""
+    facts: Callable[[], KernelFacts | None] = lambda: None
+    """Baseline times, bounds and the champion's times, as they are now; None where nobody has collected any."""
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from harness.agents import confinement, documentation, fleet, prompting
+from harness.agents import confinement, documentation, fleet, prompt_tables, prompting
 from harness.agents.answers import attempts
 from harness.agents.command import bound_paths, variables
 from harness.agents.desk import Desk
 from harness.agents.gateway import Gateway, Upstream
 from harness.agents.governor import Governor, Purse, used_up
 from harness.agents.handover import lay_out, take_in
+from harness.agents.kernel_facts import KernelFacts
 from harness.agents.kinds import KINDS
 from harness.agents.meter import Meter
 from harness.agents.profile import profile
@@ -40,6 +41,7 @@ from harness.ledger.coordination import read_text
 from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
+from harness.model.device_description import DeviceDescription
 from harness.model.paths import lessons_file, problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace
@@ -190,7 +192,7 @@ class Sessions:
                 served = self._gateway.serve(view.sockets, meter, governor.out_of_budget, budget)
                 stack.callback(served.close)
             connecting = stack.enter_context(self._turn_to_connect() if self._kind == "claude" else ExitStack())
-            self.current = KINDS[self._kind](self._brief(stay, desk, view, resume))
+            self.current = KINDS[self._kind](self._brief(stay, desk, view, resume, before))
             self._remember(stay.row.problem, self.current.id)
             meter.add(Spent(), session=self.current.id, model=self.current.model)
             if view is not None:
@@ -247,12 +249,28 @@ class Sessions:
                 session.interrupt()
         return End("failed", "the session ended without saying why")
 
-    def _brief(self, stay: Stay, desk: Desk, view: confinement.View | None, resume: str | None) -> Brief:
+    def _prompt(self, stay: Stay, desk: Desk, before: Spent) -> str:
+        """The first message of a session; `before` is what earlier openings of it used."""
+        agent = self._config.agent
+        limits = {
+            "session": (agent.per_session, before),
+            "worker": (agent.per_worker, self._purse.spent(self._name)),
+            "run": (agent.overall, self._purse.spent()),
+        }
+        return prompting.assignment(
+            stay.problem,
+            stay.row,
+            target=self._target,
+            facts=stay.tools.facts() or KernelFacts(DeviceDescription(target=self._target)),
+            stands=attempts(stay.tools.history(), desk.lessons(), ""),
+            remaining=prompt_tables.remaining(limits),
+        )
+
+    def _brief(self, stay: Stay, desk: Desk, view: confinement.View | None, resume: str | None, before: Spent) -> Brief:
         agent, row = self._config.agent, stay.row
-        stands = attempts(stay.tools.history(), desk.lessons(), "") if view is not None else ""
         return Brief(
             role="worker",
-            prompt=prompting.assignment(stay.problem, row, target=self._target, stands=stands) if view else row.wanted,
+            prompt=self._prompt(stay, desk, before) if view else row.wanted,
             system=prompting.system(self._config, worker=self._name, target=self._target) if view else "",
             directory=stay.worktree,
             solution=stay.solution,
@@ -312,7 +330,7 @@ class Sessions:
         return Desk(
             tools=replace(stay.tools, commit=commit),
             lessons=lessons,
-            axes=prompting.axes_in_words(stay.problem),
+            axes=prompt_tables.axes_in_words(stay.problem),
             hide=hide,
             profiled=lambda: profile(self._target),
             spend=spend,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.agents.kernel_facts import KernelFacts, read_facts
 from harness.agents.kinds import kind_of
 from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
 from harness.agents.stint import SessionRefusedError, Sessions, Stay
@@ -30,6 +31,7 @@ from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.entry import Entry, stamp
 from harness.model.paths import agent_branch, problem_path, solution_path
+from harness.model.problem import Problem
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
@@ -202,7 +204,7 @@ class _Worker:
             if nearest:
                 logger.info("%s begins on %s with the solution of %s", self.name, row.problem, nearest)
         failpoint("worktree.after_champion")
-        end = self.sessions.work(Stay(row, problem, worktree, directory, self.tools(row.problem, worktree)))
+        end = self.sessions.work(Stay(row, problem, worktree, directory, self.tools(problem, worktree)))
         if self.kind != "tuner" and not self.stop.is_set():
             self.save(row.problem, worktree)
         return end
@@ -261,7 +263,14 @@ class _Worker:
             languages=self.config.languages,
         )
 
-    def tools(self, problem: str, worktree: Path) -> Tools:
+    def tools(self, judged: Problem, worktree: Path) -> Tools:
+        problem = judged.key
+
+        def facts() -> KernelFacts:
+            champion = self.tried.champion()
+            place = (champion.problem, champion.seq) if champion else None
+            return read_facts(self.workspace, self.tried.index, judged, self.target, place)
+
         def commit(message: str) -> Submitted:
             done = self.commit(problem, worktree, message)
             return Submitted(commit=done.commit, tree=done.tree, branch=done.branch)
@@ -290,6 +299,7 @@ class _Worker:
             history=self.history,
             note=lambda text: self.note(problem, self.sessions.current.id if self.sessions.current else "", text),
             turn=turn,
+            facts=facts,
         )
 
     def history(self) -> tuple[TriedCandidate, ...]:

@@ -94,7 +94,7 @@ class Tried:
     """Branch -> (its tip, tree -> candidate). Branches only grow, so each commit is read once."""
 
     def __post_init__(self) -> None:
-        self._index = Index(self.workspace, branch=self.config.coordination_branch)
+        self.index = Index(self.workspace, branch=self.config.coordination_branch)
 
     def begin(self, problem: str, directory: Path) -> None:
         """Turn to a problem, whose files lie in `directory`."""
@@ -121,16 +121,17 @@ class Tried:
     def entry(self, tree: str) -> Entry | None:
         """The ledger's entry of a candidate."""
         row = next((row for row in reversed(self._evaluations()) if row.tree == tree), None)
-        return self._index.entry(row.problem, row.seq) if row else None
+        return self.index.entry(row.problem, row.seq) if row else None
 
     def champion_tree(self) -> str | None:
         """The champion's tree, where there is one."""
-        champion = self._champion()
+        champion = self.champion()
         return champion.tree if champion else None
 
-    def _champion(self) -> Row | None:
-        self._index.refresh(self.repo)
-        rows = self._index.rows(self._problem, run=self.config.run, target=self.target, kind="confirmation")
+    def champion(self) -> Row | None:
+        """The confirmation that makes the champion, where there is one."""
+        self.index.refresh(self.repo)
+        rows = self.index.rows(self._problem, run=self.config.run, target=self.target, kind="confirmation")
         present = [row for row in rows if row.problem_digest == self._digest]
         # Until a champion of an older judge protocol is measured again, it is still the best solution to start from.
         failed = {row.tree for row in self._evaluations() if row.verdict != Verdict.PASSED}
@@ -140,7 +141,7 @@ class Tried:
 
     def place_champion(self, directory: Path) -> bool:
         """Replace a solution directory's files by the champion's, where there is one; whether there is."""
-        champion = self._champion()
+        champion = self.champion()
         if champion is None or champion.commit is None:
             return False
         path = solution_path(self._problem, self.target)
@@ -163,8 +164,8 @@ class Tried:
 
     def _evaluations(self) -> list[Row]:
         """Evaluations that count. The daemon judges again what has only older ones: it is under way."""
-        self._index.refresh(self.repo)
-        rows = self._index.rows(self._problem, target=self.target, kind="evaluation")
+        self.index.refresh(self.repo)
+        rows = self.index.rows(self._problem, target=self.target, kind="evaluation")
         return [row for row in rows if row.problem_digest == self._digest and counts(row)]
 
     def _trees(self) -> dict[str, CommittedCandidate]:
