@@ -13,6 +13,7 @@ import torch
 _LARGEST = 1 << 24
 """Elements beyond which only places are looked at, not how values are related."""
 _MOST_RANGES = 4
+_LEAST_PERIODS = 4
 _PERIODS = (2, 4, 8, 16, 32, 64, 128, 256)
 _TILES = (256, 128, 64, 32, 16, 8, 4, 2)
 _UNRELATED, _CLOSE = 0.2, 0.999
@@ -44,6 +45,12 @@ def _places(wrong: torch.Tensor, count: int) -> str:
         return "every element is wrong" if total > 1 else "the only element is wrong"
     if count == 1:
         return f"one element of {total:,} is wrong"
+    return _region(wrong, count)
+
+
+def _region(wrong: torch.Tensor, count: int) -> str:
+    """Say which rows and columns are affected; all axes but the last make up the rows."""
+    total = wrong.numel()
     matrix = wrong.reshape(-1, wrong.shape[-1]) if wrong.dim() > 1 else wrong.reshape(1, -1)
     rows, columns = matrix.any(dim=1), matrix.any(dim=0)
     if matrix.shape[0] == 1:
@@ -73,7 +80,7 @@ def _set(name: str, present: torch.Tensor) -> str:
         tail = f", exactly those beyond the last multiple of {edge}" if edge else ""
         some = f"{name} {first}" if first == last else f"{name}s {first} to {last}"
         return f"{some} of {size}{tail}"
-    for period in _PERIODS:
+    for period in (period for period in _PERIODS if _LEAST_PERIODS * period <= size):
         rests = sorted({index % period for index in indices})
         if len(rests) <= period // 2 and len(indices) == sum(len(range(rest, size, period)) for rest in rests):
             return f"{name}s whose index modulo {period} is {', '.join(map(str, rests[:8]))}{' ...' * (len(rests) > 8)}"

@@ -46,7 +46,7 @@ class CheckRequest(_CheckMessage):
 
 
 class KernelResources(_CheckMessage):
-    """What one kernel takes, by the assembler's account. Bytes are those of a thread; shared ones are those of a block."""
+    """What one kernel takes, by the assembler. Bytes are those of a thread; shared ones are those of a block."""
 
     name: str
     registers: int
