@@ -1,4 +1,4 @@
-"""The tools that an agent gets: submit, history, docs, note, profile. Made once per session; they never raise."""
+"""The tools that an agent gets: check, submit, history, docs, note, profile. They never raise."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from harness.agents.answers import attempts, outcome
+from harness.agents.check_answers import check_outcome
 from harness.agents.documentation import search
 from harness.agents.session import Answer, Parameter, Tool, Tools
 from harness.errors import HarnessError
 from harness.ledger.accounts import Spent
+from harness.model.checking import ShownCode
 from harness.model.verdict import Verdict
 
 _LONGEST_MESSAGE = 2000
 _LONGEST_NOTE = 400
+_SHOWN: tuple[ShownCode, ...] = get_args(ShownCode)
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +50,19 @@ class Desk:
         message = Parameter("message", "What changed and why, in a line or two")
         words = Parameter("query", "Words to look for; empty for everything", needed=False)
         text = Parameter("text", "The lesson, in one line")
+        show = Parameter(
+            "show", "Code to show: `assembly` (CPU), `ptx` or `sass` (sealed CUDA); empty for none", needed=False
+        )
+        function = Parameter("function", "Part of the name of the function or kernel to show", needed=False)
+        checking = self._tool(
+            "check",
+            "Build the solution as it stands and compare its outputs with the reference on all workloads, without "
+            "timing, in seconds: compiler warnings, registers and spills, and the pattern of wrong elements.",
+            (show, function),
+            self.check,
+        )
         return (
+            *([checking] if self.tools.check is not None else []),
             self._tool(
                 "submit",
                 "Commit the solution directory as it stands and wait for the judge: verdict, times against baseline "
@@ -109,6 +125,22 @@ class Desk:
         if again:
             said = f"this exact solution was submitted before (change something first):\n{said}"
         return Answer(self.hide(said), failed=entry.verdict is not Verdict.PASSED)
+
+    def check(self, given: Mapping[str, object]) -> Answer:
+        """Build and compare, without timing."""
+        show = next((name for name in _SHOWN if name == _text(given, "show")), None)
+        if show is None:
+            return Answer(f"`show` is one of {', '.join(filter(None, _SHOWN))}, or empty", failed=True)
+        assert self.tools.check is not None  # noqa: S101 - offered only then
+        reply = self.tools.check(show, _text(given, "function"))
+        if reply is None:
+            return Answer("the harness stops now; nothing was checked", failed=True)
+        if reply.answer is None:
+            return Answer(reply.error or "no answer", failed=True)
+        self.hacks += reply.answer.verdict is Verdict.REWARD_HACK
+        return Answer(
+            self.hide(check_outcome(reply.answer, axes=self.axes)), failed=reply.answer.verdict is not Verdict.PASSED
+        )
 
     def history(self, given: Mapping[str, object]) -> Answer:
         """What was tried and learned."""

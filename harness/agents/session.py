@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from harness.agents.confinement import View
 from harness.agents.kernel_facts import KernelFacts
 from harness.ledger.candidates import TriedCandidate
+from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import SessionBudget
 from harness.model.entry import Entry
 
@@ -43,6 +44,9 @@ class Tools:
     """Leave a one-line lesson for whoever comes next."""
     turn: Callable[[], AbstractContextManager[None]]
     """Held while choosing from `history` and committing, so that two workers never choose the same candidate."""
+    check: Callable[[ShownCode, str], CheckReply | None] | None = None
+    """Check the solution as it stands: (code to show, function). The reply is null when the worker was told to stop;
+    raises TimeoutError when no judge is ready. None where checks are not to be had."""
     facts: Callable[[], KernelFacts | None] = lambda: None
     """Baseline times, bounds and the champion's times, as they are now; None where nobody has collected any."""
 

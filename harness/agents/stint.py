@@ -40,6 +40,7 @@ from harness.ledger.accounts import Account, Spent, close_left_open, now
 from harness.ledger.coordination import read_text
 from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
+from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
 from harness.model.device_description import DeviceDescription
 from harness.model.paths import lessons_file, problem_path
@@ -327,8 +328,16 @@ class Sessions:
                 take_in(self._written, stay.solution)
             return stay.tools.commit(message)
 
+        ask = stay.tools.check
+
+        def check(show: ShownCode, function: str) -> CheckReply | None:
+            assert ask is not None  # noqa: S101 - offered only where there is one
+            if self._kind != "tuner":
+                take_in(self._written, stay.solution)
+            return ask(show, function)
+
         return Desk(
-            tools=replace(stay.tools, commit=commit),
+            tools=replace(stay.tools, commit=commit, check=check if ask is not None else None),
             lessons=lessons,
             axes=prompt_tables.axes_in_words(stay.problem),
             hide=hide,

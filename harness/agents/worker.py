@@ -28,11 +28,13 @@ from harness.ledger.candidates import Tried, TriedCandidate
 from harness.ledger.coordination import read_assignments
 from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.model.assignment import Assignment
+from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
 from harness.model.entry import Entry, stamp
 from harness.model.paths import agent_branch, problem_path, solution_path
 from harness.model.problem import Problem
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
+from harness.workspace.check_files import ask_for_check
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
@@ -45,6 +47,8 @@ _IDLE_S = 5.0
 _OUTCOME_S = 6 * 3600.0
 """A queue as long as this is a daemon that does not work."""
 _TURN_S = 120.0
+_CHECK_S = 300.0
+"""A check waits for a judge that is not ready, or that measures a baseline; after so long the agent is told."""
 
 logger = logging.getLogger(__name__)
 
@@ -287,6 +291,19 @@ class _Worker:
                 deadline_s=_OUTCOME_S,
             )
 
+        def check(show: ShownCode, function: str) -> CheckReply | None:
+            return ask_for_check(
+                self.workspace,
+                solution_dir(worktree, problem, self.target),
+                worker=self.name,
+                problem=problem,
+                target=self.target,
+                show=show,
+                function=function,
+                stop=self.stop,
+                within_s=_CHECK_S,
+            )
+
         @contextmanager
         def turn() -> Iterator[None]:
             lock = self.workspace.state / "locks" / f"turn-{problem.replace('/', '-')}"
@@ -300,6 +317,7 @@ class _Worker:
             note=lambda text: self.note(problem, self.sessions.current.id if self.sessions.current else "", text),
             turn=turn,
             facts=facts,
+            check=check,
         )
 
     def history(self) -> tuple[TriedCandidate, ...]:

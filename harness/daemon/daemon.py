@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from harness.daemon.attempts import MOST, Attempts, Loss
+from harness.daemon.check_orders import CheckOrders
 from harness.daemon.device_judges import DeviceJudges
 from harness.daemon.dispatch import (
     Ask,
@@ -44,6 +45,7 @@ from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import RefWatch
 from harness.workspace.judge_client import (
+    CheckAnswered,
     JudgeClient,
     JudgeLost,
     JudgeNotice,
@@ -95,6 +97,7 @@ class Daemon:
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
         self._judges = DeviceJudges(workspace, config, devices, self._inbox.put)
+        self._checks = CheckOrders(workspace, config, repo, self._snapshots)
         self._work: dict[str, Work] = {}
         self._scan_at = 0.0
         self._dispatch_at = 0.0
@@ -116,6 +119,7 @@ class Daemon:
                 self._report()  # what was found is seen before it is handed out, which takes longer
             if time.monotonic() >= self._dispatch_at:
                 self._attempt(self._dispatch, "handing out work")
+            self._attempt(lambda: self._checks.hand_out(self._judges), "handing out checks")
             self._recorder.flush()
             self._report()
             if once:
@@ -275,7 +279,10 @@ class Daemon:
             self._scan_at = 0.0
         elif isinstance(heard, RequestAnswered):
             self._answered(self._work.pop(judge.device), heard)
+        elif isinstance(heard, CheckAnswered):
+            self._checks.answered(heard)
         elif isinstance(heard, JudgeLost):
+            self._checks.lost(heard.checks)
             self._lost(judge, self._work.pop(judge.device, None), heard)
 
     def _answered(self, work: Work, answered: RequestAnswered) -> None:

@@ -15,6 +15,8 @@ import torch
 from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
+from harness.formats.bounded import load_json_file
+from harness.judge.build_report import build_report
 from harness.judge.builder import (
     BUILD_S,
     BuildFailed,
@@ -28,6 +30,7 @@ from harness.judge.builder import (
 )
 from harness.judge.limits import GIB
 from harness.judge.toolkit import Toolkit, find_toolkit
+from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind
 from harness.model.launches import ResolvedPlan, resolve
 from harness.model.plan import Launch, WorkspaceSpec
@@ -39,8 +42,12 @@ from harness.runner.wire import TRUSTED_KERNELS
 
 _FORMAT = 1
 _OPTIONS = ("-std=c++17", "-default-device")
+_RESOURCES = "--ptxas-options=-v"
+"""The log then has each kernel's registers, shared memory and spills."""
 _MAKES = ("kernel.cubin", "names.json")
 _LOG = "compile.log"
+PTX_NAME = "kernel.ptx"
+_LOG_CHARACTERS = 64 << 10
 _OPTIMISED = {9, 10, 12}
 """Major versions of compute capability that have instructions of their own (`sm_90a`)."""
 
@@ -52,6 +59,13 @@ class SealedBuild:
     directory: Path
     plans: Mapping[str, ResolvedPlan]
     cached: bool
+
+    @property
+    def report(self) -> BuildReport:
+        """Warnings and each kernel's resources."""
+        log, names = self.directory / _LOG, load_json_file(self.directory / "names.json")
+        messages = log.read_text(errors="replace")[:_LOG_CHARACTERS] if log.is_file() else ""
+        return build_report(messages, names["symbols"])
 
 
 def architecture() -> str:
@@ -97,7 +111,7 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
     plans = plans_of(problem, solution)
     kernels = sorted({launch.kernel for plan in plans.values() for launch in plan.launches})
     toolkit = find_toolkit()
-    options = [*_OPTIONS, *defines(problem, solution.spec.params), *solution.spec.compile.flags]
+    options = [*_OPTIONS, _RESOURCES, *defines(problem, solution.spec.params), *solution.spec.compile.flags]
     request = {
         "library": str(toolkit.library),
         "includes": [str(path) for path in toolkit.includes],
@@ -143,7 +157,7 @@ def _compile(
     limits = build_limits(8 * GIB, processes=64)
     shown = (toolkit.library.parent, *toolkit.includes)
     compilation = Compilation(
-        command, limits, BUILD_S, shown, _MAKES, _LOG, request=whole, unusable_code=nvrtc.UNUSABLE
+        command, limits, BUILD_S, shown, _MAKES, (PTX_NAME,), _LOG, request=whole, unusable_code=nvrtc.UNUSABLE
     )
     return compiled(solution, compilation, scratch, sandbox)
 

@@ -72,6 +72,9 @@ class Resources(Protocol):
     def measure_hardware_again(self) -> None:
         """Make sure that a bound which was beaten is not that of a busy moment."""
 
+    def serve_check(self) -> float:
+        """Serve a check that waits, if it is its turn; seconds that it took."""
+
 
 class Evaluation:
     """One candidate: state that lives as long as its request."""
@@ -297,6 +300,7 @@ class Evaluation:
                 opponent,
                 candidate,
                 self._deadline,
+                self._judge_others,
                 self._baselines_alone_ns.get(workload.uuid, ()),
             )
             try:
@@ -340,6 +344,12 @@ class Evaluation:
             fix = f" ({found.remedy})" if found.remedy else ""
             return result.model_copy(update={"note": f"no bound: {reason}{fix}"})
         return with_bounds(result, found.sol_us, found.floor_us, "measured" if found.is_measured else "listed")
+
+    def _judge_others(self) -> float:
+        """Serve a check that waits; seconds that it took, which are not the candidate's."""
+        spent_s = self._judge.serve_check()
+        self._deadline += spent_s
+        return spent_s
 
     def _half_width(self) -> float:
         """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""

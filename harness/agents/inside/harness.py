@@ -1,7 +1,7 @@
 """Inside an agent's sandbox: the `harness` verbs, as requests in files that the harness carries out outside.
 
-`harness submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile`. Prints the answer; exit code 1 when it
-is no. Runs from a directory of its own inside the sandbox, so it imports nothing of the harness.
+`harness check | submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile`. Prints the answer; exit code 1
+when it is no. Runs from a directory of its own inside the sandbox, so it imports nothing of the harness.
 """
 
 import argparse
@@ -19,6 +19,9 @@ def arguments_of(words: list[str]) -> tuple[str, dict[str, str]]:
     """The verb and what it is given."""
     parser = argparse.ArgumentParser(prog="harness", description="What an agent may ask the harness to do.")
     verbs = parser.add_subparsers(dest="verb", required=True)
+    check = verbs.add_parser("check", help="build and compare outputs with the reference, without timing")
+    check.add_argument("--show", default="", choices=["assembly", "ptx", "sass"], help="show a function's code")
+    check.add_argument("--function", default="", help="part of the name of that function")
     submit = verbs.add_parser("submit", help="commit the solution and wait for its evaluation")
     submit.add_argument("-m", "--message", default="Submit a solution", help="what changed and why")
     verbs.add_parser("history", help="what was tried, by anyone, and what came of it").add_argument("query", nargs="*")
