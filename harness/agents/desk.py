@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
 from harness.agents.answers import attempts, outcome
 from harness.agents.check_answers import check_outcome
 from harness.agents.documentation import search
+from harness.agents.others_work import differences
 from harness.agents.session import Answer, Parameter, Tool, Tools
 from harness.errors import HarnessError
 from harness.ledger.accounts import Spent
+from harness.ledger.candidates import TriedCandidate
 from harness.model.checking import ShownCode
 from harness.model.verdict import Verdict
 
 _LONGEST_MESSAGE = 2000
 _LONGEST_NOTE = 400
+_COMMIT = re.compile(r"[0-9a-f]{6,40}")
 _SHOWN: tuple[ShownCode, ...] = get_args(ShownCode)
 
 logger = logging.getLogger(__name__)
@@ -49,6 +53,7 @@ class Desk:
         """The tools, as a session offers them."""
         message = Parameter("message", "What changed and why, in a line or two")
         words = Parameter("query", "Words to look for; empty for everything", needed=False)
+        tried = Parameter("query", "Words to look for, or a commit's first digits; empty for everything", needed=False)
         text = Parameter("text", "The lesson, in one line")
         show = Parameter(
             "show", "Code to show: `assembly` (CPU), `ptx` or `sass` (sealed CUDA); empty for none", needed=False
@@ -71,7 +76,11 @@ class Desk:
                 self.submit,
             ),
             self._tool(
-                "history", "What was tried on this problem, by anyone, and what was learned.", (words,), self.history
+                "history",
+                "What was tried on this problem, by anyone, and what was learned. With a commit: message, times per "
+                "workload, and its differences from the best other solution.",
+                (tried,),
+                self.history,
             ),
             self._tool(
                 "docs", "Search the documentation pack.", (words,), lambda given: Answer(search(_text(given, "query")))
@@ -144,7 +153,25 @@ class Desk:
 
     def history(self, given: Mapping[str, object]) -> Answer:
         """What was tried and learned."""
-        return Answer(attempts(self.tools.history(), self.lessons(), _text(given, "query")))
+        query, tried = _text(given, "query").strip(), self.tools.history()
+        if _COMMIT.fullmatch(query):
+            found = [each for each in tried if each.commit.startswith(query)]
+            if len(found) == 1:
+                return Answer(self.hide(self._attempt_in_full(found[0], tried)))
+        return Answer(attempts(tried, self.lessons(), query))
+
+    def _attempt_in_full(self, attempt: TriedCandidate, tried: Sequence[TriedCandidate]) -> str:
+        """One attempt: its line, times per workload, and differences from the best other one that passed."""
+        entry = self.tools.entry_of(attempt.tree)
+        lines = [attempts([attempt], (), "")]
+        if entry is not None:
+            lines.append(outcome(entry, best=None, axes=self.axes))
+        others = [each for each in tried if each.verdict is Verdict.PASSED and each.commit and each is not attempt]
+        best = max(others, key=lambda each: each.speedup or 0.0, default=None)
+        if best is not None:
+            changed = differences(self.tools.sources(best.commit), self.tools.sources(attempt.commit))
+            lines.append(f"differences from {best.commit[:10]} ({best.worker}, {best.speedup or 0:.3f}x):\n{changed}")
+        return "\n".join(lines)
 
     def note(self, given: Mapping[str, object]) -> Answer:
         """Leave a lesson."""

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from harness.agents.confinement import View
 from harness.agents.kernel_facts import KernelFacts
+from harness.agents.others_work import Sources
 from harness.ledger.candidates import TriedCandidate
 from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import SessionBudget
@@ -44,6 +45,12 @@ class Tools:
     """Leave a one-line lesson for whoever comes next."""
     turn: Callable[[], AbstractContextManager[None]]
     """Held while choosing from `history` and committing, so that two workers never choose the same candidate."""
+    sources: Sources = lambda _: {}
+    """Read the solution of a commit: its text files by name."""
+    entry_of: Callable[[str], Entry | None] = lambda _: None
+    """The ledger's entry of a candidate's tree."""
+    champion: Callable[[], str | None] = lambda: None
+    """The champion's tree."""
     check: Callable[[ShownCode, str], CheckReply | None] | None = None
     """Check the solution as it stands: (code to show, function). The reply is null when the worker was told to stop;
     raises TimeoutError when no judge is ready. None where checks are not to be had."""

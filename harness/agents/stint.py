@@ -28,7 +28,9 @@ from harness.agents.governor import Governor, Purse, used_up
 from harness.agents.handover import lay_out, take_in
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.kinds import KINDS
+from harness.agents.local_tools import find_local_tools
 from harness.agents.meter import Meter
+from harness.agents.others_work import best_of_others, show_others
 from harness.agents.profile import profile
 from harness.agents.request_budget import RequestBudget, worker_limits
 from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
@@ -43,6 +45,7 @@ from harness.model.assignment import Assignment
 from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
 from harness.model.device_description import DeviceDescription
+from harness.model.entry import Entry
 from harness.model.paths import lessons_file, problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace
@@ -267,12 +270,16 @@ class Sessions:
             remaining=prompt_tables.remaining(limits),
         )
 
+    def _system(self) -> str:
+        programs = find_local_tools().programs
+        return prompting.system(self._config, worker=self._name, target=self._target, programs=programs)
+
     def _brief(self, stay: Stay, desk: Desk, view: confinement.View | None, resume: str | None, before: Spent) -> Brief:
         agent, row = self._config.agent, stay.row
         return Brief(
             role="worker",
             prompt=self._prompt(stay, desk, before) if view else row.wanted,
-            system=prompting.system(self._config, worker=self._name, target=self._target) if view else "",
+            system=self._system() if view else "",
             directory=stay.worktree,
             solution=stay.solution,
             tools=stay.tools,
@@ -293,6 +300,7 @@ class Sessions:
         agent, reading, requests = self._config.agent, self.directory / "view", self.directory / "requests"
         requests.mkdir(parents=True, exist_ok=True)
         atomic_write(reading / COORDINATION_NAME, read_text(self._repo, self._config.coordination_branch))
+        self._show_others(stay)
         return confinement.View(
             problem=stay.row.problem,
             directory=stay.worktree / problem_path(stay.row.problem),
@@ -336,14 +344,26 @@ class Sessions:
                 take_in(self._written, stay.solution)
             return ask(show, function)
 
+        def outcome(submitted: Submitted) -> Entry | None:
+            entry = stay.tools.outcome(submitted)
+            if self._kind != "tuner":
+                self._show_others(stay)
+            return entry
+
         return Desk(
-            tools=replace(stay.tools, commit=commit, check=check if ask is not None else None),
+            tools=replace(stay.tools, commit=commit, outcome=outcome, check=check if ask is not None else None),
             lessons=lessons,
             axes=prompt_tables.axes_in_words(stay.problem),
             hide=hide,
             profiled=lambda: profile(self._target),
             spend=spend,
         )
+
+    def _show_others(self, stay: Stay) -> None:
+        """Put the champion and the best of other workers, as they are now, before the agent's eyes."""
+        history, champion = stay.tools.history(), stay.tools.champion()
+        chosen = best_of_others(history, self._name, champion)
+        show_others(self.directory / "view", chosen, stay.tools.sources)
 
     @property
     def _written(self) -> Path:

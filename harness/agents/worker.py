@@ -317,6 +317,9 @@ class _Worker:
             note=lambda text: self.note(problem, self.sessions.current.id if self.sessions.current else "", text),
             turn=turn,
             facts=facts,
+            sources=self.tried.sources,
+            entry_of=self.tried.entry,
+            champion=self.tried.champion_tree,
             check=check,
         )
 

@@ -17,6 +17,16 @@ from harness.model.paths import parse_agent_branch, run_branches, solution_path
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 
+_LARGEST_SOURCE = 1 << 20
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 @dataclass(frozen=True)
 class TriedCandidate:
@@ -138,6 +148,18 @@ class Tried:
         older = [row for row in present if row.tree not in failed]
         protocols = sorted({row.judge_protocol or 0 for row in older}, reverse=True)
         return next(filter(None, (champion_of(older, protocol) for protocol in protocols)), None)
+
+    def sources(self, commit: str) -> dict[str, str]:
+        """The text files of a commit's solution, by name in its directory; empty where the commit is gone."""
+        if not self.repo.has_object(commit):
+            return {}
+        path = solution_path(self._problem, self.target)
+        blobs = self.repo.read_many(commit, self.repo.files(commit, path))
+        return {
+            name.removeprefix(f"{path}/"): data.decode()
+            for name, data in blobs.items()
+            if len(data) <= _LARGEST_SOURCE and _is_text(data)
+        }
 
     def place_champion(self, directory: Path) -> bool:
         """Replace a solution directory's files by the champion's, where there is one; whether there is."""

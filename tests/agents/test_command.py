@@ -17,6 +17,8 @@ set -eu
 cd {solution}
 grep -q "t/one" {prompt_file}
 head -1 /task/COORDINATION.md
+test -f /task/others/README.md
+if echo x > /task/others/README.md; then exit 5; fi
 harness docs launch plan of cuda > /tmp/docs; grep -q "Launch plan" /tmp/docs
 sed -i "s/^params.*/params: {{WIDTH: 2}}/" solution.yaml
 echo "// stub: verdict=COMPILE_ERROR" >> kernel.cpp
