@@ -44,6 +44,8 @@ class Desk:
     submissions: int = 0
     duplicates: int = 0
     """In a row."""
+    last_entry: int | None = None
+    """`seq` of the entry of the last submission: what a lesson that is left now comes from."""
     hacks: int = 0
     """Verdicts of REWARD_HACK."""
     answered_at: float = field(default_factory=time.monotonic)
@@ -55,6 +57,7 @@ class Desk:
         words = Parameter("query", "Words to look for; empty for everything", needed=False)
         tried = Parameter("query", "Words to look for, or a commit's first digits; empty for everything", needed=False)
         text = Parameter("text", "The lesson, in one line")
+        wrong = Parameter("contradicts", "The [id] of a lesson that your submission shows to be wrong", needed=False)
         show = Parameter(
             "show", "Code to show: `assembly` (CPU), `ptx` or `sass` (sealed CUDA); empty for none", needed=False
         )
@@ -85,7 +88,9 @@ class Desk:
             self._tool(
                 "docs", "Search the documentation pack.", (words,), lambda given: Answer(search(_text(given, "query")))
             ),
-            self._tool("note", "Leave a one-line lesson for whoever works on this problem next.", (text,), self.note),
+            self._tool(
+                "note", "Leave a one-line lesson for whoever works on this problem next.", (text, wrong), self.note
+            ),
             self._tool("profile", "What limits the last submission on the hardware.", (), lambda _: self.profiled()),
         )
 
@@ -129,6 +134,7 @@ class Desk:
             return Answer("the harness stops now; the submission is committed and will be judged", failed=True)
         if not again:
             self.spend(Spent(evaluations=1))
+        self.last_entry = entry.seq
         self.hacks += entry.verdict is Verdict.REWARD_HACK
         said = outcome(entry, best=max(passed, default=None), axes=self.axes)
         if again:
@@ -178,7 +184,13 @@ class Desk:
         text = " ".join(_text(given, "text").split())[:_LONGEST_NOTE]
         if not text:
             return Answer("a note needs its text", failed=True)
-        self.tools.note(text)
+        contradicts = _text(given, "contradicts").strip("[] ") or None
+        if contradicts is not None and self.last_entry is None:
+            return Answer("a lesson is contradicted by a submission: submit what shows it first", failed=True)
+        if self.tools.lesson is not None:
+            self.tools.lesson(text, self.last_entry, contradicts)
+        else:
+            self.tools.note(text)
         return Answer("noted")
 
 

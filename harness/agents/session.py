@@ -45,6 +45,10 @@ class Tools:
     """Leave a one-line lesson for whoever comes next."""
     turn: Callable[[], AbstractContextManager[None]]
     """Held while choosing from `history` and committing, so that two workers never choose the same candidate."""
+    lesson: Callable[[str, int | None, str | None], None] | None = None
+    """Leave a lesson: its text, the entry that proves it, the id of a lesson that it contradicts. None: `note`."""
+    lessons: Callable[[], tuple[str, ...]] = tuple
+    """What was learned about the problem and its family, a line each."""
     sources: Sources = lambda _: {}
     """Read the solution of a commit: its text files by name."""
     entry_of: Callable[[str], Entry | None] = lambda _: None

@@ -40,13 +40,12 @@ from harness.formats.bounded import load_json_file
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, close_left_open, now
 from harness.ledger.coordination import read_text
-from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
 from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
 from harness.model.device_description import DeviceDescription
 from harness.model.entry import Entry
-from harness.model.paths import lessons_file, problem_path
+from harness.model.paths import problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.files import atomic_write, file_lock
@@ -322,11 +321,6 @@ class Sessions:
         def hide(text: str) -> str:
             return text.replace(str(directory), f"{confinement.TASK}/{problem_path(stay.row.problem)}")
 
-        def lessons() -> tuple[str, ...]:
-            file, branch = lessons_file(stay.row.problem), self._config.coordination_branch
-            records = read_records(self._workspace, self._repo, file, branch=branch)
-            return tuple(f"{record.get('worker')}: {record.get('text')}" for record in records)
-
         def spend(spent: Spent) -> None:
             meter.add(spent)
             self.evaluations += spent.evaluations
@@ -352,7 +346,7 @@ class Sessions:
 
         return Desk(
             tools=replace(stay.tools, commit=commit, outcome=outcome, check=check if ask is not None else None),
-            lessons=lessons,
+            lessons=stay.tools.lessons,
             axes=prompt_tables.axes_in_words(stay.problem),
             hide=hide,
             profiled=lambda: profile(self._target),

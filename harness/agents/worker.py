@@ -26,6 +26,7 @@ from harness.git.repo import Repo, Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.candidates import Tried, TriedCandidate
 from harness.ledger.coordination import read_assignments
+from harness.ledger.lessons import LessonBook
 from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.model.assignment import Assignment
 from harness.model.checking import CheckReply, ShownCode
@@ -314,7 +315,9 @@ class _Worker:
             commit=commit,
             outcome=outcome,
             history=self.history,
-            note=lambda text: self.note(problem, self.sessions.current.id if self.sessions.current else "", text),
+            note=lambda text: self.note(problem, self.session_id, text),
+            lesson=lambda text, entry, contradicts: self.note(problem, self.session_id, text, entry, contradicts),
+            lessons=lambda: self.lessons(judged),
             turn=turn,
             facts=facts,
             sources=self.tried.sources,
@@ -323,12 +326,33 @@ class _Worker:
             check=check,
         )
 
+    @property
+    def session_id(self) -> str:
+        """The id of the session that was opened last; empty before the first."""
+        return self.sessions.current.id if self.sessions.current else ""
+
+    def lessons(self, problem: Problem) -> tuple[str, ...]:
+        """What was learned about a problem and its family, as lines."""
+        messages = {each.tree: each.message for each in self.tried.candidates()}
+        book = LessonBook(self.workspace, self.repo, self.tried.index, self.config, self.target)
+        return book.lines(problem.key, problem.definition.op_type, messages)
+
     def history(self) -> tuple[TriedCandidate, ...]:
         return tuple(self.tried.candidates())
 
-    def note(self, problem: str, session: str, text: str) -> None:
-        at = stamp(datetime.now(UTC))
-        leave_note(self.workspace, problem=problem, worker=self.name, session=session, text=text, at=at)
+    def note(
+        self, problem: str, session: str, text: str, entry: int | None = None, contradicts: str | None = None
+    ) -> None:
+        leave_note(
+            self.workspace,
+            problem=problem,
+            worker=self.name,
+            session=session,
+            text=text,
+            at=stamp(datetime.now(UTC)),
+            entry=entry,
+            contradicts=contradicts,
+        )
 
     def write_status(self, state: WorkerState, problem: str | None = None) -> None:
         """Replace this worker's status record, which the planner and `harness start` decide from."""
