@@ -33,7 +33,7 @@ w02)
 w03)
   if grep "prefetching helps" {prompt_file}; then exit 8; fi
   grep "w02: prefetching costs (entry" {prompt_file}
-  grep "made it 1.5" {prompt_file} ;;
+  grep "w01: made it 1.[45].*prefetch two rows (entry" {prompt_file} ;;
 esac
 """
 
