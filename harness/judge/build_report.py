@@ -9,6 +9,8 @@ from harness.model.checking import BuildReport, KernelResources
 
 _MOST_WARNINGS = 8
 _LONGEST = 240
+_SOURCES = "/sources/"
+"""Where a build's sandbox shows the sources; readers know them by their own names."""
 _WARNING = re.compile(r"\bwarning\b|\bperformance\b.*\bwgmma\b|setmaxnreg", re.IGNORECASE)
 _ABOUT_WARNINGS = re.compile(r"^Remark:|\[-W\w+=?\]?$")
 # Lines that ptxas writes with `-v` (CUDA Toolkit documentation, nvcc, section on `--resource-usage`).
@@ -37,7 +39,7 @@ def _warnings(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _printable(line: str) -> str:
-    return "".join(letter for letter in line.strip() if letter.isprintable())[:_LONGEST]
+    return "".join(letter for letter in line.strip() if letter.isprintable()).replace(_SOURCES, "")[:_LONGEST]
 
 
 def _kernels(lines: Sequence[str], names: dict[str, str]) -> tuple[KernelResources, ...]:

@@ -15,7 +15,9 @@ _LARGEST = 1 << 24
 _MOST_RANGES = 4
 _LEAST_PERIODS = 4
 _PERIODS = (2, 4, 8, 16, 32, 64, 128, 256)
-_TILES = (256, 128, 64, 32, 16, 8, 4, 2)
+_TILES = (2, 4, 8, 16, 32, 64, 128, 256)
+_SIMILAR = 0.3
+"""Least ratio of two root mean squares that are called similar."""
 _UNRELATED, _CLOSE = 0.2, 0.999
 """Correlations below which values are unrelated, and from which they are the expected ones with an error."""
 _MOSTLY = 0.5
@@ -76,8 +78,8 @@ def _set(name: str, present: torch.Tensor) -> str:
         return f"every {name}"
     first, last = indices[0], indices[-1]
     if last - first + 1 == len(indices):
-        edge = next((tile for tile in _TILES if last == size - 1 and first == size // tile * tile), None)
-        tail = f", exactly those beyond the last multiple of {edge}" if edge else ""
+        edges = [str(tile) for tile in _TILES if last == size - 1 and first == size // tile * tile]
+        tail = f", exactly those beyond the last multiple of {' or '.join(edges)}" if edges else ""
         some = f"{name} {first}" if first == last else f"{name}s {first} to {last}"
         return f"{some} of {size}{tail}"
     for period in (period for period in _PERIODS if _LEAST_PERIODS * period <= size):
@@ -136,10 +138,14 @@ def _relation(x: torch.Tensor, y: torch.Tensor) -> str:
     correlation = _correlation(x, y)
     if rms > 0 and correlation is not None and abs(correlation) < _UNRELATED:
         size = float(x.square().mean().sqrt()) / rms
-        similar = "of the expected size and " if 0.3 < size < 3.0 else f"{size:.2g} times the expected size and "
+        if _SIMILAR < size < 1 / _SIMILAR:
+            return (
+                "the values have the expected size and are unrelated to the expected ones (correlation "
+                f"{correlation:.2f}): other elements were read, as from a transposed or wrongly strided operand"
+            )
         return (
-            f"the values are {similar}unrelated to the expected ones (correlation {correlation:.2f}): elements of "
-            "other places were read, as from a transposed or wrongly strided operand"
+            f"the values are {size:.2g} times the expected size and unrelated to the expected ones (correlation "
+            f"{correlation:.2f}): sums that were not reset, memory that was not initialised, or a wrong address"
         )
     factor = float((x * y).sum() / y.square().sum()) if rms > 0 else math.nan
     if rms > 0 and float((x - factor * y).square().mean().sqrt()) < 0.02 * abs(factor) * rms and abs(factor - 1) > 0.01:

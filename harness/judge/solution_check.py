@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -258,7 +257,8 @@ class _Checking:
         for kind, outcome in zip(kinds, outcomes, strict=True):
             if outcome.reason is not None:
                 unequal = "" if any(kinds) else _difference(memory, side, outcomes)
-                raise RunnerFailed(outcome.verdict, f"{outcome.reason}{f' (inputs: {kind})' if kind else ''}{unequal}")
+                told = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
+                raise RunnerFailed(outcome.verdict, f"{unequal}; {told}" if unequal else told)
         worst = max(outcomes, key=lambda outcome: outcome.max_abs_error)
         return CheckOutcome(
             Verdict.PASSED, None, worst.max_abs_error, worst.max_rel_error, min(each.matched for each in outcomes)
@@ -266,24 +266,21 @@ class _Checking:
 
 
 def _difference(memory: Memory, side: Side, outcomes: Sequence[CheckOutcome]) -> str:
-    """Say how two calls with equal inputs differ, as the end of a reason; empty where they do not."""
+    """Say how two calls with equal inputs differ, as the beginning of a reason; empty where they do not."""
     if len(outcomes) < _TWICE:
         return ""
     first, second = (memory.outputs(side.runner, slot) for slot in range(_TWICE))
-    with suppress(RuntimeError):  # torch cannot compare every 8-bit float
-        equal = all(torch.equal(_bits(first[name]), _bits(second[name])) for name in first)
-        if equal:
-            return "; two calls with equal inputs give equal outputs"
-        right = [outcome.reason is None for outcome in outcomes[:_TWICE]]
-        if right == [True, False]:
-            return (
-                "; the first of two calls with equal inputs is right and the second is wrong: something is kept from "
-                "call to call, as an accumulator or counter that is not reset"
-            )
+    if all(torch.equal(_bits(first[name]), _bits(second[name])) for name in first):
+        return ""
+    if outcomes[0].reason is None:
         return (
-            "; two calls with equal inputs give different outputs: a race, or memory that is read before it is written"
+            "the first of two calls with equal inputs is right and the second is wrong: something is kept from call to "
+            "call, as an accumulator or counter that is not reset"
         )
-    return ""
+    return (
+        "two calls with equal inputs give different outputs: a race (missing barrier), or memory that is read before "
+        "it is written (an accumulator that is not reset)"
+    )
 
 
 def _bits(value: torch.Tensor) -> torch.Tensor:
