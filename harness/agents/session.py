@@ -17,7 +17,7 @@ from harness.agents.kernel_facts import KernelFacts
 from harness.agents.others_work import Sources
 from harness.ledger.candidates import TriedCandidate
 from harness.model.checking import CheckReply, ShownCode
-from harness.model.config import SessionBudget
+from harness.model.config import AgentRole, SessionBudget
 from harness.model.entry import Entry
 
 
@@ -118,6 +118,8 @@ class Brief:
     effort: str | None = None
     max_answer_tokens: int | None = None
     """null: the agent's own."""
+    roles: Mapping[str, AgentRole] = field(default_factory=dict)
+    """Subagents by name, for kinds that have them."""
     command: str | None = None
     """Kind `command`: the command line's template."""
     values: Mapping[str, str] = field(default_factory=dict)

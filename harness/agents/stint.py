@@ -290,6 +290,7 @@ class Sessions:
             model=agent.model,
             effort=agent.effort,
             max_answer_tokens=agent.max_answer_tokens,
+            roles=agent.roles,
             command=agent.command,
             values={"problem": row.problem, "target": self._target, "worker": self._name},
             submitted=lambda: desk.submissions,

@@ -177,7 +177,9 @@ def test_a_sealed_build_names_spills(tmp_path: Path) -> None:
     subprocess.run(command, check=True, timeout=120)
     report = build_report((tmp_path / "compile.log").read_text(), {"product": "product"})
     works = (CheckedWorkload(uuid="n4096", verdict=Verdict.PASSED, max_abs_error=0.0),)
-    said = check_outcome(CheckAnswer(id="1", verdict=Verdict.PASSED, workloads=works, build=report, build_s=0.3), axes={})
+    said = check_outcome(
+        CheckAnswer(id="1", verdict=Verdict.PASSED, workloads=works, build=report, build_s=0.3), axes={}
+    )
     sys.stdout.write(f"\n--- out of registers (sealed CUDA)\n{said}\n")
     (kernel,) = report.kernels
     assert (kernel.name, kernel.registers) == ("product", 32)
