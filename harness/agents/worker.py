@@ -35,19 +35,22 @@ from harness.model.entry import Entry, stamp
 from harness.model.paths import agent_branch, problem_path, solution_path
 from harness.model.problem import Problem
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
-from harness.workspace.check_files import ask_for_check
+from harness.model.verdict import EntryKind
+from harness.workspace.check_files import ask_for_baseline, ask_for_check
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import leave_note
-from harness.workspace.status import write_status
+from harness.workspace.status import is_alive, read_daemon_status, write_status
 
 _IDLE_S = 5.0
 """A worker without work looks at the table again after so long, should it have missed a change."""
 _OUTCOME_S = 6 * 3600.0
 """A queue as long as this is a daemon that does not work."""
 _TURN_S = 120.0
+_BASELINE_S = 240.0
+"""A first session waits so long for baseline times, with which its prompt says what is to be beaten."""
 _CHECK_S = 300.0
 """A check waits for a judge that is not ready, or that measures a baseline; after so long the agent is told."""
 
@@ -272,6 +275,7 @@ class _Worker:
         problem = judged.key
 
         def facts() -> KernelFacts:
+            self.await_baselines(judged)
             champion = self.tried.champion()
             place = (champion.problem, champion.seq) if champion else None
             return read_facts(self.workspace, self.tried.index, judged, self.target, place)
@@ -325,6 +329,27 @@ class _Worker:
             champion=self.tried.champion_tree,
             check=check,
         )
+
+    def await_baselines(self, problem: Problem) -> None:
+        """Have a problem's baselines measured before its first session, where a daemon with a judge runs."""
+        rows = self.tried.index.rows(problem.key, target=self.target, kind=EntryKind.BASELINE)
+        daemon = read_daemon_status(self.workspace)
+        if any(row.problem_digest == problem.digest for row in rows) or daemon is None or not is_alive(daemon):
+            return
+        if not any(judge.became_ready for judge in daemon.judges):
+            return
+        try:
+            ask_for_baseline(
+                self.workspace,
+                worker=self.name,
+                problem=problem.key,
+                target=self.target,
+                stop=self.stop,
+                within_s=_BASELINE_S,
+            )
+            self.tried.index.refresh(self.repo)
+        except TimeoutError as error:
+            logger.info("%s begins on %s without baseline times: %s", self.name, problem.key, error)
 
     @property
     def session_id(self) -> str:

@@ -41,6 +41,8 @@ class CheckOrders:
         """
         ready = [judge for judge in judges if judge.ready is not None]
         for order in waiting_orders(self.workspace):
+            if order.kind != "check":
+                continue
             fitting = [judge for judge in ready if judge.ready is not None and judge.ready.target == order.target]
             if order.id in self._under_way or not fitting:
                 continue
@@ -49,6 +51,18 @@ class CheckOrders:
             elif time.monotonic() >= self._not_before.get(order.worker, 0.0):
                 judge = min(fitting, key=lambda each: (len(each.checks), each.state == "busy"))
                 self._ask(judge, order)
+
+    def wanted_baselines(self) -> list[CheckOrder]:
+        """Return the orders of workers that wait for a problem's baselines.
+
+        Raises:
+            OSError: the directory of orders cannot be read.
+        """
+        return [order for order in waiting_orders(self.workspace) if order.kind == "baseline"]
+
+    def baseline_is_known(self, order: CheckOrder, error: str | None = None) -> None:
+        """Let a worker go on: the ledger has the baselines, or they cannot be measured."""
+        self._reply(order.id, CheckReply(error=error))
 
     def _ask(self, judge: JudgeClient, order: CheckOrder) -> None:
         try:

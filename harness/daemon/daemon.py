@@ -120,6 +120,7 @@ class Daemon:
             if time.monotonic() >= self._dispatch_at:
                 self._attempt(self._dispatch, "handing out work")
             self._attempt(lambda: self._checks.hand_out(self._judges), "handing out checks")
+            self._attempt(self._measure_ahead, "measuring baselines ahead")
             self._recorder.flush()
             self._report()
             if once:
@@ -248,13 +249,31 @@ class Daemon:
         return True
 
     def _ask(self, judge: JudgeClient, job: Job, ask: Ask) -> None:
-        work = Work(job, ask)
+        self._ask_for(judge, Work(job, ask))
+
+    def _ask_for(self, judge: JudgeClient, work: Work) -> None:
         self._work[judge.device] = work
-        if work.is_baseline:
-            self._queue.put_back(job)
+        if work.is_baseline and not work.ahead:
+            self._queue.put_back(work.job)
         failpoint("daemon.before_dispatch")
-        judge.ask(ask.request)
+        judge.ask(work.ask.request)
         failpoint("daemon.after_dispatch")
+
+    def _measure_ahead(self) -> None:
+        """Measure baselines that workers wait for before their first session, on judges that have nothing to do."""
+        for order in self._checks.wanted_baselines():
+            measuring = {work.ask.problem.key for work in self._work.values() if work.is_baseline}
+            free = (judge for judge in self._judges if judge.state == "idle" and judge.ready is not None)
+            judge = next((each for each in free if each.ready and each.ready.target == order.target), None)
+            if judge is None or judge.ready is None or self._recorder.held or order.problem in measuring:
+                continue
+            problem = self._snapshots.problem(self._repo.tip(self._config.coordination_branch), order.problem)
+            self._due_work.refresh()
+            work = self._planner.plan_ahead(problem, order.worker, judge.ready)
+            if not isinstance(work, Work):
+                self._checks.baseline_is_known(order, work)
+            elif not self._postponed.waits(work.identity):
+                self._ask_for(judge, work)
 
     def _allowed(self, ready: JudgeReady) -> Callable[[Job], bool]:
         """Which jobs may be handed out now: within the limit, and not waiting for a baseline that is being measured."""

@@ -26,6 +26,8 @@ class CheckOrder(_CheckMessage):
     worker: str
     problem: str
     target: str
+    kind: Literal["check", "baseline"] = "check"
+    """`baseline`: nothing is checked; the problem's baselines are measured if they are not yet."""
     show: ShownCode = ""
     function: str = ""
     """Part of the name of the function or kernel whose code is shown; empty for the entry."""
@@ -100,5 +102,6 @@ class CheckReply(_CheckMessage):
     """What the daemon leaves for the worker."""
 
     answer: CheckAnswer | None = None
+    """null for a baseline, whose entry the ledger has now."""
     error: str | None = None
     """Why there is no answer."""

@@ -44,8 +44,25 @@ def ask_for_check(
         TimeoutError: no reply within `within_s`: no daemon runs, or no judge is ready.
     """
     order = CheckOrder(id=uuid.uuid4().hex, worker=worker, problem=problem, target=target, show=show, function=function)
+    shutil.copytree(solution, _directory(workspace) / order.id / _SOLUTION)
+    return _reply_to(workspace, order, stop=stop, within_s=within_s)
+
+
+def ask_for_baseline(
+    workspace: Workspace, *, worker: str, problem: str, target: str, stop: threading.Event, within_s: float
+) -> CheckReply | None:
+    """Ask for a problem's baselines to be measured and wait until they are; None when told to stop before.
+
+    Raises:
+        TimeoutError: they are not within `within_s`: no judge is ready, or none is free.
+    """
+    order = CheckOrder(id=uuid.uuid4().hex, worker=worker, problem=problem, target=target, kind="baseline")
+    (_directory(workspace) / order.id).mkdir()
+    return _reply_to(workspace, order, stop=stop, within_s=within_s)
+
+
+def _reply_to(workspace: Workspace, order: CheckOrder, *, stop: threading.Event, within_s: float) -> CheckReply | None:
     directory = _directory(workspace) / order.id
-    shutil.copytree(solution, directory / _SOLUTION)
     until = time.monotonic() + within_s
     try:
         with FileWatch(directory) as changes:
@@ -54,7 +71,7 @@ def ask_for_check(
                 with contextlib.suppress(FileNotFoundError, ValidationError):
                     return CheckReply.model_validate_json((directory / _REPLY).read_bytes())
                 if time.monotonic() > until:
-                    raise TimeoutError(f"no check within {within_s:.0f} s: no judge of {target} is ready")
+                    raise TimeoutError(f"no {order.kind} within {within_s:.0f} s: no judge of {order.target} is ready")
                 changes.wait(_LOOK_EVERY_S, stop=stop)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

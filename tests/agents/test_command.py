@@ -99,7 +99,7 @@ def test_requests_that_are_none_are_refused(site: Site) -> None:
         echo '{{"tool": "rm", "arguments": {{}}}}' > b.request
         ln -s /etc/passwd c.request
         while ! [ -e c.answer ]; do sleep 0.1; done
-        cat a.answer b.answer c.answer | grep -o "expected one of submit" | wc -l
+        cat a.answer b.answer c.answer | grep -o "expected one of check" | wc -l
         """,
     )
     its.assign(site, its.row("t/one"))

@@ -15,11 +15,11 @@ from harness.git.repo import Repo
 from harness.model.checking import CheckAnswer, CheckReply, CheckRequest
 from harness.model.config import Config
 from harness.model.judging import DeviceRecord, EnvironmentRecord, JudgeReady
-from harness.model.verdict import Verdict
-from harness.workspace.check_files import ask_for_check, waiting_orders
+from harness.model.verdict import EntryKind, Verdict
+from harness.workspace.check_files import ask_for_baseline, ask_for_check, waiting_orders
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
-from tests.site import make_site
+from tests.site import make_site, site_in
 from tests.waiting import wait_until
 
 ENVIRONMENT = EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch="2", sandbox="none")
@@ -149,3 +149,22 @@ def test_a_judge_that_ends_and_a_problem_that_is_missing_are_told(
     orders.hand_out([judge])
     orders.lost(judge.checks.values())
     assert "ask again" in str(workers.reply("lost").error)
+
+
+def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> None:
+    with site_in(tmp_path, tunable=True) as site:
+        site.start("daemon")
+        reply = ask_for_baseline(
+            site.workspace, worker="w01", problem="t/one", target="cpu", stop=threading.Event(), within_s=120
+        )
+        assert reply == CheckReply()
+        (entry,) = site.entries("t/one")
+        assert entry.kind is EntryKind.BASELINE
+        again = ask_for_baseline(
+            site.workspace, worker="w02", problem="t/one", target="cpu", stop=threading.Event(), within_s=120
+        )
+        assert again == CheckReply(), "measured once"
+        assert len(site.entries("t/one")) == 1
+        commit = site.submit("w03", "t/one", "stub: speedup=1.5")
+        wait_until(lambda: len(site.entries("t/one")) >= 2, what="the evaluation")
+        assert [one.candidate.tree for one in site.entries("t/one")[1:2] if one.candidate] == [commit.tree]
