@@ -36,7 +36,7 @@ from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 
-WORKLOADS_S = 1.0
+WORKLOADS_S = 0.6
 """No further workload is begun after so long: an evaluation may be waiting."""
 REST = 2.0
 """While something is judged, the next check begins so many times the last one's duration after its end."""

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from harness.workspace.notes import waiting_notes
+from harness.workspace.status import read_daemon_status
 from tests.agents import agents_site as its
 from tests.site import Site, git, site_in
+from tests.waiting import wait_until
 
 SCRIPT = """
 set -eu
 cd {solution}
 grep -q "t/one" {prompt_file}
+grep -q "^| n=64 | 120 | 100 | - |" {prompt_file}
 head -1 /task/COORDINATION.md
 test -f /task/others/README.md
 if echo x > /task/others/README.md; then exit 5; fi
@@ -47,9 +50,15 @@ def configure(site: Site, script: str) -> None:
     its.configure(site, f"agent:\n  kind: command\n  command: |\n{text}")
 
 
+def judge_is_ready(site: Site) -> bool:
+    status = read_daemon_status(site.workspace)
+    return status is not None and any(judge.became_ready for judge in status.judges)
+
+
 def test_a_script_improves_a_kernel_and_submits(site: Site) -> None:
     configure(site, SCRIPT)
     site.start("daemon")
+    wait_until(lambda: judge_is_ready(site), what="a judge, so that baselines are measured before the session")
     its.assign(site, its.row("t/one"))
     worker = site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))
