@@ -77,9 +77,11 @@ def test_what_is_no_solution_is_an_answer(court: JudgeProcess, tmp_path: Path) -
     assert court.check(order(problem, crash)).verdict is Verdict.RUNTIME_ERROR
 
 
+@pytest.mark.slow
 def test_checks_are_answered_while_something_is_timed_which_still_passes(court: JudgeProcess, tmp_path: Path) -> None:
-    """A wrong one, and one of another problem with larger memory."""
-    problem, other = write_problem(tmp_path / "a"), write_problem(tmp_path / "b", sizes=(5_000_000,))
+    """A wrong one, and one of another problem with larger memory; a second workload is timed after both."""
+    problem = write_problem(tmp_path / "a", sizes=(40_000, 999))
+    other = write_problem(tmp_path / "b", sizes=(5_000_000,))
     solution = write_cpp(tmp_path / "solution")
     wrong = write_cpp(tmp_path / "wrong", KERNEL.replace("i < n", "i < n - 1"))
     waiting = [order(problem, wrong, "wrong"), order(other, solution, "large")]
