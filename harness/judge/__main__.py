@@ -87,6 +87,8 @@ def _serve(arguments: argparse.Namespace) -> None:
             answer = _answer(judge, request)
             failpoint("judge.answered")
             _say(answer)
+            while judge.serve_check(idle=True):
+                pass  # those that waited for their turn beside it
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are ending already
         judge.close()

@@ -26,7 +26,7 @@ from harness.judge.cuda_builder import PTX_NAME
 from harness.judge.devices.interface import Device, Memory
 from harness.judge.inputs import InputSource
 from harness.judge.layout import Layout, layout_of
-from harness.judge.reference import Reference, load_reference
+from harness.judge.reference import InvalidReferenceError, Reference, load_reference
 from harness.judge.rounds import LEAST_BATCH_S, CheckOutcome
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
@@ -36,8 +36,8 @@ from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 
-WORKLOADS_S = 0.6
-"""No further workload is begun after so long: an evaluation may be waiting."""
+WORKLOADS_S, LONGEST_S = 0.6, 10.0
+"""No further workload is begun after so much processor time of the judge, or so long: an evaluation may be waiting."""
 REST = 2.0
 """While something is judged, the next check begins so many times the last one's duration after its end."""
 _MOST_SETS = 8
@@ -134,6 +134,8 @@ def check_solution(request: CheckRequest, device: Device, *, cache_dir: Path, sa
         return answer(failure.verdict if failure else Verdict.PASSED, failure.reason if failure else None, works, rest)
     except (UnusableSolutionError, BuildFailed) as error:
         return answer(Verdict.COMPILE_ERROR, error.reason)
+    except InvalidReferenceError as error:
+        return answer(Verdict.INVALID_REFERENCE, " ".join(str(error).split()))
     except FormatError as error:
         return answer(Verdict.COMPILE_ERROR, " ".join(str(error).split()))
     except (ConfigurationError, HarnessError, OSError, MemoryError) as error:
@@ -170,19 +172,23 @@ class _Checking:
     def run(self) -> list[CheckedWorkload]:
         """Check the workloads, the small ones first, until one fails or the time is over."""
         layouts = {workload.uuid: layout_of(self._problem, workload) for workload in self._problem.workloads}
-        until = time.monotonic() + WORKLOADS_S
+        until = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
         found: list[CheckedWorkload] = []
         with self._device.aside(list(layouts.values())):
             try:
                 for workload in sorted(self._problem.workloads, key=lambda work: layouts[work.uuid].io_bytes):
                     found.append(self._one(workload, layouts[workload.uuid]))
-                    if found[-1].verdict is not Verdict.PASSED or time.monotonic() > until:
+                    if found[-1].verdict is not Verdict.PASSED or self._is_late(until):
                         break
             finally:
                 if self._side is not None:
                     self._side.close()
         order = {workload.uuid: number for number, workload in enumerate(self._problem.workloads)}
         return sorted(found, key=lambda work: order[work.uuid])
+
+    @staticmethod
+    def _is_late(until: tuple[float, float]) -> bool:
+        return time.process_time() > until[0] or time.monotonic() > until[1]
 
     def _one(self, workload: Workload, layout: Layout) -> CheckedWorkload:
         outcomes: list[CheckOutcome] = []

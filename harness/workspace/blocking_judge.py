@@ -76,15 +76,23 @@ class JudgeProcess:
         Raises:
             ConfigurationError: the judge ended instead of answering.
         """
+        self.send_check(request)
+        return self.next_checked()
+
+    def send_check(self, request: CheckRequest) -> None:
+        """Send a check; `ask` hands its answer to `checked`, or `next_checked` returns it."""
         self._client.ask_check(request)
+
+    def next_checked(self) -> CheckAnswer:
+        """Wait for the next answer to a check.
+
+        Raises:
+            ConfigurationError: the judge ended instead of answering.
+        """
         while True:
             event = self._next()
             if isinstance(event, CheckAnswered):
                 return event.answer
-
-    def send_check(self, request: CheckRequest) -> None:
-        """Send a check beside a request; `ask` hands its answer to `checked`."""
-        self._client.ask_check(request)
 
     def close(self) -> None:
         """End the process and its group."""

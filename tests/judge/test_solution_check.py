@@ -28,6 +28,19 @@ def order(problem: Path, solution: Path, identity: str = "c1", **settings: Any) 
     )
 
 
+def evaluation(problem: Path, solution: Path, half_width: float) -> JudgeRequest:
+    return JudgeRequest(
+        id="1",
+        kind="evaluation",
+        problem="made/scale",
+        problem_dir=str(problem),
+        problem_digest=problem_digest(problem),
+        solution_dir=str(solution),
+        half_width=half_width,
+        max_judge_s=150.0,
+    )
+
+
 def test_a_right_solution_passes_on_every_workload_and_shows_warnings_and_code(
     court: JudgeProcess, tmp_path: Path
 ) -> None:
@@ -98,19 +111,28 @@ def test_checks_are_answered_while_something_is_timed_which_still_passes(court: 
         if waiting:
             court.send_check(waiting.pop(0))
 
-    request = JudgeRequest(
-        id="1",
-        kind="evaluation",
-        problem="made/scale",
-        problem_dir=str(problem),
-        problem_digest=problem_digest(problem),
-        solution_dir=str(solution),
-        half_width=1e-4,
-        max_judge_s=150.0,
-    )
+    request = evaluation(problem, solution, half_width=1e-4)
     evaluated = court.ask(request, progress, checked)
     assert evaluated.verdict is Verdict.PASSED, evaluated.reason
     assert {answer.id: answer.verdict for answer in answers} == {
         "large": Verdict.PASSED,
         "wrong": Verdict.INCORRECT_NUMERICAL,
     }, "answered before the evaluation, not after it"
+
+
+@pytest.mark.slow
+def test_checks_that_are_left_when_an_evaluation_ends_are_answered_then(court: JudgeProcess, tmp_path: Path) -> None:
+    problem, solution = write_problem(tmp_path), write_cpp(tmp_path / "solution")
+    answered: list[str] = []
+    names = [f"c{number}" for number in range(6)]
+    request = evaluation(problem, solution, half_width=0.5)
+
+    def progress(event: JudgeProgress) -> None:
+        if event.stage == "build":
+            for name in names:
+                court.send_check(order(problem, solution, name))
+
+    assert court.ask(request, progress, lambda answer: answered.append(answer.id)).verdict is Verdict.PASSED
+    while len(answered) < len(names):
+        answered.append(court.next_checked().id)
+    assert answered == names, "in their order"
