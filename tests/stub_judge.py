@@ -14,8 +14,8 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
 
 Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
 sealed clock too, and eager is the fastest by that. `no-compile`: the baseline lacks `torch.compile`, as without a
-compiler. Every request is noted, one JSON object a line and with the time in seconds since 1970, in
-`$STUB_JUDGE_REQUESTS` where that is set.
+compiler. A check is answered with the candidate's verdict. Every request is noted, one JSON object a line and with the
+time in seconds since 1970, in `$STUB_JUDGE_REQUESTS` where that is set.
 
 `$STUB_JUDGE_VERSION` is the judge version's seed, and `$STUB_JUDGE_ANSWERS_AS` another one for its answers alone.
 `$STUB_JUDGE_PROTOCOL` is the protocol version it names, and `$STUB_JUDGE_ANSWERS_IN` another one for its answers alone.
@@ -167,6 +167,10 @@ class Stub:
 
     def serve(self, request: Json) -> None:
         """Pass the places where the real judge and its runner can be killed, in their order, and answer."""
+        if request.get("op") == "check":
+            note(request)
+            say(self.checked(request))
+            return
         failpoint("judge.request")
         if (protocol := request.get("protocol", 1)) != self.protocol:
             sys.stderr.write(f"harness judge: the client speaks protocol {protocol}, not {self.protocol}\n  the fix\n")
@@ -194,6 +198,16 @@ class Stub:
         failpoint("judge.before_answer")
         failpoint("judge.answered")
         say(answer)
+
+    def checked(self, request: Json) -> Json:
+        """The answer to a check: the verdict that a candidate asks for."""
+        asked = directives(Path(request["solution_dir"]))
+        verdict = asked.get("verdict", "PASSED")
+        reason = None if verdict == "PASSED" else "the stub was asked for this verdict"
+        works = [{"uuid": uuid, "verdict": verdict, "reason": reason} for uuid in workloads(request)]
+        build = {"warnings": ["kernel.cpp:1: warning: of the stub"], "code": request["show"]}
+        said = {"event": "checked", "id": request["id"], "verdict": verdict, "reason": reason}
+        return {**said, "workloads": works, "build": build, "build_s": 0.1, "check_s": 0.2}
 
     def obey(self, asked: dict[str, str], judged: Path) -> None:
         mark = self.cache / f"stub-died-{content(judged).hex()}"

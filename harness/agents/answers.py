@@ -16,23 +16,25 @@ from harness.model.verdict import Verdict
 
 _SHOWN_WORKLOADS = 8
 _SHOWN_ATTEMPTS = 12
-_REASON, _TOLD = 600, 120
+_REASON, _TOLD = 900, 120
 """Characters of a reason, and of what is told of an earlier attempt."""
 _NEAR = 0.8
 """From this share of the bound on, the hardware is what limits."""
 
-_TRY = {
-    Verdict.COMPILE_ERROR: "mend what the compiler says; the first error is the one that counts",
+TO_DO = {
+    Verdict.COMPILE_ERROR: "fix what the compiler reports; the first error is the one that counts",
     Verdict.RUNTIME_ERROR: "look for accesses out of bounds, wrong launch sizes, missing arguments; the last block is "
     "where sizes that are no multiple of the tile show",
     Verdict.INCORRECT_SHAPE: "compare outputs with definition.json: order, shape, layout",
     Verdict.INCORRECT_DTYPE: "write every output in the dtype that definition.json gives it",
-    Verdict.INCORRECT_NUMERICAL: "accumulate in float32, check tails and masks, compare with the reference",
+    Verdict.INCORRECT_NUMERICAL: "read the pattern: which rows, columns or tiles are wrong, and how the values differ; "
+    "`docs` has a table from patterns to mistakes (debugging)",
     Verdict.TIMEOUT: "it hangs or is far too slow: look for a deadlock or a serial loop",
     Verdict.REWARD_HACK: "the judge takes this for cheating: compute the reference on every call's own inputs",
     Verdict.INVALID_REFERENCE: "the problem itself is broken; leave a note and stop",
     Verdict.SUSPECT: "faster than the hardware allows, or clocks disagree: a person looks at it",
 }
+"""The next step after a verdict."""
 
 
 def outcome(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
@@ -53,13 +55,15 @@ def outcome(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
             lines.append(
                 f"first failing: {_name(failing, axes)}: {one_line(failing.reason or str(failing.verdict), _REASON)}"
             )
-        lines.append(f"to do: {_TRY.get(entry.verdict or Verdict.RUNTIME_ERROR, 'read the reason')}")
+        lines.append(f"to do: {TO_DO.get(entry.verdict or Verdict.RUNTIME_ERROR, 'read the reason')}")
     return "\n".join(line for line in lines if line)
 
 
 def _head(entry: Entry, best: float | None) -> str:
     summary = entry.summary
     if entry.verdict is not Verdict.PASSED or summary is None or summary.speedup is None:
+        if any(work.reason for work in entry.workloads if work.verdict is not Verdict.PASSED):
+            return str(entry.verdict)  # the reason follows, with the workload
         return f"{entry.verdict}: {one_line(entry.reason or '', _REASON)}"
     low, high = summary.speedup_ci95 or (summary.speedup, summary.speedup)
     score = f", score {summary.score:.2f} of 1" if summary.score is not None else ""

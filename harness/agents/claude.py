@@ -29,11 +29,14 @@ from harness.agents import confinement
 from harness.agents.loop import run_and_close
 from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse, Usage
 from harness.errors import ConfigurationError
+from harness.model.config import AgentRole
 from harness.model.truncate import one_line
 from harness.workspace.files import atomic_write
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "TodoWrite")
 SERVER = "harness"
+_SUBAGENTS = ("Agent", "Task")
+"""Names under which versions of the CLI offer subagents."""
 _ALIVE_S = 0.5
 _GRACE_S = 20.0
 """From being told to stop to being killed: a turn that is under way may end."""
@@ -217,7 +220,9 @@ class ClaudeSession:
         brief = self._brief
         names = [f"mcp__{SERVER}__{tool.name}" for tool in brief.offered]
         server = sdk.create_sdk_mcp_server(SERVER, tools=[self._sdk_tool(tool) for tool in brief.offered])
-        builtin = TOOLS if brief.role == "worker" else ("Read", "Glob", "Grep")
+        builtin: tuple[str, ...] = TOOLS if brief.role == "worker" else ("Read", "Glob", "Grep")
+        roles = {name: self._subagent(role) for name, role in brief.roles.items()} if brief.role == "worker" else {}
+        builtin = (*builtin, *_SUBAGENTS) if roles else builtin
         effort: Any = brief.effort
         return sdk.ClaudeAgentOptions(
             cli_path=self._confined_cli(),
@@ -236,10 +241,17 @@ class ClaudeSession:
             max_budget_usd=brief.budget.usd,
             resume=self._resume,
             session_id=None if self._resume else self.id,
+            agents=roles or None,
             hooks={"PreToolUse": [sdk.HookMatcher(hooks=[self._before_tool], on_failure="block")]},
             stderr=lambda line: logger.info("cli of %s: %s", self.id[:8], line),
             cwd="/",
         )
+
+    @staticmethod
+    def _subagent(role: AgentRole) -> sdk.AgentDefinition:
+        """A role of harness.yaml as the SDK wants it. Its requests pass the session's gateway like all others."""
+        tools = [name if name in TOOLS else f"mcp__{SERVER}__{name}" for name in role.tools]
+        return sdk.AgentDefinition(role.description, role.prompt, tools=tools, model=role.model, effort=role.effort)
 
     def _confined_cli(self) -> Path:
         """A script that runs the CLI confined: the SDK takes one path."""

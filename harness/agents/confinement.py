@@ -1,6 +1,7 @@
 """The sandbox of a whole agent: what it sees, what it may write, and that it reaches nothing but the gateway.
 
-An allow-list, in bubblewrap: the system's libraries and tools and the Python this process runs on (read-only); the
+An allow-list, in bubblewrap: the system's libraries and tools, a CUDA toolkit where there is one, the description of
+the processors in /sys, and the Python this process runs on (read-only); the
 problem (read-only) with the one solution directory that may change; COORDINATION.md and the documentation pack
 (read-only); a private home and /tmp. No `.git`, no ledger, no other worktree, no device, no other process, no
 credential, and no network but a loopback of its own, on which one port leads to the gateway's socket.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from harness.agents.local_tools import find_local_tools
 from harness.errors import ConfigurationError
 from harness.model.paths import SOLUTIONS, problem_path, solution_path
 from harness.workspace.sandbox_mounts import python_binds, system_binds
@@ -32,6 +34,7 @@ PORT = 8377
 BASE_URL = f"http://127.0.0.1:{PORT}"
 _CERTIFICATES = ("ssl/certs", "ca-certificates")
 _OF_HOST = ("resolv.conf", "hosts", "nsswitch.conf", "ssl", "passwd", "group")
+_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _TMP_BYTES = 2 << 30
 _TRY_S = 20.0
 
@@ -95,8 +98,9 @@ def _bwrap() -> str:
 
 
 def _environment(view: View) -> dict[str, str]:
+    tools = find_local_tools()
     ours = {
-        "PATH": f"{TOOLS}/bin:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": ":".join([f"{TOOLS}/bin", str(Path(sys.executable).parent), *tools.path, *_PATH]),
         "HOME": HOME,
         "USER": "agent",
         "LANG": "C.UTF-8",
@@ -115,6 +119,8 @@ def _binds(view: View) -> list[str]:
     of_etc = (*_CERTIFICATES, *(_OF_HOST if view.network == "host" else ()))
     arguments = ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", *system_binds(of_etc)]
     arguments += ["--size", str(_TMP_BYTES), "--tmpfs", "/tmp", *python_binds()]  # noqa: S108
+    shown = find_local_tools().binds
+    arguments += [word for path in shown for word in ("--ro-bind", str(path), str(path))]
     arguments += [word for path in view.binds for word in ("--ro-bind", str(path.resolve()), str(path))]
     inside = Path(__file__).resolve().parent / "inside"
     arguments += ["--ro-bind", str(inside / "relay.py"), f"{TOOLS}/relay.py"]

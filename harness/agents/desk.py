@@ -1,21 +1,29 @@
-"""The tools that an agent gets: submit, history, docs, note, profile. Made once per session; they never raise."""
+"""The tools that an agent gets: check, submit, history, docs, note, profile. They never raise."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from harness.agents.answers import attempts, outcome
+from harness.agents.check_answers import check_outcome
 from harness.agents.documentation import search
+from harness.agents.others_work import differences
 from harness.agents.session import Answer, Parameter, Submitted, Tool, Tools
 from harness.errors import HarnessError
 from harness.ledger.accounts import Spent
+from harness.ledger.candidates import TriedCandidate
+from harness.model.checking import ShownCode
 from harness.model.verdict import Verdict
 
 _LONGEST_MESSAGE = 2000
 _LONGEST_NOTE = 400
+_COMMIT = re.compile(r"[0-9a-f]{6,40}")
+_SHOWN: tuple[ShownCode, ...] = get_args(ShownCode)
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +45,8 @@ class Desk:
     submissions: int = 0
     duplicates: int = 0
     """In a row."""
+    last_entry: int | None = None
+    """`seq` of the entry of the last submission: what a lesson that is left now comes from."""
     hacks: int = 0
     """Verdicts of REWARD_HACK."""
     passed: Submitted | None = None
@@ -48,8 +58,22 @@ class Desk:
         """The tools, as a session offers them."""
         message = Parameter("message", "What changed and why, in a line or two")
         words = Parameter("query", "Words to look for; empty for everything", needed=False)
+        tried = Parameter("query", "Words to look for, or a commit's first digits; empty for everything", needed=False)
         text = Parameter("text", "The lesson, in one line")
+        wrong = Parameter("contradicts", "The [id] of a lesson that your submission shows to be wrong", needed=False)
+        show = Parameter(
+            "show", "Code to show: `assembly` (CPU), `ptx` or `sass` (sealed CUDA); empty for none", needed=False
+        )
+        function = Parameter("function", "Part of the name of the function or kernel to show", needed=False)
+        checking = self._tool(
+            "check",
+            "Build the solution as it stands and compare its outputs with the reference on all workloads, without "
+            "timing, in seconds: compiler warnings, registers and spills, and the pattern of wrong elements.",
+            (show, function),
+            self.check,
+        )
         return (
+            *([checking] if self.tools.check is not None else []),
             self._tool(
                 "submit",
                 "Commit the solution directory as it stands and wait for the judge: verdict, times against baseline "
@@ -58,12 +82,18 @@ class Desk:
                 self.submit,
             ),
             self._tool(
-                "history", "What was tried on this problem, by anyone, and what was learned.", (words,), self.history
+                "history",
+                "What was tried on this problem, by anyone, and what was learned. With a commit: message, times per "
+                "workload, and its differences from the best other solution.",
+                (tried,),
+                self.history,
             ),
             self._tool(
                 "docs", "Search the documentation pack.", (words,), lambda given: Answer(search(_text(given, "query")))
             ),
-            self._tool("note", "Leave a one-line lesson for whoever works on this problem next.", (text,), self.note),
+            self._tool(
+                "note", "Leave a one-line lesson for whoever works on this problem next.", (text, wrong), self.note
+            ),
             self._tool(
                 "profile",
                 "Hardware counters of your last submission that PASSED, and a sentence that names the bottleneck: "
@@ -116,22 +146,63 @@ class Desk:
             self.spend(Spent(evaluations=1))
         if entry.verdict is Verdict.PASSED:
             self.passed = submitted
+        self.last_entry = entry.seq
         self.hacks += entry.verdict is Verdict.REWARD_HACK
         said = outcome(entry, best=max(passed, default=None), axes=self.axes)
         if again:
             said = f"this exact solution was submitted before (change something first):\n{said}"
         return Answer(self.hide(said), failed=entry.verdict is not Verdict.PASSED)
 
+    def check(self, given: Mapping[str, object]) -> Answer:
+        """Build and compare, without timing."""
+        show = next((name for name in _SHOWN if name == _text(given, "show")), None)
+        if show is None:
+            return Answer(f"`show` is one of {', '.join(filter(None, _SHOWN))}, or empty", failed=True)
+        assert self.tools.check is not None  # noqa: S101 - offered only then
+        reply = self.tools.check(show, _text(given, "function"))
+        if reply is None:
+            return Answer("the harness stops now; nothing was checked", failed=True)
+        if reply.answer is None:
+            return Answer(reply.error or "no answer", failed=True)
+        self.hacks += reply.answer.verdict is Verdict.REWARD_HACK
+        return Answer(
+            self.hide(check_outcome(reply.answer, axes=self.axes)), failed=reply.answer.verdict is not Verdict.PASSED
+        )
+
     def history(self, given: Mapping[str, object]) -> Answer:
         """What was tried and learned."""
-        return Answer(attempts(self.tools.history(), self.lessons(), _text(given, "query")))
+        query, tried = _text(given, "query").strip(), self.tools.history()
+        if _COMMIT.fullmatch(query):
+            found = [each for each in tried if each.commit.startswith(query)]
+            if len(found) == 1:
+                return Answer(self.hide(self._attempt_in_full(found[0], tried)))
+        return Answer(attempts(tried, self.lessons(), query))
+
+    def _attempt_in_full(self, attempt: TriedCandidate, tried: Sequence[TriedCandidate]) -> str:
+        """One attempt: its line, times per workload, and differences from the best other one that passed."""
+        entry = self.tools.entry_of(attempt.tree)
+        lines = [attempts([attempt], (), "")]
+        if entry is not None:
+            lines.append(outcome(entry, best=None, axes=self.axes))
+        others = [each for each in tried if each.verdict is Verdict.PASSED and each.commit and each is not attempt]
+        best = max(others, key=lambda each: each.speedup or 0.0, default=None)
+        if best is not None:
+            changed = differences(self.tools.sources(best.commit), self.tools.sources(attempt.commit))
+            lines.append(f"differences from {best.commit[:10]} ({best.worker}, {best.speedup or 0:.3f}x):\n{changed}")
+        return "\n".join(lines)
 
     def note(self, given: Mapping[str, object]) -> Answer:
         """Leave a lesson."""
         text = " ".join(_text(given, "text").split())[:_LONGEST_NOTE]
         if not text:
             return Answer("a note needs its text", failed=True)
-        self.tools.note(text)
+        contradicts = _text(given, "contradicts").strip("[] ") or None
+        if contradicts is not None and self.last_entry is None:
+            return Answer("a lesson is contradicted by a submission: submit what shows it first", failed=True)
+        if self.tools.lesson is not None:
+            self.tools.lesson(text, self.last_entry, contradicts)
+        else:
+            self.tools.note(text)
         return Answer("noted")
 
 

@@ -1,22 +1,26 @@
-"""What an agent is told: who it is, the problem, how solutions are written and judged, and its assignment."""
+"""The prompts of a worker's agent: how to work, the tools, the languages; then the problem and its numbers."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from harness.agents.confinement import TASK
+from harness.agents.kernel_facts import KernelFacts
+from harness.agents.prompt_tables import limit_classes, tensors, tolerances, workload_table
 from harness.model.assignment import Assignment
 from harness.model.config import Config
+from harness.model.device_description import DeviceDescription
 from harness.model.paths import problem_path, solution_path
 from harness.model.problem import Problem
 
 PROMPTS = Path(__file__).parent / "prompts"
 _LANGUAGES_OF_GPU = ("cuda", "triton", "cute_dsl")
 _LONGEST_REFERENCE = 12_000
-_SHOWN_WORKLOADS = 16
+_OF_POLICY = re.compile(r"(coverage|expected gain|stays|pinned to)\b")
+"""Beginnings of the reasons that the planner's policy gives for a move: they tell an engineer nothing."""
 
 
 @cache
@@ -31,65 +35,77 @@ def guides(config: Config, target: str) -> tuple[str, ...]:
     return tuple(each for each in there if not config.languages or each in config.languages) or there
 
 
-def system(config: Config, *, worker: str, target: str) -> str:
-    """The system prompt of a worker."""
+def system(config: Config, *, worker: str, target: str, programs: Sequence[str] = ()) -> str:
+    """The system prompt of a worker.
+
+    Args:
+        config: names the run and its languages.
+        worker: its name.
+        target: such as `cpu` or `h200`.
+        programs: programs of this host that the sandbox shows.
+    """
     allowed = ", ".join(config.languages) or ", ".join(guides(config, target))
     parts = [
         prompt_file("worker"),
-        f"You are worker {worker} of run {config.run}. Target: {target}. Languages this run allows: {allowed}.",
+        prompt_file("tools_cpu" if target == "cpu" else "tools_gpu"),
+        _local(programs),
+        f"You are worker {worker} of run {config.run}. Target: {target}. Languages allowed: {allowed}.",
         *(prompt_file(f"language_{name}") for name in guides(config, target)),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
-def assignment(problem: Problem, row: Assignment, *, target: str, stands: str) -> str:
+def _local(programs: Sequence[str]) -> str:
+    listed = f"In your shell: {', '.join(programs)}. " if programs else ""
+    return (
+        f"{listed}They run on this machine's CPU and measure nothing; use them to compile, disassemble, and test index "
+        "formulas and numerics in Python."
+        if listed
+        else ""
+    )
+
+
+def assignment(
+    problem: Problem, row: Assignment, *, target: str, facts: KernelFacts, stands: str, remaining: str = ""
+) -> str:
     """The first message of a session.
 
     Args:
         problem: what is to be made fast.
         row: the assignment.
         target: for what.
+        facts: its numbers.
         stands: what was tried and learned, in lines.
+        remaining: what is left of the budget, in words.
     """
     root = f"{TASK}/{problem_path(problem.key)}"
     solution = f"{TASK}/{solution_path(problem.key, target)}"
     definition = problem.definition
-    return "\n\n".join(
-        [
-            f"Assignment: problem {problem.key}, target {target}. Wanted: {row.wanted or 'make it faster'}.",
-            (
-                f"The problem is in {root}/; your solution is {solution}/, the only directory you may "
-                f"change. {TASK}/COORDINATION.md has the rules and the standings, {TASK}/docs/ the documentation."
-            ),
-            f"{definition.description or ''}\n\n{_axes(problem)}",
-            f"Reference (PyTorch):\n```python\n{definition.reference[:_LONGEST_REFERENCE]}\n```",
-            f"Workloads:\n{_workloads(problem)}",
-            f"How it stands:\n{stands}",
-        ]
-    )
+    goal = "" if not row.wanted or _OF_POLICY.match(row.wanted) else f" Requested: {row.wanted}."
+    parts = [
+        f"Assignment: problem {problem.key}, target {target}. Make it faster on every workload.{goal}",
+        (
+            f"Your solution is {solution}/, the only directory that you may change. The problem is in {root}/, the "
+            f"documentation in {TASK}/docs/. {TASK}/others/ has the best solution so far and the best of other workers."
+        ),
+        f"Budget left: {remaining}." if remaining else "",
+        f"## Problem\n{definition.description or ''}\n\n{tensors(problem)}",
+        f"Reference (PyTorch):\n```python\n{definition.reference[:_LONGEST_REFERENCE].strip()}\n```",
+        f"## Workloads\n{workload_table(problem, facts)}",
+        f"## Tolerance\n{tolerances(problem)}",
+        _device(facts.description),
+        f"## What to try, by what limits\n{_advice(problem, facts, target)}",
+        f"## What was tried\n{stands}",
+    ]
+    return "\n\n".join(part for part in parts if part)
 
 
-def axes_in_words(problem: Problem) -> dict[str, str]:
-    """Workload uuid -> its variable sizes, such as `batch=8 seq=128`."""
-    return {
-        work.uuid: " ".join(f"{name}={size}" for name, size in work.axes.items()) or work.uuid[:12]
-        for work in problem.workloads
-    }
+def _device(description: DeviceDescription) -> str:
+    return "## Hardware\n" + "\n".join(f"- {line}" for line in description.device) if description.device else ""
 
 
-def _axes(problem: Problem) -> str:
-    definition = problem.definition
-    specs = {
-        "inputs": {name: [spec.shape, spec.dtype] for name, spec in definition.inputs.items()},
-        "outputs": {name: [spec.shape, spec.dtype] for name, spec in definition.outputs.items()},
-        **({"outputs that begin as an input, to update in place": definition.updates} if definition.updates else {}),
-    }
-    lines = [f"{kind}: {json.dumps(each, default=str)}" for kind, each in specs.items()]
-    sizes = problem.sizes(problem.workloads[0]) if problem.workloads else {}
-    return "\n".join([*lines, f"axes of the first workload: {json.dumps(sizes)}"])
-
-
-def _workloads(problem: Problem) -> str:
-    named: Sequence[str] = list(axes_in_words(problem).values())
-    more = [f"and {len(named) - _SHOWN_WORKLOADS} more"] if len(named) > _SHOWN_WORKLOADS else []
-    return "\n".join(f"- {each}" for each in [*named[:_SHOWN_WORKLOADS], *more])
+def _advice(problem: Problem, facts: KernelFacts, target: str) -> str:
+    """The sections on the bottlenecks that this problem has."""
+    text = prompt_file("limits_cpu" if target == "cpu" else "limits_gpu")
+    sections = {title: body.strip() for title, _, body in (part.partition("\n") for part in text.split("### ") if part)}
+    return "\n".join(f"- **{name}**: {sections[name]}" for name in limit_classes(problem, facts, target))

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from harness.agents.confinement import View
+from harness.agents.kernel_facts import KernelFacts
+from harness.agents.others_work import Sources
 from harness.ledger.candidates import TriedCandidate
-from harness.model.config import SessionBudget
+from harness.model.checking import CheckReply, ShownCode
+from harness.model.config import AgentRole, SessionBudget
 from harness.model.counters import CounterReport
 from harness.model.entry import Entry
 
@@ -46,6 +49,21 @@ class Tools:
     profile: Callable[[Submitted, str | None], CounterReport | None] | None = None
     """Has the judge read the counters of a candidate on a workload (its uuid; null: the one with the most data). Null
     where no daemon runs. Null when the worker was told to stop before. Raises TimeoutError."""
+    lesson: Callable[[str, int | None, str | None], None] | None = None
+    """Leave a lesson: its text, the entry that proves it, the id of a lesson that it contradicts. None: `note`."""
+    lessons: Callable[[], tuple[str, ...]] = tuple
+    """What was learned about the problem and its family, a line each."""
+    sources: Sources = lambda _: {}
+    """Read the solution of a commit: its text files by name."""
+    entry_of: Callable[[str], Entry | None] = lambda _: None
+    """The ledger's entry of a candidate's tree."""
+    champion: Callable[[], str | None] = lambda: None
+    """The champion's tree."""
+    check: Callable[[ShownCode, str], CheckReply | None] | None = None
+    """Check the solution as it stands: (code to show, function). The reply is null when the worker was told to stop;
+    raises TimeoutError when no judge is ready. None where checks are not to be had."""
+    facts: Callable[[], KernelFacts | None] = lambda: None
+    """Baseline times, bounds and the champion's times, as they are now; None where nobody has collected any."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +122,8 @@ class Brief:
     effort: str | None = None
     max_answer_tokens: int | None = None
     """null: the agent's own."""
+    roles: Mapping[str, AgentRole] = field(default_factory=dict)
+    """Subagents by name, for kinds that have them."""
     command: str | None = None
     """Kind `command`: the command line's template."""
     values: Mapping[str, str] = field(default_factory=dict)

@@ -19,15 +19,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from harness.agents import confinement, documentation, fleet, prompting
+from harness.agents import confinement, documentation, fleet, prompt_tables, prompting
 from harness.agents.answers import attempts
 from harness.agents.command import bound_paths, variables
 from harness.agents.desk import Desk
 from harness.agents.gateway import Gateway, Upstream
 from harness.agents.governor import Governor, Purse, used_up
 from harness.agents.handover import lay_out, take_in
+from harness.agents.kernel_facts import KernelFacts
 from harness.agents.kinds import KINDS
+from harness.agents.local_tools import find_local_tools
 from harness.agents.meter import Meter
+from harness.agents.others_work import best_of_others, show_others
 from harness.agents.profile import profile
 from harness.agents.request_budget import RequestBudget, worker_limits
 from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
@@ -37,10 +40,12 @@ from harness.formats.bounded import load_json_file
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, close_left_open, now
 from harness.ledger.coordination import read_text
-from harness.ledger.ledger import read_records
 from harness.model.assignment import Assignment
+from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
-from harness.model.paths import lessons_file, problem_path
+from harness.model.device_description import DeviceDescription
+from harness.model.entry import Entry
+from harness.model.paths import problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.files import atomic_write, file_lock
@@ -190,7 +195,7 @@ class Sessions:
                 served = self._gateway.serve(view.sockets, meter, governor.out_of_budget, budget)
                 stack.callback(served.close)
             connecting = stack.enter_context(self._turn_to_connect() if self._kind == "claude" else ExitStack())
-            self.current = KINDS[self._kind](self._brief(stay, desk, view, resume))
+            self.current = KINDS[self._kind](self._brief(stay, desk, view, resume, before))
             self._remember(stay.row.problem, self.current.id)
             meter.add(Spent(), session=self.current.id, model=self.current.model)
             if view is not None:
@@ -247,13 +252,33 @@ class Sessions:
                 session.interrupt()
         return End("failed", "the session ended without saying why")
 
-    def _brief(self, stay: Stay, desk: Desk, view: confinement.View | None, resume: str | None) -> Brief:
+    def _prompt(self, stay: Stay, desk: Desk, before: Spent) -> str:
+        """The first message of a session; `before` is what earlier openings of it used."""
+        agent = self._config.agent
+        limits = {
+            "session": (agent.per_session, before),
+            "worker": (agent.per_worker, self._purse.spent(self._name)),
+            "run": (agent.overall, self._purse.spent()),
+        }
+        return prompting.assignment(
+            stay.problem,
+            stay.row,
+            target=self._target,
+            facts=stay.tools.facts() or KernelFacts(DeviceDescription(target=self._target)),
+            stands=attempts(stay.tools.history(), desk.lessons(), ""),
+            remaining=prompt_tables.remaining(limits),
+        )
+
+    def _system(self) -> str:
+        programs = find_local_tools().programs
+        return prompting.system(self._config, worker=self._name, target=self._target, programs=programs)
+
+    def _brief(self, stay: Stay, desk: Desk, view: confinement.View | None, resume: str | None, before: Spent) -> Brief:
         agent, row = self._config.agent, stay.row
-        stands = attempts(stay.tools.history(), desk.lessons(), "") if view is not None else ""
         return Brief(
             role="worker",
-            prompt=prompting.assignment(stay.problem, row, target=self._target, stands=stands) if view else row.wanted,
-            system=prompting.system(self._config, worker=self._name, target=self._target) if view else "",
+            prompt=self._prompt(stay, desk, before) if view else row.wanted,
+            system=self._system() if view else "",
             directory=stay.worktree,
             solution=stay.solution,
             tools=stay.tools,
@@ -265,6 +290,7 @@ class Sessions:
             model=agent.model,
             effort=agent.effort,
             max_answer_tokens=agent.max_answer_tokens,
+            roles=agent.roles,
             command=agent.command,
             values={"problem": row.problem, "target": self._target, "worker": self._name},
             submitted=lambda: desk.submissions,
@@ -274,6 +300,7 @@ class Sessions:
         agent, reading, requests = self._config.agent, self.directory / "view", self.directory / "requests"
         requests.mkdir(parents=True, exist_ok=True)
         atomic_write(reading / COORDINATION_NAME, read_text(self._repo, self._config.coordination_branch))
+        self._show_others(stay)
         return confinement.View(
             problem=stay.row.problem,
             directory=stay.worktree / problem_path(stay.row.problem),
@@ -295,11 +322,6 @@ class Sessions:
         def hide(text: str) -> str:
             return text.replace(str(directory), f"{confinement.TASK}/{problem_path(stay.row.problem)}")
 
-        def lessons() -> tuple[str, ...]:
-            file, branch = lessons_file(stay.row.problem), self._config.coordination_branch
-            records = read_records(self._workspace, self._repo, file, branch=branch)
-            return tuple(f"{record.get('worker')}: {record.get('text')}" for record in records)
-
         def spend(spent: Spent) -> None:
             meter.add(spent)
             self.evaluations += spent.evaluations
@@ -309,16 +331,36 @@ class Sessions:
                 take_in(self._written, stay.solution)
             return stay.tools.commit(message)
 
+        ask = stay.tools.check
+
+        def check(show: ShownCode, function: str) -> CheckReply | None:
+            assert ask is not None  # noqa: S101 - offered only where there is one
+            if self._kind != "tuner":
+                take_in(self._written, stay.solution)
+            return ask(show, function)
+
+        def outcome(submitted: Submitted) -> Entry | None:
+            entry = stay.tools.outcome(submitted)
+            if self._kind != "tuner":
+                self._show_others(stay)
+            return entry
+
         return Desk(
-            tools=replace(stay.tools, commit=commit),
-            lessons=lessons,
-            axes=prompting.axes_in_words(stay.problem),
+            tools=replace(stay.tools, commit=commit, outcome=outcome, check=check if ask is not None else None),
+            lessons=stay.tools.lessons,
+            axes=prompt_tables.axes_in_words(stay.problem),
             hide=hide,
             profiled=lambda passed, workload: profile(
-                self._target, passed, workload, prompting.axes_in_words(stay.problem), stay.tools.profile
+                self._target, passed, workload, prompt_tables.axes_in_words(stay.problem), stay.tools.profile
             ),
             spend=spend,
         )
+
+    def _show_others(self, stay: Stay) -> None:
+        """Put the champion and the best of other workers, as they are now, before the agent's eyes."""
+        history, champion = stay.tools.history(), stay.tools.champion()
+        chosen = best_of_others(history, self._name, champion)
+        show_others(self.directory / "view", chosen, stay.tools.sources)
 
     @property
     def _written(self) -> Path:

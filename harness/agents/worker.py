@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.agents.kernel_facts import KernelFacts, read_facts
 from harness.agents.kinds import kind_of
 from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
 from harness.agents.stint import SessionRefusedError, Sessions, Stay
@@ -25,20 +26,25 @@ from harness.git.repo import Repo, Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.candidates import Tried, TriedCandidate
 from harness.ledger.coordination import read_assignments
+from harness.ledger.lessons import LessonBook
 from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.model.assignment import Assignment
+from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
 from harness.model.counters import CounterReport
 from harness.model.entry import Entry, stamp
 from harness.model.paths import agent_branch, is_problem, problem_path, solution_path
+from harness.model.problem import Problem
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
+from harness.model.verdict import EntryKind
+from harness.workspace.check_files import ask_for_baseline, ask_for_check
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import leave_note
 from harness.workspace.profile_orders import ProfileOrder, new_order_id, order_profile
-from harness.workspace.status import write_status
+from harness.workspace.status import is_alive, read_daemon_status, write_status
 
 _IDLE_S = 5.0
 """A worker without work looks at the table again after so long, should it have missed a change."""
@@ -49,6 +55,10 @@ _PROFILE_S = 300.0
 """A profile is made when no candidate waits to be judged."""
 _WORKTREES_KEPT = 4
 """Of one worker: those of the problems that it was on last. 200 workers on 235 problems would make 47,000."""
+_BASELINE_S = 240.0
+"""A first session waits so long for baseline times, with which its prompt says what is to be beaten."""
+_CHECK_S = 300.0
+"""A check waits for a judge that is not ready, or that measures a baseline; after so long the agent is told."""
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +221,7 @@ class _Worker:
             if nearest:
                 logger.info("%s begins on %s with the solution of %s", self.name, row.problem, nearest)
         failpoint("worktree.after_champion")
-        end = self.sessions.work(Stay(row, problem, worktree, directory, self.tools(row.problem, worktree)))
+        end = self.sessions.work(Stay(row, problem, worktree, directory, self.tools(problem, worktree)))
         if self.kind != "tuner" and not self.stop.is_set():
             self.save(row.problem, worktree)
         return end
@@ -282,7 +292,15 @@ class _Worker:
             languages=self.config.languages,
         )
 
-    def tools(self, problem: str, worktree: Path) -> Tools:
+    def tools(self, judged: Problem, worktree: Path) -> Tools:
+        problem = judged.key
+
+        def facts() -> KernelFacts:
+            self.await_baselines(judged)
+            champion = self.tried.champion()
+            place = (champion.problem, champion.seq) if champion else None
+            return read_facts(self.workspace, self.tried.index, judged, self.target, place)
+
         def commit(message: str) -> Submitted:
             done = self.commit(problem, worktree, message)
             return Submitted(commit=done.commit, tree=done.tree, branch=done.branch)
@@ -310,6 +328,19 @@ class _Worker:
             )
             return order_profile(self.workspace, order, stop=self.stop, deadline_s=_PROFILE_S)
 
+        def check(show: ShownCode, function: str) -> CheckReply | None:
+            return ask_for_check(
+                self.workspace,
+                solution_dir(worktree, problem, self.target),
+                worker=self.name,
+                problem=problem,
+                target=self.target,
+                show=show,
+                function=function,
+                stop=self.stop,
+                within_s=_CHECK_S,
+            )
+
         @contextmanager
         def turn() -> Iterator[None]:
             lock = self.workspace.state / "locks" / f"turn-{problem.replace('/', '-')}"
@@ -320,17 +351,66 @@ class _Worker:
             commit=commit,
             outcome=outcome,
             history=self.history,
-            note=lambda text: self.note(problem, self.sessions.current.id if self.sessions.current else "", text),
+            note=lambda text: self.note(problem, self.session_id, text),
+            lesson=lambda text, entry, contradicts: self.note(problem, self.session_id, text, entry, contradicts),
+            lessons=lambda: self.lessons(judged),
             turn=turn,
             profile=profile,
+            facts=facts,
+            sources=self.tried.sources,
+            entry_of=self.tried.entry,
+            champion=self.tried.champion_tree,
+            check=check,
         )
+
+    def await_baselines(self, problem: Problem) -> None:
+        """Have a problem's baselines measured before its first session, where a daemon with a judge runs."""
+        rows = self.tried.index.rows(problem.key, target=self.target, kind=EntryKind.BASELINE)
+        daemon = read_daemon_status(self.workspace)
+        if any(row.problem_digest == problem.digest for row in rows) or daemon is None or not is_alive(daemon):
+            return
+        if not any(judge.became_ready for judge in daemon.judges):
+            return
+        try:
+            ask_for_baseline(
+                self.workspace,
+                worker=self.name,
+                problem=problem.key,
+                target=self.target,
+                stop=self.stop,
+                within_s=_BASELINE_S,
+            )
+            self.tried.index.refresh(self.repo)
+        except TimeoutError as error:
+            logger.info("%s begins on %s without baseline times: %s", self.name, problem.key, error)
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session that was opened last; empty before the first."""
+        return self.sessions.current.id if self.sessions.current else ""
+
+    def lessons(self, problem: Problem) -> tuple[str, ...]:
+        """What was learned about a problem and its family, as lines."""
+        messages = {each.tree: each.message for each in self.tried.candidates()}
+        book = LessonBook(self.workspace, self.repo, self.tried.index, self.config, self.target)
+        return book.lines(problem.key, problem.definition.op_type, messages)
 
     def history(self) -> tuple[TriedCandidate, ...]:
         return tuple(self.tried.candidates())
 
-    def note(self, problem: str, session: str, text: str) -> None:
-        at = stamp(datetime.now(UTC))
-        leave_note(self.workspace, problem=problem, worker=self.name, session=session, text=text, at=at)
+    def note(
+        self, problem: str, session: str, text: str, entry: int | None = None, contradicts: str | None = None
+    ) -> None:
+        leave_note(
+            self.workspace,
+            problem=problem,
+            worker=self.name,
+            session=session,
+            text=text,
+            at=stamp(datetime.now(UTC)),
+            entry=entry,
+            contradicts=contradicts,
+        )
 
     def write_status(self, state: WorkerState, problem: str | None = None) -> None:
         """Replace this worker's status record, which the planner and `harness start` decide from."""

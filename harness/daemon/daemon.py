@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from harness.daemon.attempts import MOST, Attempts, Loss
+from harness.daemon.check_orders import CheckOrders
 from harness.daemon.device_judges import DeviceJudges
 from harness.daemon.disk_watch import DiskWatch
 from harness.daemon.dispatch import (
@@ -47,6 +48,7 @@ from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import RefWatch
 from harness.workspace.judge_client import (
+    CheckAnswered,
     JudgeClient,
     JudgeLost,
     JudgeNotice,
@@ -102,6 +104,7 @@ class Daemon:
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
         self._judges = DeviceJudges(workspace, config, devices, self._inbox.put)
+        self._checks = CheckOrders(workspace, config, repo, self._snapshots)
         self._work: dict[str, Work] = {}
         self._scan_at = 0.0
         self._dispatch_at = 0.0
@@ -126,7 +129,9 @@ class Daemon:
                 self._report()  # what was found is seen before it is handed out, which takes longer
             if time.monotonic() >= self._dispatch_at:
                 self._attempt(self._dispatch, "handing out work")
-                self._follow_up()
+            self._attempt(lambda: self._checks.hand_out(self._judges), "handing out checks")
+            self._attempt(self._measure_ahead, "measuring baselines ahead")
+            self._follow_up()
             self._recorder.flush()
             self._report()
             if once:
@@ -271,15 +276,33 @@ class Daemon:
         return True
 
     def _ask(self, judge: JudgeClient, job: Job, ask: Ask) -> None:
-        work = Work(job, ask)
+        self._ask_for(judge, Work(job, ask))
+
+    def _ask_for(self, judge: JudgeClient, work: Work) -> None:
         self._work[judge.device] = work
-        if work.is_baseline:
-            self._queue.put_back(job)
-        else:
-            self._metrics.waited(self._queue.waited_s(job))
+        if not work.is_baseline:
+            self._metrics.waited(self._queue.waited_s(work.job))
+        elif not work.ahead:
+            self._queue.put_back(work.job)
         failpoint("daemon.before_dispatch")
-        judge.ask(ask.request)
+        judge.ask(work.ask.request)
         failpoint("daemon.after_dispatch")
+
+    def _measure_ahead(self) -> None:
+        """Measure baselines that workers wait for before their first session, on judges that have nothing to do."""
+        for order in self._checks.wanted_baselines():
+            measuring = {work.ask.problem.key for work in self._work.values() if work.is_baseline}
+            free = (judge for judge in self._judges if judge.state == "idle" and judge.ready is not None)
+            judge = next((each for each in free if each.ready and each.ready.target == order.target), None)
+            if judge is None or judge.ready is None or self._recorder.held or order.problem in measuring:
+                continue
+            problem = self._snapshots.problem(self._repo.tip(self._config.coordination_branch), order.problem)
+            self._due_work.refresh()
+            work = self._planner.plan_ahead(problem, order.worker, judge.ready)
+            if not isinstance(work, Work):
+                self._checks.baseline_is_known(order, work)
+            elif not self._postponed.waits(work.identity):
+                self._ask_for(judge, work)
 
     def _allowed(self, ready: JudgeReady) -> Callable[[Job], bool]:
         """Which jobs may be handed out now: within the limit, and not waiting for a baseline that is being measured."""
@@ -306,8 +329,11 @@ class Daemon:
             self._profiles.answered(judge.device, heard)
         elif isinstance(heard, RequestAnswered):
             self._answered(self._work.pop(judge.device), heard)
+        elif isinstance(heard, CheckAnswered):
+            self._checks.answered(heard)
         elif isinstance(heard, JudgeLost):
             self._profiles.lost(judge.device)
+            self._checks.lost(heard.checks)
             self._lost(judge, self._work.pop(judge.device, None), heard)
 
     def _answered(self, work: Work, answered: RequestAnswered) -> None:

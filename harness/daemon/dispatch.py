@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.daemon.attempts import MOST, Attempts
 from harness.daemon.drafts import fastest, lost_baseline_draft, unjudged_draft, verdict_of_losses
-from harness.daemon.queue import Job
+from harness.daemon.queue import Job, Key
 from harness.daemon.snapshots import Snapshots
 from harness.errors import FormatError, RepositoryError
 from harness.formats.usable_solution import UnusableSolutionError, usable_solution
@@ -57,6 +57,8 @@ class Work:
 
     job: Job
     ask: Ask
+    ahead: bool = False
+    """The job stands for a candidate that does not exist yet: it is in no queue."""
 
     @property
     def is_baseline(self) -> bool:
@@ -97,6 +99,19 @@ class JobPlanner:
         if baseline is None:
             return self._plan_baseline(job, problem, judge)
         return self._plan_candidate(job, problem, baseline, judge)
+
+    def plan_ahead(self, problem: Problem, worker: str, judge: JudgeReady) -> Work | str | None:
+        """Return the measurement of a problem's baselines before there is a candidate.
+
+        Returns:
+            The work; why it cannot be done; None where the ledger has the baselines.
+        """
+        target, version = judge.target, judge.environment.judge
+        if self.index.find_baseline(problem.key, problem.digest, target, version):
+            return None
+        job = Job("evaluation", Key(problem.key, problem.digest, "", target, version), "", "", worker)
+        plan = self._plan_baseline(job, problem, judge)
+        return Work(job, plan, ahead=True) if isinstance(plan, Ask) else "its baselines were lost too often"
 
     def _entry_of(self, row: Row) -> Entry | None:
         known = self._baselines.get(row.problem)

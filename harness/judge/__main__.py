@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from harness.errors import EXIT_INTERNAL_ERROR, ConfigurationError, HarnessError, HostFaultError
 from harness.failpoints import failpoint
@@ -25,7 +25,10 @@ from harness.judge import sandbox
 from harness.judge.devices.opening import open_device
 from harness.judge.host_faults import host_fault
 from harness.judge.judge import Judge
-from harness.model.judging import PROTOCOL_FIX, JudgeAnswer, JudgeReady, JudgeRequest, protocol_mismatch
+from harness.judge.request_inbox import RequestInbox
+from harness.judge.solution_check import WaitingChecks, check_solution
+from harness.model.checking import CheckAnswer, CheckRequest
+from harness.model.judging import JudgeAnswer, JudgeReady, JudgeRequest
 from harness.workspace.crash_report import report_crash
 
 _PR_SET_PDEATHSIG = 1
@@ -61,26 +64,31 @@ def _serve(arguments: argparse.Namespace) -> None:
     sandbox.check(arguments.sandbox)
     failpoint("judge.before_device")
     device = open_device(arguments.device, cache=arguments.cache, sandbox=arguments.sandbox)
+    inbox = RequestInbox(sys.stdin.fileno())
+
+    def check(request: CheckRequest) -> CheckAnswer:
+        return check_solution(request, device, cache_dir=arguments.cache, sandbox=arguments.sandbox)
+
     try:
-        judge = Judge(device, cache_dir=arguments.cache, sandbox=arguments.sandbox)
+        checks = WaitingChecks(check, _say, inbox.take_checks)
+        judge = Judge(device, cache_dir=arguments.cache, sandbox=arguments.sandbox, checks=checks)
     except BaseException:
         device.close()
         raise
     try:
         _say(JudgeReady(target=device.target, device=device.record(), environment=judge.environment))
-        for line in sys.stdin:
-            if not line.strip():
+        inbox.start()
+        while (request := inbox.next()) is not None:
+            if isinstance(request, CheckRequest):
+                checks.add(request)
+                judge.serve_check(idle=True)
+                device.start_standby()
                 continue
-            mismatch = protocol_mismatch(line, "request")
-            if mismatch is not None:
-                raise HarnessError(f"the client {mismatch}", where="a request on stdin", remedy=PROTOCOL_FIX)
-            try:
-                request = JudgeRequest.model_validate_json(line)
-            except ValidationError as error:
-                raise HarnessError(f"not a request: {error}", where="stdin") from error
             answer = _answer(judge, request)
             failpoint("judge.answered")
             _say(answer)
+            while judge.serve_check(idle=True):
+                pass  # those that waited for their turn beside it
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are ending already
         judge.close()

@@ -43,9 +43,12 @@ BUILD_S = 180.0
 """A whole build, by the wall clock: on a busy host a compiler waits, and the candidate is not the cause."""
 LARGEST_ARTEFACT = 64 << 20
 ARTEFACT = "artefact.so"
+MESSAGES = "messages"
+"""File beside an artefact with what its compiler wrote."""
 QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
 """For g++ and clang++: an error is one line."""
 _MESSAGE_BYTES = 64 << 10
+_KEPT_MESSAGES = 16 << 10
 _REASON_LINES = 3
 _FORMAT = 1
 _KILLED = "Killed"
@@ -69,6 +72,8 @@ class Built:
 
     path: Path
     cached: bool
+    messages: str = ""
+    """What the compiler wrote when it was built; untrusted."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,8 @@ class Compilation:
     shown: Sequence[Path] = ()
     """Paths that it must see besides the system and this Python."""
     makes: Sequence[str] = (ARTEFACT,)
+    extras: Sequence[str] = ()
+    """More files that it may leave in the output."""
     log: str = ""
     """The file in the output that has its messages, should these not come on stderr."""
     request: Callable[[BuildPaths], object] | None = None
@@ -122,7 +129,7 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
         ConfigurationError: there is no compiler that works.
         OSError: the host's disk is full.
     """
-    arguments = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", *solution.spec.compile.flags]
+    arguments = ["-std=c++17", "-O3", "-march=native", "-Wall", "-fPIC", "-shared", *solution.spec.compile.flags]
     arguments += [*defines(problem, solution.spec.params), *QUIET]
 
     def command(paths: BuildPaths) -> list[str]:
@@ -153,19 +160,24 @@ def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
     """
     store = cache_dir / "artefacts"
     artefact, index = store / f"{key}.so", store / f"{key}.json"
-    if artefact.is_file() and index.is_file() and load_json_file(index)["sha256"] == _digest(artefact):
-        return Built(artefact, cached=True)
+    if artefact.is_file() and index.is_file():
+        known = load_json_file(index)
+        if known["sha256"] == _digest(artefact):
+            return Built(artefact, cached=True, messages=str(known.get("messages", "")))
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix="build-") as scratch:
         made = make(Path(scratch))
         failpoint("judge.built")
-        index_text = json.dumps({"format": _FORMAT, "sha256": _digest(made), "compiler": compiler()[1]})
+        written = made.with_name(MESSAGES)
+        messages = written.read_text(errors="replace")[:_KEPT_MESSAGES] if written.is_file() else ""
+        facts = {"format": _FORMAT, "sha256": _digest(made), "compiler": compiler()[1], "messages": messages}
+        index_text = json.dumps(facts)
         made.chmod(0o444)
         made.replace(artefact)
         (Path(scratch) / "index").write_text(index_text)
         (Path(scratch) / "index").replace(index)
     failpoint("judge.artefact_kept")
-    return Built(artefact, cached=False)
+    return Built(artefact, cached=False, messages=messages)
 
 
 def defines(problem: Problem, params: Mapping[str, ParamValue]) -> list[str]:
@@ -223,7 +235,7 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
     paths = BuildPaths("/sources", "/output", "/request.json") if confined else _on_host(sources, output, request)
     request.write_text(json.dumps(compilation.request(paths) if compilation.request else None))
     shown = {path: str(path) for path in compilation.shown if not shown_already(path)}
-    names = [*compilation.makes, *filter(None, [compilation.log])]
+    names = [*compilation.makes, *compilation.extras, *filter(None, [compilation.log])]
     begin = time.monotonic()
     with ExitStack() as stack:
         messages = stack.enter_context(memory_file("messages"))
@@ -262,6 +274,7 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
         raise BuildFailed(reason_of(said, paths.sources) or f"the compiler ended with code {code} and said nothing")
     if sum(path.stat().st_size for path in made) > LARGEST_ARTEFACT:
         raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
+    (output / MESSAGES).write_text(said)
     return output
 
 

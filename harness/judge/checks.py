@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from harness.judge import stress
-from harness.judge.correctness import Comparison, Summed, all_finite, compare, compare_all, summed
+from harness.judge.correctness import Comparison, Summed, all_finite, compare, compare_all, largest_error, summed
 from harness.judge.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
@@ -112,6 +112,7 @@ class WorkloadCheck:
         if found.passed and self._is_held_against_truth():
             broken = self._hold_against_truth(inputs, expected, outputs)
             if broken is not None:
+                broken = f"{broken}; {_largest_error(broken, expected, outputs)}"
                 return _outcome(replace(found, verdict=Verdict.INCORRECT_NUMERICAL, reason=broken))
         return _outcome(found)
 
@@ -220,6 +221,12 @@ def _where_updated(
             label = f"{name}, where the reference changes {source}"
             right[label], given[label] = wanted[changed].view(dtype), found[changed].view(outputs[name].dtype)
     return right, given
+
+
+def _largest_error(broken: str, expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> str:
+    """Name the place of the largest error of the output that a reason names."""
+    names = [name for name in expected if f"`{name}`" in broken]
+    return "; ".join(largest_error(expected[name], outputs[name]) for name in names)
 
 
 def _outcome(found: Comparison) -> CheckOutcome:

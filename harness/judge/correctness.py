@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from harness.judge.failure_pattern import describe_failure
 from harness.model.problem import Tolerance
 from harness.model.verdict import Verdict
 
@@ -130,7 +131,8 @@ def compare_all(
         if result.rms_error > limit:
             reason = (
                 f"output `{name}` is less precise than an honest implementation (our rule): its relative root mean "
-                f"square difference from the reference is {result.rms_error:.2e}; {limit:.2e} is allowed"
+                f"square difference from the reference is {result.rms_error:.2e}; {limit:.2e} is allowed; "
+                f"{largest_error(right, actual[name])}"
             )
             return replace(result, verdict=Verdict.INCORRECT_NUMERICAL, reason=reason)
         results.append(result)
@@ -191,6 +193,18 @@ def all_finite(outputs: Mapping[str, torch.Tensor], tolerance: Tolerance) -> boo
     return True
 
 
+def largest_error(expected: torch.Tensor, actual: torch.Tensor) -> str:
+    """Name the place of an output's largest error, with both values."""
+    if expected.dtype == torch.float4_e2m1fn_x2:
+        expected, actual = _unpacked(expected), _unpacked(actual)
+    x, y = actual.reshape(-1).float(), expected.reshape(-1).float()
+    worst = int((x - y).abs().nan_to_num(0.0).argmax())
+    return (
+        f"the largest error is at {list(_place(worst, expected.shape))}: {float(x[worst]):.9g}, expected "
+        f"{float(y[worst]):.9g}"
+    )
+
+
 def _compare_exact(expected: torch.Tensor, actual: torch.Tensor, name: str) -> Comparison:
     if torch.equal(expected, actual):
         return Comparison()
@@ -198,11 +212,12 @@ def _compare_exact(expected: torch.Tensor, actual: torch.Tensor, name: str) -> C
     first = int(wrong.nonzero()[0])
     place = _place(first, expected.shape)
     found, right = actual.reshape(-1)[first].item(), expected.reshape(-1)[first].item()
+    pattern = describe_failure(actual, expected, wrong.reshape(expected.shape))
     apart = (expected.double() - actual.double()).abs()
     return Comparison(
         Verdict.INCORRECT_NUMERICAL,
         f"output `{name}` must be exact (our rule for integers and booleans): {int(wrong.sum())} of {wrong.numel()} "
-        f"differ, first at {list(place)}: {found}, expected {right}",
+        f"differ, first at {list(place)}: {found}, expected {right}; pattern: {pattern}",
         1.0 - int(wrong.sum()) / wrong.numel(),
         float(apart.max()),
         float((apart / expected.double().abs().clamp_min(1.0)).max()),
@@ -238,7 +253,12 @@ def _compare_closely(
         rms = _relative(float(error.double().square().sum()), float(y.double().square().sum()))
         return Comparison(matched=matched, max_abs_error=max_abs, max_rel_error=max_rel, rms_error=rms)
     place = _place(first, expected.shape)
-    reason = f"output `{name}`: {rule}; at {list(place)}: {float(x[first]):.9g}, expected {float(y[first]):.9g}"
+    shape = expected.shape
+    pattern = describe_failure(x.reshape(shape), y.reshape(shape), wrong.reshape(shape))
+    reason = (
+        f"output `{name}`: {rule}; at {list(place)}: {float(x[first]):.9g}, expected {float(y[first]):.9g}; "
+        f"pattern: {pattern}"
+    )
     return Comparison(Verdict.INCORRECT_NUMERICAL, reason, matched, max_abs, max_rel, place)
 
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import load_json_file
+from harness.judge.build_report import build_report
 from harness.judge.builder import (
     BUILD_S,
     BuildFailed,
@@ -30,6 +31,7 @@ from harness.judge.builder import (
 from harness.judge.kernel_resources import resources_of_cubin
 from harness.judge.limits import GIB
 from harness.judge.toolkit import Toolkit, find_toolkit
+from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind
 from harness.model.counters import KernelResources
 from harness.model.launches import DeviceLimits, ResolvedPlan, resolve
@@ -46,6 +48,7 @@ _VERBOSE = "--ptxas-options=-v"
 """Lets the log tell the spills of each kernel."""
 _MAKES = ("kernel.cubin", "names.json")
 _LOG = "compile.log"
+PTX_NAME = "kernel.ptx"
 _LOG_CHARACTERS = 1 << 20
 _OPTIMISED = {9, 10, 12}
 """Major versions of compute capability that have instructions of their own (`sm_90a`)."""
@@ -62,13 +65,22 @@ class SealedBuild:
     @property
     def resources(self) -> tuple[KernelResources, ...]:
         """Registers, shared memory and spills of each kernel."""
-        log = self.directory / _LOG
+        names = {symbol: name for name, symbol in self._symbols().items()}
+        return resources_of_cubin((self.directory / "kernel.cubin").read_bytes(), names, self._messages())
+
+    @property
+    def report(self) -> BuildReport:
+        """Warnings and each kernel's resources."""
+        return build_report(self._messages(), self._symbols())
+
+    def _symbols(self) -> dict[str, str]:
         names: dict[str, str] = load_json_file(self.directory / "names.json")["symbols"]
-        return resources_of_cubin(
-            (self.directory / "kernel.cubin").read_bytes(),
-            {symbol: name for name, symbol in names.items()},
-            log.read_text(errors="replace")[:_LOG_CHARACTERS] if log.is_file() and not log.is_symlink() else "",
-        )
+        return names
+
+    def _messages(self) -> str:
+        """What the compiler printed; a link in its place is not followed."""
+        log = self.directory / _LOG
+        return log.read_text(errors="replace")[:_LOG_CHARACTERS] if log.is_file() and not log.is_symlink() else ""
 
 
 def architecture() -> str:
@@ -172,7 +184,7 @@ def _compile(
     limits = build_limits(8 * GIB, processes=64)
     shown = (toolkit.library.parent, *toolkit.includes)
     compilation = Compilation(
-        command, limits, BUILD_S, shown, _MAKES, _LOG, request=whole, unusable_code=nvrtc.UNUSABLE
+        command, limits, BUILD_S, shown, _MAKES, (PTX_NAME,), _LOG, request=whole, unusable_code=nvrtc.UNUSABLE
     )
     return compiled(solution, compilation, scratch, sandbox)
 

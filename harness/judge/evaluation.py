@@ -72,6 +72,9 @@ class Resources(Protocol):
     def measure_hardware_again(self) -> None:
         """Make sure that a bound which was beaten is not that of a busy moment."""
 
+    def serve_check(self) -> float:
+        """Serve a check that waits, if it is its turn; seconds that it took."""
+
 
 class Evaluation:
     """One candidate: state that lives as long as its request."""
@@ -305,6 +308,7 @@ class Evaluation:
                 opponent,
                 candidate,
                 self._deadline,
+                self._judge_others,
                 self._baselines_alone_ns.get(workload.uuid, ()),
             )
             try:
@@ -353,6 +357,12 @@ class Evaluation:
             fix = f" ({bounds.remedy})" if bounds.remedy else ""
             return result.model_copy(update={"note": f"no bound: {reason}{fix}"})
         return with_bounds(result, bounds.sol_us, bounds.floor_us, "measured" if bounds.is_measured else "listed")
+
+    def _judge_others(self) -> float:
+        """Serve a check that waits; seconds that it took, which are not the candidate's."""
+        spent_s = self._judge.serve_check()
+        self._deadline += spent_s
+        return spent_s
 
     def _half_width(self) -> float:
         """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""

@@ -25,6 +25,7 @@ from harness.judge.opponents import Opponents
 from harness.judge.reference import Reference, load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.sides import Staged
+from harness.judge.solution_check import NO_CHECKS, WaitingChecks
 from harness.judge.verdict import failed
 from harness.judge.version import judge_version
 from harness.model.config import SandboxKind
@@ -58,7 +59,9 @@ def environment(sandbox: SandboxKind) -> EnvironmentRecord:
 class Judge:
     """Answers requests on one device, one after the other."""
 
-    def __init__(self, device: Device, *, cache_dir: Path, sandbox: SandboxKind) -> None:
+    def __init__(
+        self, device: Device, *, cache_dir: Path, sandbox: SandboxKind, checks: WaitingChecks | None = None
+    ) -> None:
         self.device = device
         self.environment = environment(sandbox)
         self.cache_dir = cache_dir
@@ -66,6 +69,7 @@ class Judge:
         self._opponents: dict[int, Opponents] = {}
         self._bounds: dict[tuple[str, str], Bounds | NoBoundError] = {}
         self._tried_references: set[str] = set()
+        self.checks = checks or NO_CHECKS
         device.start_standby()
 
     def opponents(self, clock: Device) -> Opponents:
@@ -168,6 +172,10 @@ class Judge:
         if self.device.target == CPU:
             measured_cpu(self.cache_dir, again=True)
             self._bounds.clear()
+
+    def serve_check(self, *, idle: bool = False) -> float:
+        """Serve a check that waits, if it is its turn; seconds that it took. `idle`: nothing is being judged."""
+        return self.checks.serve_one(idle=idle)
 
     def environment_with(self, other: EnvironmentRecord) -> EnvironmentRecord:
         """This judge's environment with what another record has beyond it."""

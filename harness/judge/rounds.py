@@ -141,6 +141,8 @@ class Rounds:
     candidate: Side
     deadline: float
     """time.monotonic at which judging gives up."""
+    between: Callable[[], float] = lambda: 0.0
+    """Other work of the judge, between two batches; seconds that it took, which are not the candidate's."""
     baseline_alone_ns: Sequence[float] = ()
     """Times per call of the baseline before the candidate's process existed, where that was measured."""
     tally: Tally = field(default_factory=Tally)
@@ -161,10 +163,17 @@ class Rounds:
         kinds.insert(0, "")  # what is usual is seen first
         first = True
         while kinds:
+            self._work_between()
             size = 1 if first else min(len(kinds), self.memory.capacity, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
             now, kinds = kinds[:size], kinds[size:]
             self._checked_batch(now, self._patience(size, self.candidate.first_call_s if first else LEAST_BATCH_S))
             first = False
+
+    def _work_between(self) -> float:
+        """Let the judge do what waits; seconds that it took."""
+        spent_s = self.between()
+        self.deadline += spent_s
+        return spent_s
 
     def _checked_batch(self, kinds: Sequence[str], within_s: float) -> None:
         self._fill(len(kinds), kinds)
@@ -291,6 +300,10 @@ class Rounds:
         blocks: list[Block] = []
         self.timed_checks = 0
         while True:
+            spent_s = self._work_between()
+            if spent_s:
+                end += spent_s
+                block(match, self._fill, self._check_both)  # not counted: caches and clocks are as they were before it
             blocks.append(block(match, self._fill, self._check_both))
             self._patience(1)
             if not secrets.randbelow(_STRESS_CHANCE):

@@ -45,6 +45,14 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning
 """The line of a traceback that says what was raised."""
 
 
+_FAULT = re.compile(r"^fault: signal \d+ code (-?\d{1,4}) address 0x([0-9a-f]{1,16})$", re.MULTILINE)
+"""Line of `harness.runner.fault_report`."""
+# Codes of SIGSEGV in sigaction(2): SEGV_MAPERR, SEGV_ACCERR, SI_KERNEL; the last is x86's general protection fault, as
+# for an aligned vector instruction on another address.
+_NOT_MAPPED, _WRITE_REFUSED, _NO_ADDRESS = 1, 2, 128
+_NULL_PAGES = 1 << 16
+
+
 def _printable(line: str) -> str:
     return "".join(letter for letter in line.strip() if letter.isprintable())[:_REASON_CHARACTERS]
 
@@ -274,16 +282,28 @@ class Runner:
             raise MemoryError("the kernel ended a candidate's process, which was within its limit of memory")
         if code < 0:
             name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
-            hint = (
-                " (inputs can only be read: writing to one ends so)" if -code in (signal.SIGSEGV, signal.SIGBUS) else ""
-            )
+            hint = f" ({self._fault()})" if -code in (signal.SIGSEGV, signal.SIGBUS) else ""
             return RunnerFailed(Verdict.RUNTIME_ERROR, f"killed by {name}{hint}")
         return RunnerFailed(Verdict.RUNTIME_ERROR, f"exited with code {code} instead of answering")
 
+    def _fault(self) -> str:
+        """Name the probable cause of a memory fault, by the kernel's code as the process reported it."""
+        reports = _FAULT.findall(self._printed())
+        code, address = (int(reports[-1][0]), int(reports[-1][1], 16)) if reports else (_WRITE_REFUSED, 0)
+        if code == _NO_ADDRESS:
+            return "a misaligned vector load or store, or a pointer that is no address"
+        if code == _NOT_MAPPED:
+            where = "a null pointer" if address < _NULL_PAGES else "out of bounds: no memory is there"
+            return f"at the address {address:#x}: {where}"
+        return "inputs can only be read: writing to one ends so"
+
+    def _printed(self) -> str:
+        size = os.fstat(self._said.fileno()).st_size
+        return os.pread(self._said.fileno(), _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace")
+
     def said(self) -> str:
         """Last line that the process printed on stderr, or the exception if there is one. Untrusted text, cut."""
-        size = os.fstat(self._said.fileno()).st_size
-        text = os.pread(self._said.fileno(), _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace")
+        text = self._printed()
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
         raised = [line for line in lines if _EXCEPTION.match(line)]
         return _printable((raised or lines or [""])[-1])

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from harness.judge.build_report import build_report
 from harness.judge.builder import Built, build_cpp
 from harness.judge.cuda_builder import architecture, build_cuda
 from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.extension_builder import build_extension
 from harness.judge.layout import Layout
 from harness.judge.runners import Runner
+from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind
 from harness.model.counters import KernelResources
 from harness.model.launches import ResolvedPlan
@@ -86,6 +88,12 @@ class Staged:
     """Of a sealed solution, by workload."""
     resources: tuple[KernelResources, ...] = ()
     """Of a sealed or recorded solution: what its kernels occupy."""
+    report: BuildReport = field(default_factory=BuildReport)
+    """Warnings and resources; empty for what is not compiled beforehand."""
+    artefact: Path | None = None
+    """The shared object of a compiled solution."""
+    cubin: Path | None = None
+    """Of a sealed solution."""
     needs_torch: bool = True
     """False for C functions that are called with pointers."""
 
@@ -112,7 +120,8 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
                 shutil.copyfile(made.directory / name, runner.stage / name)
             return {**words, "artefacts": [runner.inside(runner.stage)]}
 
-        return Staged(stage_cubin, _COMPILED_S, made.plans, made.resources)
+        cubin = made.directory / "kernel.cubin"
+        return Staged(stage_cubin, _COMPILED_S, made.plans, made.resources, report=made.report, cubin=cubin)
     if spec.language == "cpp":
         built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
         return _stage_built(built, words, needs_torch=False)
@@ -145,7 +154,8 @@ def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = 
         shutil.copyfile(built.path, target)
         return {**words, "artefact": runner.inside(target)}
 
-    return Staged(stage, _COMPILED_S, needs_torch=needs_torch)
+    report = build_report(built.messages)
+    return Staged(stage, _COMPILED_S, report=report, artefact=built.path, needs_torch=needs_torch)
 
 
 def stage_reference(problem: Problem) -> Staged:

@@ -17,6 +17,16 @@ from harness.model.paths import parse_agent_branch, run_branches, solution_path
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 
+_LARGEST_SOURCE = 1 << 20
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 @dataclass(frozen=True)
 class TriedCandidate:
@@ -98,7 +108,7 @@ class Tried:
     """Branch -> (its tip, tree -> candidate). Branches only grow, so each commit is read once."""
 
     def __post_init__(self) -> None:
-        self._index = Index(self.workspace, branch=self.config.coordination_branch)
+        self.index = Index(self.workspace, branch=self.config.coordination_branch)
 
     def begin(self, problem: str, directory: Path) -> None:
         """Turn to a problem, whose files lie in `directory`."""
@@ -125,16 +135,17 @@ class Tried:
     def entry(self, tree: str) -> Entry | None:
         """The ledger's entry of a candidate."""
         row = next((row for row in reversed(self._evaluations()) if row.tree == tree), None)
-        return self._index.entry(row.problem, row.seq) if row else None
+        return self.index.entry(row.problem, row.seq) if row else None
 
     def champion_tree(self) -> str | None:
         """The champion's tree, where there is one."""
-        champion = self._champion()
+        champion = self.champion()
         return champion.tree if champion else None
 
-    def _champion(self) -> Row | None:
-        self._index.refresh(self.repo)
-        rows = self._index.rows(self._problem, run=self.config.run, target=self.target, kind="confirmation")
+    def champion(self) -> Row | None:
+        """The confirmation that makes the champion, where there is one."""
+        self.index.refresh(self.repo)
+        rows = self.index.rows(self._problem, run=self.config.run, target=self.target, kind="confirmation")
         present = [row for row in rows if row.problem_digest == self._digest]
         # Until a champion of an older judge protocol is measured again, it is still the best solution to start from.
         failed = {row.tree for row in self._evaluations() if row.verdict != Verdict.PASSED}
@@ -142,9 +153,21 @@ class Tried:
         protocols = sorted({row.judge_protocol or 0 for row in older}, reverse=True)
         return next(filter(None, (champion_of(older, protocol) for protocol in protocols)), None)
 
+    def sources(self, commit: str) -> dict[str, str]:
+        """The text files of a commit's solution, by name in its directory; empty where the commit is gone."""
+        if not self.repo.has_object(commit):
+            return {}
+        path = solution_path(self._problem, self.target)
+        blobs = self.repo.read_many(commit, self.repo.files(commit, path))
+        return {
+            name.removeprefix(f"{path}/"): data.decode()
+            for name, data in blobs.items()
+            if len(data) <= _LARGEST_SOURCE and _is_text(data)
+        }
+
     def place_champion(self, directory: Path) -> bool:
         """Replace a solution directory's files by the champion's, where there is one; whether there is."""
-        champion = self._champion()
+        champion = self.champion()
         if champion is None or champion.commit is None:
             return False
         path = solution_path(self._problem, self.target)
@@ -167,8 +190,8 @@ class Tried:
 
     def _evaluations(self) -> list[Row]:
         """Evaluations that count. The daemon judges again what has only older ones: it is under way."""
-        self._index.refresh(self.repo)
-        rows = self._index.rows(self._problem, target=self.target, kind="evaluation")
+        self.index.refresh(self.repo)
+        rows = self.index.rows(self._problem, target=self.target, kind="evaluation")
         return [row for row in rows if row.problem_digest == self._digest and counts(row)]
 
     def _trees(self) -> dict[str, CommittedCandidate]:

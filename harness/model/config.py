@@ -13,6 +13,9 @@ from harness.model.solution import Language
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 AgentKind = Literal["claude", "command", "tuner"]
+RoleTool = Literal[
+    "Bash", "Read", "Write", "Edit", "Glob", "Grep", "check", "submit", "history", "docs", "note", "profile"
+]
 SandboxKind = Literal["bubblewrap", "none"]
 
 
@@ -65,6 +68,20 @@ class GatewayConfig(_Section):
     """An answer from which nothing comes for so long has broken off."""
 
 
+class AgentRole(_Section):
+    """A subagent that an agent of kind `claude` may ask, in a context of its own and within the same accounts."""
+
+    description: Annotated[str, Field(min_length=1)]
+    """When to ask it, for the agent that decides."""
+    prompt: Annotated[str, Field(min_length=1)]
+    """Its system prompt."""
+    model: str | None = None
+    """null: the session's own."""
+    effort: Literal["low", "medium", "high"] | None = None
+    tools: tuple[RoleTool, ...] = ("Read", "Glob", "Grep", "Bash", "docs", "history")
+    """What it may use."""
+
+
 class AgentConfig(_Section):
     """How a worker works."""
 
@@ -72,6 +89,8 @@ class AgentConfig(_Section):
     """null: `claude` with a GPU and a key, else `tuner`."""
     model: str | None = None
     effort: Literal["low", "medium", "high"] | None = None
+    roles: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], AgentRole] = {}
+    """Kind `claude`: subagents by name."""
     command: str | None = None
     """Kind `command`: the command line, with placeholders (docs/agents.md)."""
     binds: tuple[str, ...] = ()

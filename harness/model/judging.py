@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
+from harness.model.checking import CheckAnswer
 from harness.model.counters import CounterReport, KernelResources
 from harness.model.verdict import Trust, Verdict
 
@@ -245,4 +246,4 @@ def protocol_mismatch(line: bytes | str, *events: Literal["ready", "answer", "re
     return f"speaks judge protocol {found.protocol}, and this process speaks judge protocol {JUDGE_PROTOCOL}"
 
 
-JudgeEvent = Annotated[JudgeReady | JudgeProgress | JudgeAnswer, Field(discriminator="event")]
+JudgeEvent = Annotated[JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer, Field(discriminator="event")]

@@ -298,6 +298,7 @@ class _Planner:
             if note.id not in self._recorded:
                 record = {**asdict(note), "left": note.at}
                 record.pop("at")
+                record = {name: value for name, value in record.items() if value is not None}
                 self._ledger.append_record(lessons_file(note.problem), record)
                 self._recorded.add(note.id)
                 failpoint("planner.note_recorded")

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from . import fault_report
 from .arena import ArenaWorkload, address
 
 Call = Callable[[int], None]
@@ -13,6 +14,7 @@ Call = Callable[[int], None]
 
 def load(message: dict[str, Any]) -> Callable[[ArenaWorkload], Call]:
     """Open the artefact; the answer prepares a workload and gives the call on one slot."""
+    fault_report.install()
     function = getattr(ctypes.CDLL(message["artefact"]), message["entry"])
     function.restype = None
     return lambda workload: prepare(function, workload)

@@ -1,9 +1,9 @@
 """Compile CUDA C++ to a cubin with NVRTC. Runs in the builder's sandbox: `python nvrtc.py REQUEST.json OUTPUT_DIR`.
 
 The request names library, include directories, source file, architecture, options and the kernels' name expressions;
-the output is `kernel.cubin`, `names.json` (name expression -> symbol) and `compile.log` as the compiler wrote it. Exit
-code 0 compiled, 1 the source has errors, 2 the compiler refused the request, 3 it is missing or cannot be loaded. No
-CUDA driver is needed.
+the output is `kernel.cubin`, `kernel.ptx`, `names.json` (name expression -> symbol) and `compile.log` as the compiler
+wrote it. Exit code 0 compiled, 1 the source has errors, 2 the compiler refused the request, 3 it is missing or cannot
+be loaded. No CUDA driver is needed.
 
 Source: NVRTC documentation, https://docs.nvidia.com/cuda/nvrtc/; NVIDIA's `cuda.bindings` makes the calls.
 """
@@ -30,6 +30,7 @@ class Compiled:
     symbols: dict[str, str]
     log: str
     version: tuple[int, int]
+    ptx: bytes = b""
 
 
 def compile_source(source: str, name: str, options: list[str], kernels: list[str]) -> Compiled:
@@ -63,7 +64,9 @@ def compile_source(source: str, name: str, options: list[str], kernels: list[str
     if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"nvrtcCompileProgram: {code.name}\n{log}")
     symbols = {kernel: call(nvrtc.nvrtcGetLoweredName, program, kernel.encode()).decode() for kernel in kernels}
-    return Compiled(content(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), symbols, log, version)
+    cubin = content(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    ptx = content(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0")
+    return Compiled(cubin, symbols, log, version, ptx)
 
 
 def main(request_file: str, output: str) -> int:
@@ -92,6 +95,7 @@ def main(request_file: str, output: str) -> int:
     if made.cubin is None:
         return 1
     (directory / "kernel.cubin").write_bytes(made.cubin)
+    (directory / "kernel.ptx").write_bytes(made.ptx)
     (directory / "names.json").write_text(json.dumps({"symbols": made.symbols, "nvrtc": made.version}))
     return 0
 

@@ -11,9 +11,10 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import FormatError
+from harness.model.device_description import Limit
 from harness.model.problem import Problem, Workload
 from harness.model.truncate import one_line
 from harness.sol.hardware import Hardware, widest
@@ -21,7 +22,6 @@ from harness.sol.hardware import Hardware, widest
 if TYPE_CHECKING:
     from harness.sol.trace import Trace
 
-Limit = Literal["products", "elementwise", "memory"]
 _DRAWS = 3
 """Custom inputs whose values are drawn at random are analysed so often, and the least bound counts."""
 _MOST_CHARACTERS = 300

@@ -10,9 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.errors import ConfigurationError
+from harness.model.checking import CheckAnswer, CheckRequest
 from harness.model.config import SandboxKind
 from harness.model.judging import JudgeAnswer, JudgeProgress, JudgeReady, JudgeRequest
-from harness.workspace.judge_client import JudgeClient, JudgeLost, JudgeNotice, RequestAnswered, judge_command
+from harness.workspace.judge_client import (
+    CheckAnswered,
+    JudgeClient,
+    JudgeLost,
+    JudgeNotice,
+    RequestAnswered,
+    judge_command,
+)
 
 _END_S = 20.0
 """A judge that was told to end and has not by then is killed."""
@@ -41,8 +49,13 @@ class JudgeProcess:
         assert pid is not None  # noqa: S101 - it has just written that it is ready
         self.ready, self.pid = event, pid
 
-    def ask(self, request: JudgeRequest, progress: Callable[[JudgeProgress], None]) -> JudgeAnswer:
-        """Send a request and wait for its answer.
+    def ask(
+        self,
+        request: JudgeRequest,
+        progress: Callable[[JudgeProgress], None],
+        checked: Callable[[CheckAnswer], None] = lambda _: None,
+    ) -> JudgeAnswer:
+        """Send a request and wait for its answer; checks are answered meanwhile.
 
         Raises:
             ConfigurationError: the judge ended, or exceeded the request's deadline, instead of answering.
@@ -54,13 +67,39 @@ class JudgeProcess:
                 return event.answer
             if isinstance(event, JudgeProgress):
                 progress(event)
+            if isinstance(event, CheckAnswered):
+                checked(event.answer)
+
+    def check(self, request: CheckRequest) -> CheckAnswer:
+        """Send a check to the idle judge and wait for its answer.
+
+        Raises:
+            ConfigurationError: the judge ended instead of answering.
+        """
+        self.send_check(request)
+        return self.next_checked()
+
+    def send_check(self, request: CheckRequest) -> None:
+        """Send a check; `ask` hands its answer to `checked`, or `next_checked` returns it."""
+        self._client.ask_check(request)
+
+    def next_checked(self) -> CheckAnswer:
+        """Wait for the next answer to a check.
+
+        Raises:
+            ConfigurationError: the judge ended instead of answering.
+        """
+        while True:
+            event = self._next()
+            if isinstance(event, CheckAnswered):
+                return event.answer
 
     def close(self) -> None:
         """End the process and its group."""
         self._client.close(grace_s=_END_S)
         self._log.cleanup()
 
-    def _next(self) -> JudgeReady | JudgeProgress | RequestAnswered:
+    def _next(self) -> JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered:
         """Wait for the next event."""
         while True:
             self._client.tick()

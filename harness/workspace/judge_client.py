@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY
 from harness.failpoints import failpoint
+from harness.model.checking import CheckAnswer, CheckRequest
 from harness.model.config import SandboxKind
 from harness.model.judging import (
     PROTOCOL_FIX,
@@ -53,7 +54,7 @@ ERROR_PREFIX = "harness judge: "
 """What a judge writes before the message of an error that ends it."""
 _LOG_BYTES = 5_000_000
 
-_EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer] = TypeAdapter(JudgeEvent)
+_EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer] = TypeAdapter(JudgeEvent)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class JudgeMessage:
     device: str
     process_number: int
     """Which process of this client: notices of an earlier one are ignored."""
-    event: JudgeReady | JudgeProgress | JudgeAnswer
+    event: JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,14 @@ class RequestAnswered:
 
 
 @dataclass(frozen=True)
+class CheckAnswered:
+    """A check has its answer."""
+
+    request: CheckRequest
+    answer: CheckAnswer
+
+
+@dataclass(frozen=True)
 class JudgeLost:
     """The judge's process has ended, and with it the request that it was working on, if any."""
 
@@ -101,6 +110,8 @@ class JudgeLost:
     error: str = ""
     """The judge's own error message, if it wrote one: what went wrong, and on further lines the fix."""
     fix: str | None = None
+    checks: tuple[CheckRequest, ...] = ()
+    """Checks that are lost with it."""
 
 
 def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
@@ -159,6 +170,8 @@ class JudgeClient:
         """Why the judge was lost last; None while it is ready."""
         self.host_fault: str | None = None
         """Fault of this machine that ended the process, in one line; None once a request was answered."""
+        self.checks: dict[str, CheckRequest] = {}
+        """Checks that have no answer yet, by id."""
         self._oom_kills = 0
         self._target = target
         self._command = list(command)
@@ -220,18 +233,44 @@ class JudgeClient:
         self._oom_kills = oom_kills()
         self._allowed_s = within_s if within_s is not None else deadline_s(request)
         self._until = time.monotonic() + self._allowed_s
+        self._write(self._process.stdin, request)
+
+    def ask_check(self, request: CheckRequest) -> None:
+        """Send a check to a judge that is ready, whatever it is at work on."""
+        if self.ready is None or self._process is None or self._process.stdin is None:
+            raise RuntimeError(f"the judge of {self.device} is {self.state}, not ready")
+        self.checks[request.id] = request
+        self._write(self._process.stdin, request)
+
+    @staticmethod
+    def _write(stdin: IO[bytes], request: JudgeRequest | CheckRequest) -> None:
         line = json.dumps(request.model_dump(mode="json")).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # it has ended: that notice is on its way
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
+            stdin.write(line)
+            stdin.flush()
 
-    def handle(self, notice: JudgeNotice) -> JudgeReady | JudgeProgress | RequestAnswered | JudgeLost | None:
+    def handle(
+        self, notice: JudgeNotice
+    ) -> JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost | None:
         """Take in a notice and return what it means; None when it is about an earlier process."""
         if notice.process_number != self._process_number or self.state == "closed":
             return None
         if isinstance(notice, JudgeEnded):
             return self._lost(notice)
         event = notice.event
+        if isinstance(event, CheckAnswer):
+            return self._checked(event)
+        return self._heard(event)
+
+    def _checked(self, event: CheckAnswer) -> CheckAnswered | None:
+        """A check's answer; what is being judged has waited for it."""
+        request = self.checks.pop(event.id, None)
+        self._until += event.build_s + event.check_s
+        return CheckAnswered(request, event) if request is not None else None
+
+    def _heard(
+        self, event: JudgeReady | JudgeProgress | JudgeAnswer
+    ) -> JudgeReady | JudgeProgress | RequestAnswered | None:
         if isinstance(event, JudgeReady):
             self.ready, self.state = event.model_copy(update={"target": self._target or event.target}), "idle"
             self.failed_starts, self.became_ready, self.failure = 0, True, None
@@ -297,6 +336,7 @@ class JudgeClient:
         how = "deadline" if overdue else self._how_lost(ended)
         # A judge that does not start again after a fault of the machine has not got over it.
         host_fault = how in {"host", "memory"} or (self.host_fault is not None and self.state == "starting")
+        checks, self.checks = tuple(self.checks.values()), {}
         self.failures += 1
         self.failed_starts += self.state == "starting" and not host_fault
         self.state, self.request, self.progress, self.ready = "waiting", None, None, None
@@ -306,10 +346,11 @@ class JudgeClient:
         quoted = f" (it wrote: {' '.join((error or last).split())})" if last else ""
         self.failure = f"the judge of {self.device} {what}{quoted}"
         if ended.wrong_protocol:
-            return JudgeLost(request, "protocol", f"the judge of {self.device} {ended.reason}", fix=PROTOCOL_FIX)
+            reason = f"the judge of {self.device} {ended.reason}"
+            return JudgeLost(request, "protocol", reason, fix=PROTOCOL_FIX, checks=checks)
         if host_fault:
             self.host_fault = "; fix: ".join((error or what).split("\n  "))
-        return JudgeLost(request, how, self.failure, error)
+        return JudgeLost(request, how, self.failure, error, checks=checks)
 
     def _forget(self) -> None:
         """The process is over: join its reader and close its stdin."""

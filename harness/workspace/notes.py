@@ -28,12 +28,35 @@ class Note:
     session: str
     text: str
     at: str
+    entry: int | None = None
+    """`seq` of the worker's last ledger entry on the problem, which the lesson comes from."""
+    contradicts: str | None = None
+    """First digits of the id of a lesson that this one shows to be wrong."""
 
 
-def leave_note(workspace: Workspace, *, problem: str, worker: str, session: str, text: str, at: str) -> Note:
+def leave_note(
+    workspace: Workspace,
+    *,
+    problem: str,
+    worker: str,
+    session: str,
+    text: str,
+    at: str,
+    entry: int | None = None,
+    contradicts: str | None = None,
+) -> Note:
     """Write a note for the planner."""
     line = " ".join(text.split())
-    note = Note(id=uuid.uuid4().hex, problem=problem, worker=worker, session=session, text=line, at=at)
+    note = Note(
+        id=uuid.uuid4().hex,
+        problem=problem,
+        worker=worker,
+        session=session,
+        text=line,
+        at=at,
+        entry=entry,
+        contradicts=contradicts,
+    )
     atomic_write(_directory(workspace) / f"{note.id}.json", json.dumps(asdict(note)))
     return note
 

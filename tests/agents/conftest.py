@@ -14,7 +14,7 @@ from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.candidates import TriedCandidate
 from harness.model.config import SessionBudget
 from harness.model.entry import Candidate, Entry
-from harness.model.judging import JUDGE_PROTOCOL, EnvironmentRecord, Summary
+from harness.model.judging import JUDGE_PROTOCOL, EnvironmentRecord, Summary, WorkloadResult
 from harness.model.solution import ParamValue
 from harness.model.verdict import EntryKind, Verdict
 from tests.site import Site, site_in
@@ -98,6 +98,12 @@ def entry(verdict: Verdict, speedup: float | None) -> Entry:
         summary=Summary(speedup=speedup, passed=1 if speedup else 0, of=1),
         at="2026-01-01T00:00:00.000Z",
     )
+
+
+def champion_entry(times_us: dict[str, float]) -> Entry:
+    """A champion's confirmation with these microseconds a call by workload."""
+    works = tuple(WorkloadResult(uuid=uuid, verdict=Verdict.PASSED, latency_us=us) for uuid, us in times_us.items())
+    return entry(Verdict.PASSED, 2.0).model_copy(update={"workloads": works})
 
 
 def write_solution(directory: Path, text: str = SOLUTION) -> Path:

@@ -9,19 +9,27 @@ from pathlib import Path
 import pytest
 
 from harness.workspace.notes import waiting_notes
+from harness.workspace.status import read_daemon_status
 from tests.agents import agents_site as its
 from tests.site import Site, git, site_in
+from tests.waiting import wait_until
 
 SCRIPT = """
 set -eu
 cd {solution}
 grep -q "t/one" {prompt_file}
+grep -q "^| n=64 | 120 | 100 | - |" {prompt_file}
 head -1 /task/COORDINATION.md
+test -f /task/others/README.md
+if echo x > /task/others/README.md; then exit 5; fi
 harness docs launch plan of cuda > /tmp/docs; grep -q "Launch plan" /tmp/docs
 sed -i "s/^params.*/params: {{WIDTH: 2}}/" solution.yaml
 echo "// stub: verdict=COMPILE_ERROR" >> kernel.cpp
+if harness check > /tmp/checked; then exit 6; fi
+grep -q "COMPILE_ERROR" /tmp/checked; grep -q "warning: kernel.cpp:1: warning: of the stub" /tmp/checked
 if harness submit -m "a first try"; then exit 9; fi
 sed -i "s/verdict=COMPILE_ERROR/speedup=1.75/" kernel.cpp
+harness check --show assembly --function run | grep "^PASSED without timing: right on 2 workloads"
 harness submit -m "mended" | grep "PASSED 1.75"
 harness history | grep COMPILE_ERROR
 harness note "WIDTH 2 is good"
@@ -42,9 +50,15 @@ def configure(site: Site, script: str) -> None:
     its.configure(site, f"agent:\n  kind: command\n  command: |\n{text}")
 
 
+def judge_is_ready(site: Site) -> bool:
+    status = read_daemon_status(site.workspace)
+    return status is not None and any(judge.became_ready for judge in status.judges)
+
+
 def test_a_script_improves_a_kernel_and_submits(site: Site) -> None:
     configure(site, SCRIPT)
     site.start("daemon")
+    wait_until(lambda: judge_is_ready(site), what="a judge, so that baselines are measured before the session")
     its.assign(site, its.row("t/one"))
     worker = site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))
@@ -94,7 +108,7 @@ def test_requests_that_are_none_are_refused(site: Site) -> None:
         echo '{{"tool": "rm", "arguments": {{}}}}' > b.request
         ln -s /etc/passwd c.request
         while ! [ -e c.answer ]; do sleep 0.1; done
-        cat a.answer b.answer c.answer | grep -o "expected one of submit" | wc -l
+        cat a.answer b.answer c.answer | grep -o "expected one of check" | wc -l
         """,
     )
     its.assign(site, its.row("t/one"))

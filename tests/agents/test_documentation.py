@@ -238,6 +238,6 @@ def test_a_search_without_a_hit_shows_the_contents() -> None:
 
 def test_only_allowed_languages_are_told_of() -> None:
     cute = prompting.system(Config(languages=("cute_dsl",)), worker="w01", target="h200")
-    assert "Languages this run allows: cute_dsl." in cute
+    assert "Languages allowed: cute_dsl." in cute
     assert "@triton.jit" not in cute
     assert prompting.guides(Config(languages=("cuda",)), "h200") == ("cuda",)

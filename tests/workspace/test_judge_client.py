@@ -18,6 +18,7 @@ from harness.model.judging import JUDGE_PROTOCOL, PROTOCOL_FIX, JudgeProgress, J
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import (
+    CheckAnswered,
     JudgeClient,
     JudgeLost,
     JudgeNotice,
@@ -28,7 +29,7 @@ from harness.workspace.judge_client import (
 from tests.waiting import DEADLINE_S, wait_until
 from tests.workspace.conftest import group_of, request_for
 
-Told = JudgeReady | JudgeProgress | RequestAnswered | JudgeLost
+Told = JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost
 
 
 class Client:

@@ -1,7 +1,7 @@
 """Inside an agent's sandbox: the `harness` verbs, as requests in files that the harness carries out outside.
 
-`harness submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile [WORKLOAD]`. Prints the answer; exit code 1
-when it is no. Runs from a directory of its own inside the sandbox, so it imports nothing of the harness.
+`harness check | submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile [WORKLOAD]`. Prints the answer;
+exit code 1 when it is no. Runs from a directory of its own inside the sandbox, so it imports nothing of the harness.
 """
 
 import argparse
@@ -19,11 +19,16 @@ def arguments_of(words: list[str]) -> tuple[str, dict[str, str]]:
     """The verb and what it is given."""
     parser = argparse.ArgumentParser(prog="harness", description="What an agent may ask the harness to do.")
     verbs = parser.add_subparsers(dest="verb", required=True)
+    check = verbs.add_parser("check", help="build and compare outputs with the reference, without timing")
+    check.add_argument("--show", default="", choices=["assembly", "ptx", "sass"], help="show a function's code")
+    check.add_argument("--function", default="", help="part of the name of that function")
     submit = verbs.add_parser("submit", help="commit the solution and wait for its evaluation")
     submit.add_argument("-m", "--message", default="Submit a solution", help="what changed and why")
     verbs.add_parser("history", help="what was tried, by anyone, and what came of it").add_argument("query", nargs="*")
     verbs.add_parser("docs", help="search the documentation").add_argument("query", nargs="*")
-    verbs.add_parser("note", help="leave a lesson, in one line").add_argument("text", nargs="+")
+    note = verbs.add_parser("note", help="leave a lesson, in one line")
+    note.add_argument("--contradicts", default="", metavar="ID", help="a lesson that a submission shows to be wrong")
+    note.add_argument("text", nargs="+")
     counters = verbs.add_parser(
         "profile", help="hardware counters of the last submission that passed, and what limits it"
     )

@@ -46,6 +46,8 @@ from harness.workspace import timing_lock
 
 _ARENA_BYTES = 64 << 20
 """Of inputs, and of outputs, unless one set is larger: populated pages of shared memory on both sides."""
+_ASIDE_BYTES, _ASIDE_SETS = 16 << 20, 8
+"""Of work between two batches: so many sets, if they fit in so many bytes."""
 _NICE = -5
 _URGENT_S = 0.25
 """So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
@@ -208,6 +210,19 @@ class CpuDevice:
             return True
         return self._spare_outputs.resize(outputs)
 
+    @contextlib.contextmanager
+    def aside(self, layouts: Sequence[Layout]) -> Iterator[None]:
+        """Regions of a few sets, in place of those that the runners being timed have mapped."""
+        timed = self._inputs, self._spare_outputs
+        self._inputs = Region(_sets_bytes([layout.input_stride for layout in layouts]), sealed=True)
+        self._spare_outputs = OutputPool(_sets_bytes([layout.output_stride for layout in layouts]))
+        try:
+            yield
+        finally:
+            self._inputs.close()
+            self._spare_outputs.close()
+            self._inputs, self._spare_outputs = timed
+
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """The inputs, shared by all, and outputs of the runner's own, which say nothing of an earlier runner's."""
         del sealed
@@ -364,6 +379,11 @@ class CpuDevice:
         self._steal.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self._lock)
+
+
+def _sets_bytes(strides: Sequence[int]) -> int:
+    """Bytes for a few sets of every workload, and for one of the largest."""
+    return max(stride * max(1, min(_ASIDE_SETS, _ASIDE_BYTES // stride)) for stride in strides)
 
 
 def _pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:

@@ -217,6 +217,11 @@ class CudaDevice:
         del problem, layouts
         return False
 
+    def aside(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
+        """Nothing: memory comes with each workload and each runner."""
+        del layouts
+        return nullcontext()
+
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """The size of the address window, the scalars and a doorbell."""
         page = create_page()

@@ -64,7 +64,7 @@ class SealedClock:
         self.all_processors, self.timing, self.each = device.all_processors, device.timing, device.each
         self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve
         self.loaded, self.place = device.loaded, device.place
-        self.untried, self.conclude = device.untried, device.conclude
+        self.untried, self.conclude, self.aside = device.untried, device.conclude, device.aside
         self.recalibrate, self.clock, self.close = device.recalibrate, device.clock, device.close
 
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:

@@ -167,6 +167,9 @@ class Device(Protocol):
             RunnerFailed: it worked when it was not asked to.
         """
 
+    def aside(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
+        """For other work between two batches: its runners get memory of its own, and are gone at the end."""
+
     def memory(self, layout: Layout) -> Memory:
         """The reserved memory, laid out for one workload."""
 

@@ -1,0 +1,64 @@
+"""A check's outcome as an agent reads it: verdict, what is wrong and where, warnings, resources, code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.agents.answers import TO_DO
+from harness.model.checking import CheckAnswer, KernelResources
+from harness.model.truncate import one_line
+from harness.model.verdict import Verdict
+
+_REASON = 900
+"""Characters of a reason: its pattern is at its end."""
+_LONGEST_CODE = 12_000
+
+
+def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
+    """A check's answer in lines.
+
+    Args:
+        answer: the judge's.
+        axes: workload uuid -> its sizes, for naming workloads.
+    """
+    lines = [_head(answer)]
+    wrong = next((work for work in answer.workloads if work.verdict is not Verdict.PASSED), None)
+    if wrong is not None:
+        lines.append(f"workload {axes.get(wrong.uuid, wrong.uuid[:12])}: {one_line(wrong.reason or '', _REASON)}")
+        passed = [axes.get(work.uuid, work.uuid[:12]) for work in answer.workloads if work.verdict is Verdict.PASSED]
+        if passed:
+            lines.append(f"right on: {', '.join(passed[:8])}{' ...' * (len(passed) > 8)}")
+    elif answer.reason is not None:
+        lines.append(one_line(answer.reason, _REASON))
+    if answer.verdict in TO_DO:
+        lines.append(f"to do: {TO_DO[answer.verdict]}")
+    lines += [f"warning: {one_line(text, 240)}" for text in answer.build.warnings]
+    lines += [_resources(kernel) for kernel in answer.build.kernels]
+    if answer.build.code:
+        lines.append(answer.build.code[:_LONGEST_CODE])
+    return "\n".join(lines)
+
+
+def _head(answer: CheckAnswer) -> str:
+    time = f"built in {answer.build_s:.1f} s, compared in {answer.check_s:.1f} s"
+    if answer.verdict is None:
+        return "the check could not be carried out; your solution is not the reason"
+    if answer.verdict is Verdict.COMPILE_ERROR:
+        return "COMPILE_ERROR"
+    rest = f"; {answer.unchecked} workloads not looked at" if answer.unchecked else ""
+    if answer.verdict is Verdict.PASSED:
+        worst = max((work.max_abs_error or 0.0 for work in answer.workloads), default=0.0)
+        right = f"right on {len(answer.workloads)} workloads, largest error {worst:.3g}"
+        return f"PASSED without timing: {right}{rest} ({time})"
+    return f"{answer.verdict}{rest} ({time})"
+
+
+def _resources(kernel: KernelResources) -> str:
+    spills = (
+        f"SPILLS {kernel.spill_store_bytes} bytes stored, {kernel.spill_load_bytes} loaded by each thread"
+        if kernel.spill_store_bytes or kernel.spill_load_bytes
+        else "no spills"
+    )
+    stack = f", {kernel.stack_bytes} bytes of stack" if kernel.stack_bytes else ""
+    shared = f"{kernel.shared_bytes} bytes of static shared memory"
+    return f"kernel {kernel.name}: {kernel.registers} registers, {shared}{stack}, {spills}"

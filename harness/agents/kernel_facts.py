@@ -1,0 +1,104 @@
+"""Facts about a problem that a kernel engineer needs first: baseline times, bounds, champion's times, the device.
+
+Times come from the ledger. Bounds come from a process of their own (`harness.sol.describe`), once for each problem and
+target.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from harness.ledger.index import Index
+from harness.model.device_description import DeviceDescription
+from harness.model.entry import Entry
+from harness.model.judging import Baselines
+from harness.model.problem import Problem
+from harness.model.verdict import EntryKind
+from harness.workspace.directories import Workspace
+from harness.workspace.files import atomic_write
+
+_DESCRIBE_S = 180.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What is known of one problem on one target."""
+
+    description: DeviceDescription
+    baselines: Baselines = field(default_factory=dict)
+    """Workload uuid -> variant -> microseconds a call, launches included."""
+    sealed_baselines: Baselines = field(default_factory=dict)
+    """The same by the device's events, for sealed and recorded solutions; empty where there is one clock."""
+    champion: Entry | None = None
+    """The evaluation or confirmation of the fastest confirmed solution."""
+
+    @property
+    def champion_us(self) -> Mapping[str, float]:
+        """Workload uuid -> microseconds a call of the champion."""
+        works = self.champion.workloads if self.champion else ()
+        return {work.uuid: work.latency_us for work in works if work.latency_us is not None}
+
+
+def read_facts(
+    workspace: Workspace, index: Index, problem: Problem, target: str, champion: tuple[str, int] | None
+) -> KernelFacts:
+    """Collect the facts of a problem.
+
+    Args:
+        workspace: names caches.
+        index: of the ledger, refreshed by the caller.
+        problem: as it lies in the worker's worktree.
+        target: such as `cpu` or `h200`.
+        champion: problem and `seq` of the champion's confirmation; None where there is no champion.
+    """
+    rows = index.rows(problem.key, target=target, kind=EntryKind.BASELINE)
+    present = [row for row in rows if row.problem_digest == problem.digest]
+    baseline = index.entry(problem.key, present[-1].seq) if present else None
+    return KernelFacts(
+        description=_description(workspace, problem, target),
+        baselines=baseline.baselines if baseline else {},
+        sealed_baselines=baseline.sealed_baselines if baseline else {},
+        champion=index.entry(*champion) if champion else None,
+    )
+
+
+def _description(workspace: Workspace, problem: Problem, target: str) -> DeviceDescription:
+    """Bounds and device, from the cache or computed now; without bounds where they cannot be computed here."""
+    nothing = DeviceDescription(target=target)
+    if os.environ.get("HARNESS_JUDGE_COMMAND"):
+        return nothing  # another program judges, perhaps on another machine: this host's figures may not be its own
+    name = f"{problem.digest.removeprefix('sha256:')[:24]}-{target}.json"
+    file = workspace.cache / "bounds" / name
+    try:
+        return DeviceDescription.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError):
+        pass  # absent, or of another version
+    request = {
+        "problem_dir": str(problem.directory),
+        "problem": problem.key,
+        "data_root": str(problem.data_root) if problem.data_root else None,
+        "target": target,
+        "cache": str(workspace.cache),
+    }
+    command = ["nice", "-n", "5", sys.executable, "-m", "harness.sol.describe", json.dumps(request)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DESCRIBE_S, check=True)
+        description = DeviceDescription.model_validate_json(done.stdout)
+    except subprocess.CalledProcessError as error:
+        logger.warning("%s has no bounds in its prompt: %s", problem.key, error.stderr.strip()[-300:])
+        return nothing
+    except (OSError, subprocess.TimeoutExpired, ValidationError) as error:
+        logger.warning("%s has no bounds in its prompt: %s", problem.key, error)
+        return nothing
+    atomic_write(file, description.model_dump_json())
+    return description

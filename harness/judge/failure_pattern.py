@@ -1,0 +1,170 @@
+"""The pattern of wrong elements in an output, in words: which rows, columns or tiles, and how the values differ.
+
+A pattern often names the mistake: rows beyond the last full tile, a transposed operand, sums in too few bits. It is
+looked for when a comparison has failed, so its cost does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+_LARGEST = 1 << 24
+"""Elements beyond which only places are looked at, not how values are related."""
+_MOST_RANGES = 4
+_LEAST_PERIODS = 4
+_PERIODS = (2, 4, 8, 16, 32, 64, 128, 256)
+_TILES = (2, 4, 8, 16, 32, 64, 128, 256)
+_SIMILAR = 0.3
+"""Least ratio of two root mean squares that are called similar."""
+_UNRELATED, _CLOSE = 0.2, 0.999
+"""Correlations below which values are unrelated, and from which they are the expected ones with an error."""
+_MOSTLY = 0.5
+_NEARLY = 0.9
+"""Of a wrong region some elements are right by accident."""
+
+
+def describe_failure(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
+    """Return the pattern of an output's wrong elements, as the rest of a sentence.
+
+    Args:
+        actual: the candidate's output as float32 or integers, of the output's shape.
+        expected: the reference's, likewise.
+        wrong: bool, likewise: which elements are beyond the tolerance.
+    """
+    count, total = int(wrong.sum()), wrong.numel()
+    if count == 0:
+        return "no element alone is beyond the tolerance"
+    where = _places(wrong, count)
+    how = _values(actual, expected, wrong) if total <= _LARGEST else ""
+    return f"{where}; {how}" if how else where
+
+
+def _places(wrong: torch.Tensor, count: int) -> str:
+    total = wrong.numel()
+    if count == total:
+        return "every element is wrong" if total > 1 else "the only element is wrong"
+    if count == 1:
+        return f"one element of {total:,} is wrong"
+    return _region(wrong, count)
+
+
+def _region(wrong: torch.Tensor, count: int) -> str:
+    """Say which rows and columns are affected; all axes but the last make up the rows."""
+    total = wrong.numel()
+    matrix = wrong.reshape(-1, wrong.shape[-1]) if wrong.dim() > 1 else wrong.reshape(1, -1)
+    rows, columns = matrix.any(dim=1), matrix.any(dim=0)
+    if matrix.shape[0] == 1:
+        return f"{count:,} of {total:,} elements are wrong: {_set('element', columns)}"
+    share = count / (int(rows.sum()) * int(columns.sum()))
+    if share > _NEARLY and bool(rows.all()) and bool(columns.all()):
+        return f"nearly every element is wrong ({count:,} of {total:,})"
+    if share > _NEARLY and bool(columns.all()):
+        return f"whole rows are wrong: {_set('row', rows)}"
+    if share > _NEARLY and bool(rows.all()):
+        return f"whole columns are wrong: {_set('column', columns)}"
+    inside = "all" if share == 1.0 else f"{share:.0%}"
+    return (
+        f"{count:,} of {total:,} elements are wrong: {inside} of those in {_set('row', rows)} and "
+        f"{_set('column', columns)}"
+    )
+
+
+def _set(name: str, present: torch.Tensor) -> str:
+    """Say which of an axis' indices are present: a range, a tile's edge, a period, or a few ranges."""
+    size, indices = present.numel(), present.nonzero().flatten().tolist()
+    if len(indices) == size:
+        return f"every {name}"
+    first, last = indices[0], indices[-1]
+    if last - first + 1 == len(indices):
+        edges = [str(tile) for tile in _TILES if last == size - 1 and first == size // tile * tile]
+        tail = f", exactly those beyond the last multiple of {' or '.join(edges)}" if edges else ""
+        some = f"{name} {first}" if first == last else f"{name}s {first} to {last}"
+        return f"{some} of {size}{tail}"
+    for period in (period for period in _PERIODS if _LEAST_PERIODS * period <= size):
+        rests = sorted({index % period for index in indices})
+        if len(rests) <= period // 2 and len(indices) == sum(len(range(rest, size, period)) for rest in rests):
+            return f"{name}s whose index modulo {period} is {', '.join(map(str, rests[:8]))}{' ...' * (len(rests) > 8)}"
+    ranges = _ranges(indices)
+    listed = ", ".join(f"{begin}" if begin == end else f"{begin} to {end}" for begin, end in ranges[:_MOST_RANGES])
+    more = f" and {len(ranges) - _MOST_RANGES} more ranges" if len(ranges) > _MOST_RANGES else ""
+    return f"{len(indices)} of {size} {name}s ({listed}{more})"
+
+
+def _ranges(indices: list[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for index in indices:
+        if found and index == found[-1][1] + 1:
+            found[-1] = (found[-1][0], index)
+        else:
+            found.append((index, index))
+    return found
+
+
+def _values(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
+    """Say how the wrong values are related to the expected ones."""
+    if not actual.dtype.is_floating_point:
+        actual, expected = actual.double(), expected.double()
+    x, y = actual[wrong], expected[wrong]
+    if bool(x.isnan().all()):
+        return "all of them are NaN: never written, or computed from what the output held before the call"
+    if not bool(x.isfinite().all()):
+        return f"{int((~x.isfinite()).sum()):,} of them are not finite"
+    if not bool(x.any()):
+        return "all of them are zero"
+    if x.numel() < 2:
+        return ""
+    if int(wrong.sum()) > _MOSTLY * wrong.numel():
+        order = _order(actual, expected)
+        if order:
+            return order
+    return _relation(x.double(), y.double())
+
+
+def _order(actual: torch.Tensor, expected: torch.Tensor) -> str:
+    """Say whether the values are right and lie in another order."""
+    if expected.dim() < 2 or 1 in expected.shape[-2:]:
+        return ""
+    rows, columns = expected.shape[-2:]
+    turned = actual.reshape(*expected.shape[:-2], columns, rows).mT
+    if bool(torch.isclose(turned, expected, rtol=1e-2, atol=1e-5).double().mean() > _CLOSE):
+        return "the values are right in transposed order: the last two axes are exchanged"
+    return ""
+
+
+def _relation(x: torch.Tensor, y: torch.Tensor) -> str:
+    error_rms, rms = float((x - y).square().mean().sqrt()), float(y.square().mean().sqrt())
+    correlation = _correlation(x, y)
+    if rms > 0 and correlation is not None and abs(correlation) < _UNRELATED:
+        size = float(x.square().mean().sqrt()) / rms
+        if _SIMILAR < size < 1 / _SIMILAR:
+            return (
+                "the values have the expected size and are unrelated to the expected ones (correlation "
+                f"{correlation:.2f}): other elements were read, as from a transposed or wrongly strided operand"
+            )
+        return (
+            f"the values are {size:.2g} times the expected size and unrelated to the expected ones (correlation "
+            f"{correlation:.2f}): sums that were not reset, memory that was not initialised, or a wrong address"
+        )
+    factor = float((x * y).sum() / y.square().sum()) if rms > 0 else math.nan
+    if rms > 0 and float((x - factor * y).square().mean().sqrt()) < 0.02 * abs(factor) * rms and abs(factor - 1) > 0.01:
+        return f"actual = {factor:.4g} * expected: a factor is missing or applied twice"
+    shift = float((x - y).mean())
+    if error_rms > 0 and float((x - y - shift).square().mean().sqrt()) < 0.02 * abs(shift):
+        return f"actual = expected {'+' if shift > 0 else '-'} {abs(shift):.4g}: a constant is missing or added twice"
+    if rms > 0 and correlation is not None and correlation > _CLOSE:
+        return (
+            f"the values are right but imprecise (root mean square error {error_rms / rms:.1e} of the expected): sums "
+            "or intermediate values in too few bits, or a small term is missing"
+        )
+    part = f", correlation {correlation:.2f}" if correlation is not None else ""
+    return f"root mean square error {error_rms:.3g}, of the expected values {rms:.3g}{part}"
+
+
+def _correlation(x: torch.Tensor, y: torch.Tensor) -> float | None:
+    if x.numel() < 8:
+        return None
+    x, y = x - x.mean(), y - y.mean()
+    scale = float(x.square().sum().sqrt() * y.square().sum().sqrt())
+    return float((x * y).sum()) / scale if scale > 0 else None

@@ -1,0 +1,90 @@
+"""Lines that a judge's client writes, read by a thread so that checks are seen while something is being judged."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ValidationError
+
+from harness.errors import HarnessError
+from harness.model.checking import CheckRequest
+from harness.model.judging import PROTOCOL_FIX, JudgeRequest, protocol_mismatch
+
+_PIECE = 1 << 16
+
+
+class _Kind(BaseModel):
+    op: str = "judge"
+
+
+class RequestInbox:
+    """Requests in their order; checks are kept apart.
+
+    Args:
+        descriptor: the file that lines are read from, until its end.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._waiting: list[JudgeRequest] = []
+        self._checks: list[CheckRequest] = []
+        self._ended = False
+
+    def start(self) -> None:
+        """Start the thread. It ends with its file or its process."""
+        threading.Thread(target=self._read, name="requests", daemon=True).start()
+
+    def _read(self) -> None:
+        rest = b""
+        while piece := os.read(self._descriptor, _PIECE):  # not sys.stdin, whose lock outlives this thread
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def next(self) -> JudgeRequest | CheckRequest | None:
+        """Wait for the next request of either kind; None at the end. Checks come first.
+
+        Raises:
+            HarnessError: a line is no request, or one of another protocol version.
+        """
+        while True:
+            self._sort()
+            if self._checks:
+                return self._checks.pop(0)
+            if self._waiting:
+                return self._waiting.pop(0)
+            if self._ended:
+                return None
+            self._take(self._lines.get())
+
+    def take_checks(self) -> Sequence[CheckRequest]:
+        """Return the checks that have come, without waiting."""
+        self._sort()
+        checks, self._checks = self._checks, []
+        return checks
+
+    def _sort(self) -> None:
+        while not self._lines.empty():
+            self._take(self._lines.get())
+
+    def _take(self, line: bytes | None) -> None:
+        if line is None:
+            self._ended = True
+            return
+        if not line.strip():
+            return
+        try:
+            if _Kind.model_validate_json(line).op == "check":
+                self._checks.append(CheckRequest.model_validate_json(line))
+                return
+            mismatch = protocol_mismatch(line, "request")
+            if mismatch is not None:
+                raise HarnessError(f"the client {mismatch}", where="a request on stdin", remedy=PROTOCOL_FIX)
+            self._waiting.append(JudgeRequest.model_validate_json(line))
+        except ValidationError as error:
+            raise HarnessError(f"not a request: {error}", where="stdin") from error

@@ -1,0 +1,293 @@
+"""Checks: build a solution and compare its outputs with the reference, without timing.
+
+A check runs beside an evaluation: between two blocks of it, in a runner of its own that is gone before the next block.
+Nothing it does reaches a number. It looks at every workload as far as its time allows, the small ones first, with
+ordinary inputs, the same inputs twice, and every awkward case of the workload in one batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from harness.errors import ConfigurationError, FormatError, HarnessError
+from harness.formats.problems import load_problem
+from harness.formats.usable_solution import UnusableSolutionError, usable_solution
+from harness.judge import code_excerpt
+from harness.judge.builder import BuildFailed
+from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.cuda_builder import PTX_NAME
+from harness.judge.devices.interface import Device, Memory
+from harness.judge.inputs import InputSource
+from harness.judge.layout import Layout, layout_of
+from harness.judge.reference import InvalidReferenceError, Reference, load_reference
+from harness.judge.rounds import LEAST_BATCH_S, CheckOutcome
+from harness.judge.runners import RunnerFailed
+from harness.judge.sides import Side, Staged, load, stage_solution
+from harness.model.checking import BuildReport, CheckAnswer, CheckedWorkload, CheckRequest
+from harness.model.config import SandboxKind
+from harness.model.problem import Problem, Workload
+from harness.model.solution import Solution
+from harness.model.verdict import Verdict
+
+WORKLOADS_S, LONGEST_S = 0.6, 10.0
+"""No further workload is begun after so much processor time of the judge, or so long: an evaluation may be waiting."""
+REST = 2.0
+"""While something is judged, the next check begins so many times the last one's duration after its end."""
+_MOST_SETS = 8
+_TWICE = 2
+"""Ordinary sets of a workload; the second has the inputs of the first."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class WaitingChecks:
+    """Requests that wait for the next boundary of what is being judged.
+
+    Args:
+        run: carries a check out.
+        answer: sends its answer.
+    """
+
+    run: Callable[[CheckRequest], CheckAnswer]
+    answer: Callable[[CheckAnswer], None]
+    take: Callable[[], Sequence[CheckRequest]] = tuple
+    """Returns the requests that came since the last time, without waiting."""
+    _waiting: deque[CheckRequest] = field(default_factory=deque)
+    _not_before: float = 0.0
+
+    def serve_one(self, *, idle: bool = False) -> float:
+        """Carry out the next check if it is its turn; seconds that it took.
+
+        Args:
+            idle: nothing is being judged, so that nothing is delayed.
+        """
+        self._waiting.extend(self.take())
+        begin = time.monotonic()
+        if not self._waiting or (begin < self._not_before and not idle):
+            return 0.0
+        self.answer(self.run(self._waiting.popleft()))
+        took_s = time.monotonic() - begin
+        self._not_before = time.monotonic() + REST * took_s
+        return took_s
+
+    def add(self, request: CheckRequest) -> None:
+        """Queue a request."""
+        self._waiting.append(request)
+
+
+def _nobody(_: object) -> CheckAnswer:
+    raise AssertionError("nobody asks for checks here")
+
+
+NO_CHECKS = WaitingChecks(_nobody, lambda _: None)
+"""Of a judge that nobody sends checks."""
+
+
+def check_solution(request: CheckRequest, device: Device, *, cache_dir: Path, sandbox: SandboxKind) -> CheckAnswer:
+    """Carry a check out. Never raises: a failure of this machine is an answer without a verdict.
+
+    Args:
+        request: names problem and solution.
+        device: held by this judge; nothing is timed on it meanwhile.
+        cache_dir: where builds are kept, the same as for evaluations.
+        sandbox: of builder and runner.
+    """
+    begin = time.monotonic()
+    build_s = 0.0
+    build = BuildReport()
+
+    def answer(
+        verdict: Verdict | None, reason: str | None, works: Sequence[CheckedWorkload] = (), rest: int = 0
+    ) -> CheckAnswer:
+        return CheckAnswer(
+            id=request.id,
+            verdict=verdict,
+            reason=reason,
+            workloads=tuple(works),
+            unchecked=rest,
+            build=build,
+            build_s=round(build_s, 3),
+            check_s=round(time.monotonic() - begin - build_s, 3),
+        )
+
+    try:
+        data_root = Path(request.data_root) if request.data_root else None
+        problem = load_problem(Path(request.problem_dir), key=request.problem, data_root=data_root)
+        reference = load_reference(problem)
+        definition = problem.definition
+        runs = f"the device {device.target} runs"
+        solution = usable_solution(Path(request.solution_dir), definition, device.languages, runs)
+        staged = stage_solution(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
+        build_s = time.monotonic() - begin
+        build = staged.report.model_copy(update={"code": _code(request, solution, staged, sandbox)})
+        works = _Checking(problem, reference, device.clock(sealed=staged.sealed), staged).run()
+        failure = next((work for work in works if work.verdict is not Verdict.PASSED), None)
+        rest = len(problem.workloads) - len(works)
+        return answer(failure.verdict if failure else Verdict.PASSED, failure.reason if failure else None, works, rest)
+    except (UnusableSolutionError, BuildFailed) as error:
+        return answer(Verdict.COMPILE_ERROR, error.reason)
+    except InvalidReferenceError as error:
+        return answer(Verdict.INVALID_REFERENCE, " ".join(str(error).split()))
+    except FormatError as error:
+        return answer(Verdict.COMPILE_ERROR, " ".join(str(error).split()))
+    except (ConfigurationError, HarnessError, OSError, MemoryError) as error:
+        return answer(None, " ".join(str(error).split()) or type(error).__name__)
+    except Exception as error:  # the border of a check: what is being judged must not end with it
+        logger.exception("a check failed")
+        return answer(None, f"the judge failed on this check ({type(error).__name__})")
+
+
+def _code(request: CheckRequest, solution: Solution, staged: Staged, sandbox: SandboxKind) -> str:
+    function = request.function or (solution.spec.function if request.show == "assembly" else "")
+    if not request.show:
+        return ""
+    if request.show == "assembly":
+        if staged.artefact is None:
+            return f"a solution in {solution.spec.language} has no assembly before it runs"
+        return code_excerpt.assembly(staged.artefact, function, solution, sandbox)
+    if staged.cubin is None:
+        return f"only solutions in language cuda have {request.show.upper()} before they run"
+    if request.show == "sass":
+        return code_excerpt.sass(staged.cubin, function, solution, sandbox)
+    text = staged.cubin.with_name(PTX_NAME)
+    return code_excerpt.ptx(text.read_text(errors="replace"), function) if text.is_file() else "there is no PTX"
+
+
+class _Checking:
+    """One check's runner and what it is asked for."""
+
+    def __init__(self, problem: Problem, reference: Reference, device: Device, staged: Staged) -> None:
+        self._problem, self._reference, self._device, self._staged = problem, reference, device, staged
+        self._inputs = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
+        self._side: Side | None = None
+
+    def run(self) -> list[CheckedWorkload]:
+        """Check the workloads, the small ones first, until one fails or the time is over."""
+        layouts = {workload.uuid: layout_of(self._problem, workload) for workload in self._problem.workloads}
+        until = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
+        found: list[CheckedWorkload] = []
+        with self._device.aside(list(layouts.values())):
+            try:
+                for workload in sorted(self._problem.workloads, key=lambda work: layouts[work.uuid].io_bytes):
+                    found.append(self._one(workload, layouts[workload.uuid]))
+                    if found[-1].verdict is not Verdict.PASSED or self._is_late(until):
+                        break
+            finally:
+                if self._side is not None:
+                    self._side.close()
+        order = {workload.uuid: number for number, workload in enumerate(self._problem.workloads)}
+        return sorted(found, key=lambda work: order[work.uuid])
+
+    @staticmethod
+    def _is_late(until: tuple[float, float]) -> bool:
+        return time.process_time() > until[0] or time.monotonic() > until[1]
+
+    def _one(self, workload: Workload, layout: Layout) -> CheckedWorkload:
+        outcomes: list[CheckOutcome] = []
+        try:
+            memory = self._device.memory(layout)
+            side = self._loaded()
+            side.prepare(workload, layout, memory.capacity)
+            sets = WorkloadSets(self._problem, self._inputs, workload)
+            check = WorkloadCheck(self._reference, sets, self._device.summed)
+            outcomes.append(
+                self._batch(side, memory, sets, check, [""] * min(_TWICE, memory.capacity), side.first_call_s)
+            )
+            kinds = list(sets.stress())
+            for begin in range(0, len(kinds), min(_MOST_SETS, memory.capacity)):
+                some = kinds[begin : begin + min(_MOST_SETS, memory.capacity)]
+                outcomes.append(self._batch(side, memory, sets, check, some, LEAST_BATCH_S))
+        except torch.OutOfMemoryError as error:
+            return CheckedWorkload(uuid=workload.uuid, verdict=Verdict.RUNTIME_ERROR, reason=f"no memory left: {error}")
+        except RunnerFailed as error:
+            return CheckedWorkload(uuid=workload.uuid, verdict=error.verdict, reason=error.reason)
+        return CheckedWorkload(
+            uuid=workload.uuid,
+            verdict=Verdict.PASSED,
+            max_abs_error=max(outcome.max_abs_error for outcome in outcomes),
+            matched=min(outcome.matched for outcome in outcomes),
+            calls=len(outcomes),
+        )
+
+    def _loaded(self) -> Side:
+        """The runner, started for the first workload.
+
+        Raises:
+            RunnerFailed: loading fails.
+        """
+        if self._side is None:
+            runner = self._device.runner(needs_torch=self._staged.needs_torch)
+            try:
+                self._side = load(self._device, runner, self._staged, trusted=False)
+            except RunnerFailed:
+                self._device.forget(runner)
+                raise
+        return self._side
+
+    def _batch(
+        self,
+        side: Side,
+        memory: Memory,
+        sets: WorkloadSets,
+        check: WorkloadCheck,
+        kinds: Sequence[str],
+        within_s: float,
+    ) -> CheckOutcome:
+        """Make one batch of calls and compare each; ordinary ones all have the inputs of the first.
+
+        Raises:
+            RunnerFailed: an output is wrong, or the candidate broke.
+        """
+        slots = range(len(kinds))
+        views = [memory.views(slot) for slot in slots]
+        sets.fill(views, kinds)
+        if not any(kinds):
+            for other in views[1:]:
+                for name, value in views[0].items():
+                    other[name].copy_(value)
+        side.batch(memory, slots, within_s)
+        outcomes = []
+        for slot, kind in enumerate(kinds):
+            inputs = memory.inputs(slot)
+            outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.runner, slot), kind)
+            outcomes.append(outcome)
+        side.runner.check_still_stopped()
+        for kind, outcome in zip(kinds, outcomes, strict=True):
+            if outcome.reason is not None:
+                unequal = "" if any(kinds) else _difference(memory, side, outcomes)
+                told = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
+                raise RunnerFailed(outcome.verdict, f"{unequal}; {told}" if unequal else told)
+        worst = max(outcomes, key=lambda outcome: outcome.max_abs_error)
+        return CheckOutcome(
+            Verdict.PASSED, None, worst.max_abs_error, worst.max_rel_error, min(each.matched for each in outcomes)
+        )
+
+
+def _difference(memory: Memory, side: Side, outcomes: Sequence[CheckOutcome]) -> str:
+    """Say how two calls with equal inputs differ, as the beginning of a reason; empty where they do not."""
+    if len(outcomes) < _TWICE:
+        return ""
+    first, second = (memory.outputs(side.runner, slot) for slot in range(_TWICE))
+    if all(torch.equal(_bits(first[name]), _bits(second[name])) for name in first):
+        return ""
+    if outcomes[0].reason is None:
+        return (
+            "the first of two calls with equal inputs is right and the second is wrong: something is kept from call to "
+            "call, as an accumulator or counter that is not reset"
+        )
+    return (
+        "two calls with equal inputs give different outputs: a race (missing barrier), or memory that is read before "
+        "it is written (an accumulator that is not reset)"
+    )
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    return value.contiguous().view(torch.uint8)

@@ -1,0 +1,107 @@
+"""Checks: build plus correctness without timing. Messages between daemon and judge, and files of a worker's request.
+
+A check decides nothing and enters no ledger: it tells an agent within seconds whether a solution builds and is right.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.model.verdict import Verdict
+
+ShownCode = Literal["", "assembly", "ptx", "sass"]
+"""Code of a build that a check shows: none, a CPU's, PTX, or a GPU's machine code."""
+
+
+class _CheckMessage(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CheckOrder(_CheckMessage):
+    """What a worker asks for; the solution lies beside it."""
+
+    id: str
+    worker: str
+    problem: str
+    target: str
+    kind: Literal["check", "baseline"] = "check"
+    """`baseline`: nothing is checked; the problem's baselines are measured if they are not yet."""
+    show: ShownCode = ""
+    function: str = ""
+    """Part of the name of the function or kernel whose code is shown; empty for the entry."""
+
+
+class CheckRequest(_CheckMessage):
+    """Build a candidate and compare its outputs with the reference, beside whatever is being judged."""
+
+    op: Literal["check"] = "check"
+    id: str
+    problem: str
+    problem_dir: str
+    problem_digest: str
+    data_root: str | None = None
+    solution_dir: str
+    show: ShownCode = ""
+    function: str = ""
+
+
+class KernelResources(_CheckMessage):
+    """What one kernel takes, by the assembler. Bytes are those of a thread; shared ones are those of a block."""
+
+    name: str
+    registers: int
+    shared_bytes: int = 0
+    """Static shared memory; what a launch adds is not in it."""
+    stack_bytes: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+
+
+class BuildReport(_CheckMessage):
+    """What a build said."""
+
+    warnings: tuple[str, ...] = ()
+    kernels: tuple[KernelResources, ...] = ()
+    """Of sealed builds."""
+    code: str = ""
+    """The code asked for, cut to a limited number of lines; or why it cannot be shown."""
+
+
+class CheckedWorkload(_CheckMessage):
+    """One workload of a check."""
+
+    uuid: str
+    verdict: Verdict
+    reason: str | None = None
+    max_abs_error: float | None = None
+    matched: float | None = None
+    """Share of elements within the tolerance, the least of all calls."""
+    calls: int = 0
+
+
+class CheckAnswer(_CheckMessage):
+    """The outcome of a check."""
+
+    event: Literal["checked"] = "checked"
+    id: str
+    verdict: Verdict | None
+    """null where this machine could not do it; the reason says why."""
+    reason: str | None = None
+    workloads: tuple[CheckedWorkload, ...] = ()
+    """Those that were checked, in the problem's order."""
+    unchecked: int = 0
+    """Workloads that the time did not suffice for, and those after a failure that ended the process."""
+    build: BuildReport = Field(default_factory=BuildReport)
+    build_s: float = 0.0
+    check_s: float = 0.0
+
+
+class CheckReply(_CheckMessage):
+    """What the daemon leaves for the worker."""
+
+    answer: CheckAnswer | None = None
+    """null for a baseline, whose entry the ledger has now."""
+    error: str | None = None
+    """Why there is no answer."""

@@ -1,0 +1,111 @@
+"""Files by which a worker asks the daemon for a check, below `.harness/checks/`: one directory for each order.
+
+The worker writes `solution/` and then `order.json`; the daemon writes `reply.json`; the worker removes the directory.
+All of it is derived: an order that is lost is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.model.checking import CheckOrder, CheckReply, ShownCode
+from harness.workspace.directories import Workspace
+from harness.workspace.file_watch import FileWatch
+from harness.workspace.files import atomic_write
+
+_ORDER, _REPLY, _SOLUTION = "order.json", "reply.json", "solution"
+_LOOK_EVERY_S = 1.0
+_LEFT_S = 3600.0
+"""A directory that nobody has removed for so long belongs to no waiting worker."""
+
+
+def ask_for_check(
+    workspace: Workspace,
+    solution: Path,
+    *,
+    worker: str,
+    problem: str,
+    target: str,
+    show: ShownCode = "",
+    function: str = "",
+    stop: threading.Event,
+    within_s: float,
+) -> CheckReply | None:
+    """Ask for a check of a solution directory and wait for the reply; None when told to stop before.
+
+    Raises:
+        TimeoutError: no reply within `within_s`: no daemon runs, or no judge is ready.
+    """
+    order = CheckOrder(id=uuid.uuid4().hex, worker=worker, problem=problem, target=target, show=show, function=function)
+    shutil.copytree(solution, _directory(workspace) / order.id / _SOLUTION)
+    return _reply_to(workspace, order, stop=stop, within_s=within_s)
+
+
+def ask_for_baseline(
+    workspace: Workspace, *, worker: str, problem: str, target: str, stop: threading.Event, within_s: float
+) -> CheckReply | None:
+    """Ask for a problem's baselines to be measured and wait until they are; None when told to stop before.
+
+    Raises:
+        TimeoutError: they are not within `within_s`: no judge is ready, or none is free.
+    """
+    order = CheckOrder(id=uuid.uuid4().hex, worker=worker, problem=problem, target=target, kind="baseline")
+    (_directory(workspace) / order.id).mkdir()
+    return _reply_to(workspace, order, stop=stop, within_s=within_s)
+
+
+def _reply_to(workspace: Workspace, order: CheckOrder, *, stop: threading.Event, within_s: float) -> CheckReply | None:
+    directory = _directory(workspace) / order.id
+    until = time.monotonic() + within_s
+    try:
+        with FileWatch(directory) as changes:
+            atomic_write(directory / _ORDER, order.model_dump_json())
+            while not stop.is_set():
+                with contextlib.suppress(FileNotFoundError, ValidationError):
+                    return CheckReply.model_validate_json((directory / _REPLY).read_bytes())
+                if time.monotonic() > until:
+                    raise TimeoutError(f"no {order.kind} within {within_s:.0f} s: no judge of {order.target} is ready")
+                changes.wait(_LOOK_EVERY_S, stop=stop)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return None
+
+
+def waiting_orders(workspace: Workspace) -> list[CheckOrder]:
+    """Return the orders without a reply, oldest first. Removes what was left behind."""
+    found: list[tuple[float, CheckOrder]] = []
+    for directory in _directory(workspace).iterdir():
+        with contextlib.suppress(OSError, ValidationError):
+            age_s = time.time() - directory.stat().st_mtime
+            if age_s > _LEFT_S:
+                shutil.rmtree(directory, ignore_errors=True)
+            elif not (directory / _REPLY).exists() and (directory / _ORDER).is_file():
+                order = CheckOrder.model_validate_json((directory / _ORDER).read_bytes())
+                found.append((-age_s, order.model_copy(update={"id": directory.name})))
+    return [order for _, order in sorted(found, key=lambda aged: aged[0])]
+
+
+def ordered_solution(workspace: Workspace, order: CheckOrder) -> Path:
+    """Return the directory of the solution that an order is about."""
+    return _directory(workspace) / order.id / _SOLUTION
+
+
+def reply_to_check(workspace: Workspace, order_id: str, reply: CheckReply) -> None:
+    """Leave a reply; nothing happens where the worker has gone."""
+    directory = _directory(workspace) / order_id
+    if directory.is_dir():
+        with contextlib.suppress(FileNotFoundError):
+            atomic_write(directory / _REPLY, reply.model_dump_json())
+
+
+def _directory(workspace: Workspace) -> Path:
+    directory = workspace.derived / "checks"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory

@@ -1,0 +1,72 @@
+"""Programs that agents have in their sandbox, run there."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.agents import local_tools
+from harness.agents.confinement import View, command_line
+from harness.agents.local_tools import find_local_tools
+
+
+def inside(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
+    view = View(
+        problem="suite/name",
+        directory=tmp_path / "problem",
+        solution=tmp_path / "solution",
+        target="cpu",
+        reading=tmp_path / "reading",
+        docs=tmp_path / "docs",
+        home=tmp_path / "home",
+    )
+    view.docs.mkdir()
+    command = command_line(view, ["/bin/sh", "-euc", script], {})
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_every_program_that_is_named_runs_in_the_sandbox(tmp_path: Path) -> None:
+    programs = [name for name in find_local_tools().programs if not name.startswith("python3")]
+    assert "g++" in programs, "the tests need a compiler"
+    done = inside(
+        tmp_path, "\n".join(f"{name} --version >/tmp/said || {{ echo {name}; exit 9; }}" for name in programs)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_code_is_compiled_and_disassembled_and_the_processor_is_described(tmp_path: Path) -> None:
+    script = """
+    cd /tmp
+    echo 'extern "C" float twice(float x) { return x + x; }' > a.cpp
+    g++ -O3 -march=native -shared -fPIC a.cpp -o a.so
+    objdump -d --no-show-raw-insn a.so | grep -A9 '<twice>:'
+    lscpu | grep -E 'Model name|L1d|NUMA node0'
+    """
+    done = inside(tmp_path, script)
+    assert done.returncode == 0, done.stderr
+    assert "addss" in done.stdout
+    assert "L1d" in done.stdout
+
+
+@pytest.mark.slow
+def test_python_has_torch_for_numerics(tmp_path: Path) -> None:
+    done = inside(tmp_path, "python3 -c 'import torch; print(torch.ones(4).bfloat16().sum().item())'")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "4.0"
+
+
+def test_a_toolkit_outside_the_system_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "toolkit"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "nvdisasm").write_text("#!/bin/sh\necho disassembled\n")
+    (home / "bin" / "nvdisasm").chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    local_tools.find_local_tools.cache_clear()
+    try:
+        assert "nvdisasm" in find_local_tools().programs
+        done = inside(tmp_path, "nvdisasm; touch /sys/devices/system/cpu/x 2>/dev/null && exit 9; exit 0")
+    finally:
+        local_tools.find_local_tools.cache_clear()
+    assert (done.returncode, done.stdout) == (0, "disassembled\n"), done.stderr

@@ -1,0 +1,170 @@
+"""Checks that workers order: one at a time and at a limited rate for each, never without a reply."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.daemon import check_orders
+from harness.daemon.check_orders import CheckOrders
+from harness.daemon.snapshots import Snapshots
+from harness.git.repo import Repo
+from harness.model.checking import CheckAnswer, CheckReply, CheckRequest
+from harness.model.config import Config
+from harness.model.judging import DeviceRecord, EnvironmentRecord, JudgeReady
+from harness.model.verdict import EntryKind, Verdict
+from harness.workspace.check_files import ask_for_baseline, ask_for_check, waiting_orders
+from harness.workspace.directories import Workspace
+from harness.workspace.judge_client import CheckAnswered, JudgeClient
+from tests.site import make_site, site_in
+from tests.waiting import wait_until
+
+ENVIRONMENT = EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch="2", sandbox="none")
+
+
+class Asked(JudgeClient):
+    """A judge that is ready and only remembers what it is asked."""
+
+    def __init__(self, tmp_path: Path, target: str = "cpu") -> None:
+        super().__init__(target, ["true"], tmp_path / "log", lambda _: None)
+        self.ready = JudgeReady(target=target, device=DeviceRecord(name="d", id="d"), environment=ENVIRONMENT)
+
+    def ask_check(self, request: CheckRequest) -> None:
+        self.checks[request.id] = request
+
+
+class Workers:
+    """Threads that wait for replies, as workers do."""
+
+    def __init__(self, workspace: Workspace, solution: Path) -> None:
+        self.workspace, self.solution = workspace, solution
+        self.stop = threading.Event()
+        self.replies: dict[str, CheckReply | None] = {}
+        self.threads: list[threading.Thread] = []
+
+    def ask(self, name: str, worker: str, problem: str = "t/one") -> None:
+        def wait() -> None:
+            self.replies[name] = ask_for_check(
+                self.workspace,
+                self.solution,
+                worker=worker,
+                problem=problem,
+                target="cpu",
+                stop=self.stop,
+                within_s=120,
+            )
+
+        thread = threading.Thread(target=wait)
+        before = len(waiting_orders(self.workspace))
+        thread.start()
+        self.threads.append(thread)
+        wait_until(lambda: len(waiting_orders(self.workspace)) > before, what="the order")
+
+    def reply(self, name: str) -> CheckReply:
+        wait_until(lambda: name in self.replies, what="the reply")
+        reply = self.replies[name]
+        assert reply is not None
+        return reply
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    make_site(tmp_path / "site", tunable=True)
+    return Workspace(tmp_path / "site")
+
+
+@pytest.fixture
+def orders(workspace: Workspace, repo: Repo) -> CheckOrders:
+    return CheckOrders(workspace, Config(), repo, Snapshots(workspace, repo))
+
+
+@pytest.fixture
+def workers(workspace: Workspace) -> Iterator[Workers]:
+    made = Workers(workspace, workspace.root / "problems/t/one/solutions/cpu")
+    yield made
+    made.stop.set()
+    for thread in made.threads:
+        thread.join(60)
+
+
+def answer(orders: CheckOrders, judge: JudgeClient) -> None:
+    """Answer what the judge was asked."""
+    for request in list(judge.checks.values()):
+        del judge.checks[request.id]
+        orders.answered(CheckAnswered(request, CheckAnswer(id=request.id, verdict=Verdict.PASSED)))
+
+
+def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
+    orders: CheckOrders, workers: Workers, tmp_path: Path
+) -> None:
+    judge, other = Asked(tmp_path), Asked(tmp_path, "h200")
+    workers.ask("first", "w01")
+    orders.hand_out([other])
+    assert other.checks == {}
+    orders.hand_out([other, judge])
+    (request,) = judge.checks.values()
+    assert (Path(request.solution_dir) / "kernel.cpp").is_file()
+    assert (Path(request.problem_dir) / "definition.json").is_file()
+    orders.hand_out([judge])
+    assert len(judge.checks) == 1, "an order is handed out once"
+    answer(orders, judge)
+    reply = workers.reply("first")
+    assert reply.answer is not None
+    assert reply.answer.verdict is Verdict.PASSED
+    wait_until(lambda: not list((orders.workspace.derived / "checks").iterdir()), what="the directory's removal")
+
+
+def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
+    orders: CheckOrders, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = Asked(tmp_path)
+    workers.ask("first", "w01")
+    orders.hand_out([judge])
+    workers.ask("second", "w01")
+    orders.hand_out([judge])
+    assert "under way already" in str(workers.reply("second").error)
+    monkeypatch.setattr(check_orders, "EVERY_S", 3600.0)
+    answer(orders, judge)
+    workers.reply("first")
+    workers.ask("third", "w01")
+    workers.ask("of another", "w02")
+    orders.hand_out([judge])
+    assert len(judge.checks) == 1, "another worker does not wait for it"
+    answer(orders, judge)
+    assert workers.reply("of another").answer is not None
+    assert "third" not in workers.replies
+
+
+def test_a_judge_that_ends_and_a_problem_that_is_missing_are_told(
+    orders: CheckOrders, workers: Workers, tmp_path: Path
+) -> None:
+    judge = Asked(tmp_path)
+    workers.ask("unknown", "w01", "t/none")
+    orders.hand_out([judge])
+    assert "there is no problem t/none" in str(workers.reply("unknown").error)
+    workers.ask("lost", "w02")
+    orders.hand_out([judge])
+    orders.lost(judge.checks.values())
+    assert "ask again" in str(workers.reply("lost").error)
+
+
+def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> None:
+    with site_in(tmp_path, tunable=True) as site:
+        site.start("daemon")
+        reply = ask_for_baseline(
+            site.workspace, worker="w01", problem="t/one", target="cpu", stop=threading.Event(), within_s=120
+        )
+        assert reply == CheckReply()
+        (entry,) = site.entries("t/one")
+        assert entry.kind is EntryKind.BASELINE
+        again = ask_for_baseline(
+            site.workspace, worker="w02", problem="t/one", target="cpu", stop=threading.Event(), within_s=120
+        )
+        assert again == CheckReply(), "measured once"
+        assert len(site.entries("t/one")) == 1
+        commit = site.submit("w03", "t/one", "stub: speedup=1.5")
+        wait_until(lambda: len(site.entries("t/one")) >= 2, what="the evaluation")
+        assert [one.candidate.tree for one in site.entries("t/one")[1:2] if one.candidate] == [commit.tree]

@@ -1,0 +1,45 @@
+"""Bounds and hardware as a prompt gets them, also through the process that computes them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.model.device_description import DeviceDescription
+from harness.sol.describe import DescribeRequest, describe
+
+PROBLEM = Path(__file__).parents[2] / "problems/starter/rmsnorm_h4096"
+
+
+def request(tmp_path: Path, target: str) -> DescribeRequest:
+    return DescribeRequest(
+        problem_dir=PROBLEM, problem="starter/rmsnorm_h4096", data_root=None, target=target, cache=tmp_path
+    )
+
+
+def test_a_gpu_is_described_with_the_bounds_of_every_workload(tmp_path: Path) -> None:
+    found = describe(request(tmp_path, "h200"))
+    assert found.device[0] == "NVIDIA H200 SXM: 132 multiprocessors at up to 1,980 MHz"
+    assert "a plain copy reaches 4,300" in found.device[1]
+    assert any("228 KiB shared memory" in line for line in found.device)
+    assert len(found.bounds) == 6
+    assert {bound.limited_by for bound in found.bounds.values()} == {"memory"}
+    for bound in found.bounds.values():
+        assert bound.sol_us is not None
+        assert bound.bytes is not None
+        assert bound.sol_us == pytest.approx(bound.bytes / 4800e9 * 1e6)
+
+
+def test_the_process_prints_what_it_found_or_why_not(tmp_path: Path, own_locks: None) -> None:
+    del own_locks
+    command = [sys.executable, "-m", "harness.sol.describe"]
+    text = request(tmp_path, "h200").model_dump_json()
+    done = subprocess.run([*command, text], capture_output=True, text=True, timeout=120, check=True)
+    assert DeviceDescription.model_validate_json(done.stdout).target == "h200"
+    text = request(tmp_path, "no-such-gpu").model_dump_json()
+    failed = subprocess.run([*command, text], capture_output=True, text=True, timeout=120, check=False)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "no-such-gpu" in failed.stderr
