@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.agents.answers import TO_DO
-from harness.model.checking import CheckAnswer, KernelResources
+from harness.model.checking import CheckAnswer
+from harness.model.counter_text import resource_lines
 from harness.model.truncate import one_line
 from harness.model.verdict import Verdict
 
@@ -33,7 +34,7 @@ def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
     if answer.verdict in TO_DO:
         lines.append(f"to do: {TO_DO[answer.verdict]}")
     lines += [f"warning: {one_line(text, 240)}" for text in answer.build.warnings]
-    lines += [_resources(kernel) for kernel in answer.build.kernels]
+    lines += resource_lines(answer.build.kernels)
     if answer.build.code:
         lines.append(answer.build.code[:_LONGEST_CODE])
     return "\n".join(lines)
@@ -51,14 +52,3 @@ def _head(answer: CheckAnswer) -> str:
         right = f"right on {len(answer.workloads)} workloads, largest error {worst:.3g}"
         return f"PASSED without timing: {right}{rest} ({time})"
     return f"{answer.verdict}{rest} ({time})"
-
-
-def _resources(kernel: KernelResources) -> str:
-    spills = (
-        f"SPILLS {kernel.spill_store_bytes} bytes stored, {kernel.spill_load_bytes} loaded by each thread"
-        if kernel.spill_store_bytes or kernel.spill_load_bytes
-        else "no spills"
-    )
-    stack = f", {kernel.stack_bytes} bytes of stack" if kernel.stack_bytes else ""
-    shared = f"{kernel.shared_bytes} bytes of static shared memory"
-    return f"kernel {kernel.name}: {kernel.registers} registers, {shared}{stack}, {spills}"

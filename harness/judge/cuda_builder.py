@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import load_json_file
-from harness.judge.build_report import build_report
+from harness.judge.build_warnings import build_warnings
 from harness.judge.builder import (
     BUILD_S,
     BuildFailed,
@@ -65,17 +65,14 @@ class SealedBuild:
     @property
     def resources(self) -> tuple[KernelResources, ...]:
         """Registers, shared memory and spills of each kernel."""
-        names = {symbol: name for name, symbol in self._symbols().items()}
+        symbols: dict[str, str] = load_json_file(self.directory / "names.json")["symbols"]
+        names = {symbol: name for name, symbol in symbols.items()}
         return resources_of_cubin((self.directory / "kernel.cubin").read_bytes(), names, self._messages())
 
     @property
     def report(self) -> BuildReport:
         """Warnings and each kernel's resources."""
-        return build_report(self._messages(), self._symbols())
-
-    def _symbols(self) -> dict[str, str]:
-        names: dict[str, str] = load_json_file(self.directory / "names.json")["symbols"]
-        return names
+        return BuildReport(warnings=build_warnings(self._messages()), kernels=self.resources)
 
     def _messages(self) -> str:
         """What the compiler printed; a link in its place is not followed."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from harness.judge.build_report import build_report
+from harness.judge.build_warnings import build_warnings
 from harness.judge.builder import Built, build_cpp
 from harness.judge.cuda_builder import architecture, build_cuda
 from harness.judge.devices.interface import Batch, Device, Memory
@@ -154,7 +154,7 @@ def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = 
         shutil.copyfile(built.path, target)
         return {**words, "artefact": runner.inside(target)}
 
-    report = build_report(built.messages)
+    report = BuildReport(warnings=build_warnings(built.messages))
     return Staged(stage, _COMPILED_S, report=report, artefact=built.path, needs_torch=needs_torch)
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.model.counters import KernelResources
 from harness.model.verdict import Verdict
 
 ShownCode = Literal["", "assembly", "ptx", "sass"]
@@ -45,18 +46,6 @@ class CheckRequest(_CheckMessage):
     solution_dir: str
     show: ShownCode = ""
     function: str = ""
-
-
-class KernelResources(_CheckMessage):
-    """What one kernel takes, by the assembler. Bytes are those of a thread; shared ones are those of a block."""
-
-    name: str
-    registers: int
-    shared_bytes: int = 0
-    """Static shared memory; what a launch adds is not in it."""
-    stack_bytes: int = 0
-    spill_store_bytes: int = 0
-    spill_load_bytes: int = 0
 
 
 class BuildReport(_CheckMessage):
