@@ -9,6 +9,8 @@ counts as loaded when its table is complete and a frame was drawn after that.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import shutil
 import signal
@@ -77,6 +79,18 @@ def load_s(browser: Browser, url: str) -> float:
         return time.perf_counter() - since
 
 
+def load_processor_s(browser: Browser, url: str) -> float:
+    """Processor time of the browser's threads for one load, which other processes of the machine do not lengthen."""
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        page = context.new_page()
+        browser.start_tracing(page=page, categories=["devtools.timeline", "disabled-by-default-devtools.timeline"])
+        page.goto(url)
+        page.evaluate(_LOADED)
+        events = json.loads(browser.stop_tracing())["traceEvents"]
+    tasks = [event for event in events if event.get("name") == "RunTask" and "tdur" in event]
+    return float(sum(event["tdur"] for event in tasks)) / 1e6
+
+
 def update_s(page: Page, ledger: Ledger, key: str, digest: str, number: int) -> float:
     """Seconds from the append of an entry to the drawn page that shows it."""
     entry = draft(tree=f"{number:040x}", problem=key, speedup=1.1, worker=f"u{number}")
@@ -96,6 +110,7 @@ def measure(workspace: Workspace, problems: int) -> list[tuple[str, str, str]]:
     with sync_playwright() as playwright, serving(workspace.root) as (url, pid, ready_s):
         browser = playwright.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
         loads = [load_s(browser, url) for _ in range(LOADS)]
+        load_processor = statistics.median(load_processor_s(browser, url) for _ in range(LOADS))
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(url)
         page.evaluate(_LOADED)
@@ -110,8 +125,10 @@ def measure(workspace: Workspace, problems: int) -> list[tuple[str, str, str]]:
     return [
         ("harness serve, index up to date, until it prints the URL", "", f"{ready_s:.2f} s"),
         (f"page loaded and drawn: median, worst of {LOADS}", "<= 2 s", seconds(loads)),
+        ("the same, processor time of the browser's threads", "", f"{load_processor:.2f} s"),
         (f"appended entry drawn: median, worst of {UPDATES}", "<= 1 s", seconds(updates)),
         ("processor time of the server with one viewer and no change", "", f"{100 * idle:.1f} % of a core"),
+        ("load average of the machine meanwhile", "", f"{os.getloadavg()[0]:.1f}"),
         ("server, resident", "", f"{memory_mb:.0f} MB"),
     ]
 
