@@ -1,4 +1,4 @@
-"""How long the page of `harness serve` takes on a large ledger, in Chromium: to be there, and to show a new entry.
+"""Load and update times of the page of `harness serve` on a large ledger, in Chromium.
 
     python -m benchmarks.live_page [--problems 235] [--entries 20000] [--keep DIR]
 

@@ -67,7 +67,7 @@ def _announce(access: Access) -> None:
 
 
 def _warnings(config: Config, bind: str) -> Iterator[str]:
-    """What weakens the protection of the page here."""
+    """Reasons why the page is protected less here."""
     if not ipaddress.ip_address(bind).is_loopback:
         yield (
             f"warning: other machines can connect to {bind}, and what they exchange with it is not encrypted: "

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from harness.cli.serve import _warnings
 from harness.git.repo import Repo
 from harness.ledger.ledger import Ledger
 from harness.report.live.server import listen
+from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 from tests.cli.test_audit import harness
 from tests.ledger.ledgers import PROBLEM, draft, make_workspace
@@ -60,6 +62,22 @@ def data_of(stream: http.client.HTTPResponse) -> str:
     while not (line := stream.readline().decode()).startswith("data: "):
         assert line, "the stream has ended"
     return line
+
+
+@pytest.mark.parametrize(
+    ("text", "bind", "warning"),
+    [
+        ("run: main\n", "127.0.0.1", None),
+        ("run: main\n", "0.0.0.0", "other machines can connect to 0.0.0.0"),
+        ("agent: {network: host}\n", "::1", "agents have this machine's network"),
+        ("judge: {sandbox: none}\n", "127.0.0.1", "candidates run unconfined"),
+    ],
+)
+def test_weaker_protection_is_warned_of(workspace: Workspace, text: str, bind: str, warning: str | None) -> None:
+    workspace.config_file.write_text(text)
+    warnings = list(_warnings(load_config(workspace), bind))
+    assert len(warnings) == (warning is not None)
+    assert all(line.startswith(f"warning: {warning}") for line in warnings)
 
 
 def test_a_port_that_is_taken(workspace: Workspace) -> None:

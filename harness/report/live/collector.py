@@ -61,7 +61,7 @@ class Collector:
         self._view: _RunView | None = None
         self._last_target = "", ""
         self.messages: list[str] = []
-        """What was unusual about the index at the last look."""
+        """Sentences about the index at the last look: made anew, entries that cannot be read."""
 
     def collect(self, progress: Callable[[int, int], None] | None = None) -> dict[str, str]:
         """Return every part as JSON: name -> text.

@@ -19,7 +19,7 @@ from harness.report.live.server import Viewers, serve
 logger = logging.getLogger(__name__)
 
 _WATCHED_S = 0.25
-"""How often it looks while somebody watches: a look without changes takes 10 ms."""
+"""Pause between two looks while somebody watches; a look without changes takes 10 ms."""
 _ALONE_S = 15.0
 _JOIN_S = 2.0
 

@@ -215,6 +215,8 @@
       tableRows.set(one.key, row);
     }
     while (row.cells.length > 1) row.deleteCell(-1);
+    row.classList.remove("fresh");
+    if (fresh) void row.offsetWidth; // the animation starts again only after a layout without it
     row.append(...columns.slice(1).map(([, , cell, words]) => h("td", { class: words ? "text" : null }, cell(one))));
     row.classList.toggle("fresh", fresh);
   }

@@ -114,7 +114,7 @@ async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
 
 @dataclass(frozen=True)
 class _Page:
-    """What is answered, and to whom."""
+    """The requests of the page, and the checks before each of them."""
 
     access: Access
     state: PageState

@@ -1,4 +1,4 @@
-"""What the agents have used against their limits, read incrementally: one account for each session."""
+"""Spend of the agents against their limits, read incrementally: one account for each session."""
 
 from __future__ import annotations
 

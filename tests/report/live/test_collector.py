@@ -1,4 +1,4 @@
-"""What the live page shows of a workspace, and that it is brought up to date by what changed alone."""
+"""The live page shows a workspace as it is, and reads again only what changed."""
 
 from __future__ import annotations
 

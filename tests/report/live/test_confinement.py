@@ -38,7 +38,7 @@ def attempts(served: Served) -> str:
 
 
 def in_agents_sandbox(code: str, root: Path) -> str:
-    """What the code prints where an agent runs."""
+    """Return what the code prints where an agent runs."""
     for name in ("problem", "docs"):
         (root / name).mkdir(parents=True)
     view = confinement.View(
