@@ -70,4 +70,4 @@ def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> 
 def test_the_policy_decides_without_a_proposal_that_holds(site: Site, steps: list[Step]) -> None:
     table, by, _ = plan(site, lambda _: steps, deadline_s=5.0)
     assert table == {"w01": "t/one", "w02": "t/two"}
-    assert by[0].startswith("coverage-then-gain")
+    assert by[0].startswith("gain-bandit")

@@ -112,7 +112,7 @@ def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
         rows = until(site, lambda rows: set(rows) == set(NAMES), "two rows")
         assert {rows["w01"], rows["w02"]} == {"t/one", "t/two"}
     (record,) = records(site)
-    assert (record["run"], record["target"], record["policy"]) == ("main", "cpu", "coverage-then-gain/1")
+    assert (record["run"], record["target"], record["policy"]) == ("main", "cpu", "gain-bandit/1")
     assert git(site.root, "status", "--porcelain") == ""
     assert "| t/one | - | - |" in (site.root / "COORDINATION.md").read_text(), "standings are written at the end"
     assert git(site.root, "show", "main:ledger/decisions.yaml").startswith("# kernel-harness ledger, format 2")
