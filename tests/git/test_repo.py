@@ -209,3 +209,58 @@ def test_git_that_hangs_is_ended_and_named(workspace: Workspace) -> None:
     hanging = Git(workspace.git_common_dir)
     with pytest.raises(RepositoryError, match=r"git did not answer within 0\.2 s: .*sleep 60"):
         hanging.ask("-c", "alias.hang=!sleep 60", "hang", deadline_s=0.2)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "One",
+        "One\nline more\n\nBody: x\n\nRun: main\nWorker: w01",
+        "\n\n  Ünïcode  \n\nKey: a: b\nno trailer\n",
+        "A\n\n\nB",
+    ],
+)
+def test_commits_read_as_objects_are_those_of_git_log(repo: Repo, message: str) -> None:
+    root, base = repo.workspace.root, repo.tip("main")
+    for number in range(3):
+        commit_by_hand(root, message, {"a": str(number)})
+    line = repo.line_of_commits(repo.tip("main"), base)
+    assert line is not None
+    assert len(line) == 3
+    assert line == [repo.commit(commit.id) for commit in line]
+    assert repo.line_of_commits(repo.tip("main"), base, most=2) is None
+
+
+def test_a_history_that_is_no_line_is_left_to_git(repo: Repo) -> None:
+    root, base = repo.workspace.root, repo.tip("main")
+    git(root, "checkout", "-q", "-b", "side")
+    side = commit_by_hand(root, "side", {"s": "1"})
+    git(root, "checkout", "-q", "main")
+    other = commit_by_hand(root, "other", {"o": "1"})
+    git(root, "merge", "-q", "--no-edit", side)
+    assert repo.line_of_commits(repo.tip("main"), base) is None
+    assert {side, other} < {commit.id for commit in repo.new_commits(repo.tip("main"), base)}
+    assert repo.line_of_commits(other, side) is None
+
+
+def test_a_message_in_another_encoding_is_read_by_git(repo: Repo) -> None:
+    root, base = repo.workspace.root, repo.tip("main")
+    git(root, "config", "i18n.commitEncoding", "ISO-8859-1")
+    commit_by_hand(root, "caf\u00e9".encode("latin-1").decode("latin-1"), {"a": "1"})
+    assert repo.line_of_commits(repo.tip("main"), base) is None
+    assert len(repo.new_commits(repo.tip("main"), base)) == 1
+
+
+def test_a_branch_that_moves_is_seen_by_the_reader_that_runs(repo: Repo) -> None:
+    root = repo.workspace.root
+    tips = [repo.tip("main")]
+    for number in range(3):
+        tips.append(commit_by_hand(root, "next", {"a": str(number)}))
+        assert repo.tip("main") == tips[-1]
+        git(root, "pack-refs", "--all", "--prune")
+        assert repo.tip("main") == tips[-1]
+    git(root, "branch", "-q", "other")
+    assert repo.tip("other") == tips[-1]
+    git(root, "branch", "-q", "-D", "other")
+    with pytest.raises(RepositoryError, match="there is no branch other"):
+        repo.tip("other")
