@@ -16,7 +16,7 @@ from harness.model.judging import PROTOCOL_FIX, JudgeRequest, protocol_mismatch
 _PIECE = 1 << 16
 
 
-class _Kind(BaseModel):
+class _RequestKind(BaseModel):
     op: str = "judge"
 
 
@@ -79,7 +79,7 @@ class RequestInbox:
         if not line.strip():
             return
         try:
-            if _Kind.model_validate_json(line).op == "check":
+            if _RequestKind.model_validate_json(line).op == "check":
                 self._checks.append(CheckRequest.model_validate_json(line))
                 return
             mismatch = protocol_mismatch(line, "request")
