@@ -129,6 +129,8 @@ def _call(operation: str, node: fx.Node, arguments: dict[str, Any], text: Text, 
         named = named or argument.kwarg_only or (bool(written) and _is_named(operation, name, value))
         if named and argument.has_default_value() and argument.default_value == value and name != "device":
             continue
+        if name == "end" and isinstance(value, int) and value > _WHOLE:
+            continue
         shown = device if name == "device" else text(_scalar_of(value) if name == "dim" else value)
         shown = shown[1:-1].rstrip(",") if operation in _SIZES_AS_ARGUMENTS and not named and written else shown
         written.append(f"{name}={shown}" if named else shown)
