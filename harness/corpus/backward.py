@@ -115,8 +115,22 @@ def _trace(
             traced = make_fx(gradients, tracing_mode="real", decomposition_table=table)(values, incoming)
     except Exception as error:  # the module's own code
         raise SkippedError(f"the gradients cannot be traced: {error_summary(error)}") from error
+    _make_functional(traced.graph)
     _simplify(traced.graph)
     return traced.graph, wanted
+
+
+def _make_functional(graph: fx.Graph) -> None:
+    """Replace in-place operators by the functional ones; later operations read their results."""
+    nodes = list(graph.nodes)
+    for index, node in enumerate(nodes):
+        name = operation_of(node) if node.op == "call_function" else ""
+        functional = getattr(torch.ops.aten, name.removesuffix("_"), None)
+        if not name.endswith("_") or name.endswith("__") or functional is None:
+            continue
+        node.target = getattr(functional, node.target._overloadname)  # noqa: SLF001 - the overload's only name
+        for later in nodes[index + 1 :]:
+            later.replace_input_with(node.args[0], node)
 
 
 def _simplify(graph: fx.Graph) -> None:

@@ -33,7 +33,8 @@ from harness.corpus.workloads import largest_tensor
 
 _CLOSE = 2e-4
 """A tenth of the largest error of a gradient in float32, over its root mean square: sums in another order."""
-_ROUNDING = 1e-3
+_ROUNDING = 1e-2
+"""Of the largest gradient: at sequence length 1 that of a query is zero but for the rounding of its sums."""
 _MOST_ELEMENTS = 2**25
 """Of one tensor at the sizes of the checks: attention over 1500 frames takes minutes."""
 

@@ -202,6 +202,8 @@ def _input_name(item: GraphInput, others: list[GraphInput]) -> str:
 
 
 _LEAST_NAMED = 16
+_MOST_DIMENSIONS = 3
+"""Of an activation with features last; one with more is an image or has heads."""
 
 
 def _named_sizes(
@@ -214,7 +216,7 @@ def _named_sizes(
         place = -1 if item.source == "activation" else 0
         if len(shape) < 2 or not isinstance(shape[place], int) or shape[place] < _LEAST_NAMED or shape[place] in named:
             continue
-        if item.source == "activation" and "hidden_size" not in named.values():
+        if item.source == "activation" and len(shape) <= _MOST_DIMENSIONS and "hidden_size" not in named.values():
             named[shape[place]] = names.take("hidden_size")
         elif item.source == "parameter":
             stem = input_names[item.node].removesuffix("_weight")

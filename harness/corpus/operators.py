@@ -141,10 +141,14 @@ def _call(operation: str, node: fx.Node, arguments: dict[str, Any], text: Text, 
         return f"{receiver}.{name}({', '.join(written[1:])})"
     if operation in _FUNCTIONAL or name == "grouped_mm":
         return f"F.{name}({', '.join(written)})"
-    for prefix, module in (("torch", torch), ("F", F), ("torch.special", torch.special)):
+    name = name.removeprefix("linalg_")
+    for prefix, module in _MODULES.items():
         if hasattr(module, name) and not name.startswith("_"):
             return f"{prefix}.{name}({', '.join(written)})"
     raise SkippedError(f"the operator `{node.target}` has no plain form")
+
+
+_MODULES = {"torch": torch, "F": F, "torch.special": torch.special, "torch.linalg": torch.linalg}
 
 
 def _is_named(operation: str, name: str, value: object) -> bool:
@@ -213,6 +217,13 @@ def _interpolate(mode: str) -> Callable[[dict[str, Any], Text], str]:
     return write
 
 
+def _batch_norm(arguments: dict[str, Any], text: Text) -> str:
+    """The running statistics come before the weights, which is the other order than the operator's."""
+    order = ("input", "running_mean", "running_var", "weight", "bias")
+    given = ", ".join(text(arguments.get(name)) for name in order)
+    return f"F.batch_norm({given}, training={text(arguments['training'])}, eps={text(arguments['eps'])})"
+
+
 _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
     "neg": lambda given, text: f"-{operand(given['self'], text)}",
     "bitwise_not": lambda given, text: f"~{operand(given['self'], text)}",
@@ -240,6 +251,7 @@ _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
     "select": _select,
     "index": _index,
     "embedding": _embedding,
+    "batch_norm": _batch_norm,
     "upsample_nearest2d": _interpolate("nearest"),
     "upsample_nearest1d": _interpolate("nearest"),
     "upsample_nearest3d": _interpolate("nearest"),
