@@ -21,8 +21,8 @@ from harness.corpus.graph_hash import compute_operations
 from harness.corpus.printing import is_size, live_operations, resolved
 from harness.corpus.variable_names import operation_of, wished_names
 
-_CONSTANT = re.compile(r"(^|_)(cos|sin)$|mask|position|inv_freq")
-"""Names of inputs that no training step needs a gradient for."""
+_CONSTANT = re.compile(r"(^|_)(cos|sin)$|mask|position|inv_freq|(^|_)(k|key)(_proj|_lin)?_bias$")
+"""Names of inputs that no training step needs a gradient for. That of a key's bias is zero: a softmax ignores it."""
 _BACKWARD_OPERATORS = (
     "silu_backward", "gelu_backward", "native_layer_norm", "native_layer_norm_backward", "native_group_norm",
     "native_group_norm_backward", "_softmax_backward_data", "_log_softmax_backward_data", "tanh_backward",

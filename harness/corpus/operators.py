@@ -26,7 +26,7 @@ _METHODS = {
     "index_select", "scatter", "scatter_add", "type_as", "clone", "unfold", "movedim", "narrow", "tril", "triu", "pow",
     "clamp", "clamp_min", "clamp_max", "max", "min", "any", "all", "new_zeros", "new_ones", "new_full", "new_empty",
     "index_add", "index_copy", "index_put", "repeat_interleave", "roll", "flip", "t", "diagonal", "var", "std", "norm",
-    "logsumexp", "sort", "argsort", "topk", "masked_scatter", "square", "prod",
+    "logsumexp", "sort", "reshape_as", "view_as", "argsort", "topk", "masked_scatter", "square", "prod",
 }  # fmt: skip
 """Operators that are written as methods of their first argument."""
 _FUNCTIONAL = {
@@ -34,10 +34,15 @@ _FUNCTIONAL = {
     "conv3d", "conv_transpose1d", "conv_transpose2d", "gelu", "silu", "relu", "relu6", "elu", "leaky_relu", "mish",
     "hardswish", "hardsigmoid", "hardtanh", "softplus", "pad", "one_hot", "avg_pool1d", "avg_pool2d", "avg_pool3d",
     "max_pool1d", "max_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "pixel_shuffle", "pixel_unshuffle",
-    "normalize", "glu", "bilinear", "instance_norm", "grid_sample", "unfold_im2col", "cosine_similarity", "prelu",
+    "normalize", "glu", "bilinear", "instance_norm", "grid_sample", "im2col", "cosine_similarity", "prelu",
     "logsigmoid", "log_sigmoid", "selu", "celu", "channel_shuffle", "l1_loss", "mse_loss", "cross_entropy_loss",
 }  # fmt: skip
-_RENAMED = {"cross_entropy_loss": "cross_entropy", "log_sigmoid": "logsigmoid", "_grouped_mm": "grouped_mm"}
+_RENAMED = {
+    "im2col": "unfold",
+    "cross_entropy_loss": "cross_entropy",
+    "log_sigmoid": "logsigmoid",
+    "_grouped_mm": "grouped_mm",
+}
 _SIZES_AS_ARGUMENTS = {"reshape", "view", "_unsafe_view", "permute", "expand", "repeat"}
 _IDENTITIES = {"dropout", "detach", "alias", "lift_fresh_copy", "lift_fresh", "feature_dropout", "native_dropout",
                "detach_", "_assert_tensor_metadata"}  # fmt: skip
