@@ -203,9 +203,9 @@ def _axes_of(candidate: CandidateModule, inputs: list[GraphInput]) -> dict[sympy
         for size, axis in zip(given.node.meta["val"].shape, candidate.leaves[given.place].axes, strict=True):
             if axis is None:
                 continue
-            if not isinstance(size, torch.SymInt):
+            expression = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+            if expression.is_number:
                 raise SkippedError(f"the module works for one size of `{axis}` only ({size})")
-            expression = size.node.expr
             if isinstance(expression, sympy.Symbol) and expression not in axes:
                 taken = sum(name == axis or name.startswith(f"{axis}_") for name in axes.values())
                 axes[expression] = axis if not taken else f"{axis}_{taken + 1}"

@@ -44,7 +44,7 @@ _SUFFIXES = sorted({*_OF_OPERAND.values(), *_DTYPE_WORDS.values(), "first_half",
 _SUFFIX = re.compile("_(" + "|".join(_SUFFIXES) + r")(_\d+)?$")
 _RESERVED = {*keyword.kwlist, *keyword.softkwlist, "torch", "F", "math", "run", "input", "max", "min", "sum", "range",
              "list", "tuple", "dict", "int", "float", "bool", "slice", "len"}  # fmt: skip
-_LONGEST = 40
+_LONGEST = 60
 _NUMBERED = re.compile(r"(?P<stem>.*[a-z])_(?P<number>\d+)$")
 
 
