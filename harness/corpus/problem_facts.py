@@ -80,7 +80,9 @@ def facts_of(
 
 
 _LONGEST = 64
-_ONE_WORD = {"DiT": "Dit", "SwiGLU": "Swiglu", "GeGLU": "Geglu", "GELU": "Gelu", "UNet": "Unet", "ViT": "Vit"}
+_ONE_WORD = {"DiT": "Dit", "SwiGLU": "Swiglu", "GeGLU": "Geglu", "GELU": "Gelu", "UNet": "Unet", "ViT": "Vit",
+             "PixArt": "Pixart", "CogVideoX": "Cogvideox", "CogView": "Cogview", "SkyReels": "Skyreels",
+             "AuraFlow": "Auraflow", "LongCat": "Longcat", "HunyuanVideo": "Hunyuanvideo"}  # fmt: skip
 """Names in mixed case that are one word."""
 
 
