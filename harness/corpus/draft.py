@@ -107,6 +107,8 @@ class _Axes:
         return name
 
     def _computed(self, text: str) -> str:
+        if text.count("//") > 1:
+            raise SkippedError(f"a size is `{text}`, which is not plain arithmetic")
         for name, axis in self.computed.items():
             if axis["expression"] == text:
                 return name
