@@ -29,12 +29,7 @@ def constant_names(config: Mapping[str, Any]) -> dict[int, str]:
     for key, value in _integers(config):
         if value >= _SMALLEST and _KEY.search(key) and not _NO_SIZE.search(key):
             found.setdefault(key, value)
-    heads, hidden = found.get("num_attention_heads"), found.get("hidden_size")
-    if heads and hidden and "head_dim" not in found and hidden % heads == 0 and hidden // heads >= _SMALLEST:
-        found["head_dim"] = hidden // heads
-    head, groups = found.get("head_dim"), found.get("num_key_value_heads")
-    if head and heads and groups and groups != heads:
-        found |= {"query_size": heads * head, "key_value_size": groups * head}
+    found |= {name: size for name, size in _derived(config, found).items() if name not in found}
     ordered = [*(key for key in _FIRST if key in found), *(key for key in found if key not in _FIRST)]
     names: dict[int, str] = {}
     for key in ordered:
@@ -42,6 +37,33 @@ def constant_names(config: Mapping[str, Any]) -> dict[int, str]:
         if name.isidentifier() and name not in names.values():
             names.setdefault(found[key], name)
     return names
+
+
+def _derived(config: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, int]:
+    """Sizes that follow from a configuration, such as that of all heads together."""
+    given: dict[str, int] = {}
+    for key, value in _integers(config):
+        given.setdefault(key, value)
+    heads, hidden = given.get("num_attention_heads"), found.get("hidden_size")
+    head = given.get("head_dim") or given.get("attention_head_dim")
+    derived: dict[str, int] = {}
+    if head is None and heads and hidden and hidden % heads == 0 and hidden // heads >= _SMALLEST:
+        head = hidden // heads
+    if head and heads:
+        groups = given.get("num_key_value_heads")
+        if hidden is None:
+            derived["hidden_size"] = heads * head
+        derived["head_dim"] = head
+        derived["query_size"] = heads * head
+        if groups and groups != heads:
+            derived["key_value_size"] = groups * head
+            derived["query_key_value_size"] = (heads + 2 * groups) * head
+        else:
+            derived["query_key_value_size"] = 3 * heads * head
+    for name in ("intermediate_size", "moe_intermediate_size"):
+        if name in found:
+            derived[f"gate_up_{name}"] = 2 * found[name]
+    return derived
 
 
 def _integers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -21,8 +21,8 @@ from harness.corpus.graph_hash import compute_operations
 from harness.corpus.printing import is_size, live_operations, resolved
 from harness.corpus.variable_names import operation_of, wished_names
 
-_CONSTANT = re.compile(r"(^|_)(cos|sin)$|mask|position|inv_freq")
-"""Names of inputs that no training step needs a gradient for."""
+_CONSTANT = re.compile(r"(^|_)(cos|sin)$|mask|position|inv_freq|(^|_)(k|key)(_proj|_lin)?_bias$")
+"""Names of inputs that no training step needs a gradient for. That of a key's bias is zero: a softmax ignores it."""
 _BACKWARD_OPERATORS = (
     "silu_backward", "gelu_backward", "native_layer_norm", "native_layer_norm_backward", "native_group_norm",
     "native_group_norm_backward", "_softmax_backward_data", "_log_softmax_backward_data", "tanh_backward",
@@ -115,8 +115,22 @@ def _trace(
             traced = make_fx(gradients, tracing_mode="real", decomposition_table=table)(values, incoming)
     except Exception as error:  # the module's own code
         raise SkippedError(f"the gradients cannot be traced: {error_summary(error)}") from error
+    _make_functional(traced.graph)
     _simplify(traced.graph)
     return traced.graph, wanted
+
+
+def _make_functional(graph: fx.Graph) -> None:
+    """Replace in-place operators by the functional ones; later operations read their results."""
+    nodes = list(graph.nodes)
+    for index, node in enumerate(nodes):
+        name = operation_of(node) if node.op == "call_function" else ""
+        functional = getattr(torch.ops.aten, name.removesuffix("_"), None)
+        if not name.endswith("_") or name.endswith("__") or functional is None:
+            continue
+        node.target = getattr(functional, node.target._overloadname)  # noqa: SLF001 - the overload's only name
+        for later in nodes[index + 1 :]:
+            later.replace_input_with(node.args[0], node)
 
 
 def _simplify(graph: fx.Graph) -> None:

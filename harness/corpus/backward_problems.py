@@ -29,10 +29,14 @@ from harness.corpus.verification import (
     run_reference,
     shown,
 )
+from harness.corpus.workloads import largest_tensor
 
 _CLOSE = 2e-4
 """A tenth of the largest error of a gradient in float32, over its root mean square: sums in another order."""
-_ROUNDING = 1e-3
+_ROUNDING = 1e-2
+"""Of the largest gradient: at sequence length 1 that of a query is zero but for the rounding of its sums."""
+_MOST_ELEMENTS = 2**25
+"""Of one tensor at the sizes of the checks: attention over 1500 frames takes minutes."""
 
 
 def backward_drafts(forward: ProblemDraft, constants: dict[int, str]) -> Iterator[tuple[str, ProblemDraft, Verified]]:
@@ -58,6 +62,9 @@ def backward_drafts(forward: ProblemDraft, constants: dict[int, str]) -> Iterato
 def _verify_recompute(forward: ProblemDraft, draft: ProblemDraft) -> Verified:
     """Compare the reference with autograd of the original module, which sums in another order."""
     single, sizes = in_dtype(draft, "float32"), check_sizes(draft.variable_axes)
+    elements = max(largest_tensor(draft, axes) for axes in sizes)
+    if elements > _MOST_ELEMENTS:
+        raise SkippedError(f"a tensor of {elements:,} elements is too large to verify gradients on this machine")
     for axes in sizes:
         drawn = draw(single, axes, list(draft.inputs))
         outputs = run_reference(single, drawn)

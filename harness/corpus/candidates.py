@@ -123,7 +123,7 @@ def _candidate(first: ModuleCall, second: ModuleCall) -> CandidateModule | None:
     leaves: list[InputLeaf] = []
     values: list[Any] = []
     places: list[int] = []
-    names = _AxisNames()
+    names = AxisNames()
     for place, ((path, value), other) in enumerate(zip(paths, others, strict=True)):
         if not isinstance(value, torch.Tensor):
             if _varies(value, other):
@@ -146,25 +146,43 @@ def _varies(value: object, other: object) -> bool:
     return isinstance(value, int | float | str) and value != other
 
 
-class _AxisNames:
+_MOST_EXTRA = 300
+"""Class tokens, registers and queries that a model adds to a sequence."""
+
+
+class AxisNames:
     """Names of dimensions by their sizes in the two runs."""
 
     def __init__(self) -> None:
         one, two = FIRST_SIZES, SECOND_SIZES
-        self._names = {
+        self._bases = {
             (one.batch, two.batch): "batch",
             (one.sequence, two.sequence): "sequence",
             (one.text, two.text): "text",
             (one.batch * one.sequence, two.batch * two.sequence): "tokens",
+            (one.batch * one.text, two.batch * two.text): "text_tokens",
+            (one.sequence + one.text, two.sequence + two.text): "joint",
         }
+        self._names = dict(self._bases)
 
     def of(self, first: int, second: int) -> str | None:
         """The axis of a dimension; None if it is constant."""
         if first == second:
             return None
         if (first, second) not in self._names:
-            self._names[first, second] = f"length_{len(self._names) - 3}"
+            unknown = sum(name.startswith("length_") for name in self._names.values())
+            self._names[first, second] = self._derived(first, second) or f"length_{unknown + 1}"
         return self._names[first, second]
+
+    def _derived(self, first: int, second: int) -> str | None:
+        """Name of a multiple of another dimension, such as windows of an image, or of one with more entries."""
+        for (one, two), base in self._bases.items():
+            if first % one == 0 and second % two == 0 and first // one == second // two:
+                return f"{base}_times_{first // one}"
+        for (one, two), base in self._bases.items():
+            if base in {"sequence", "text", "joint"} and 0 < first - one == second - two <= _MOST_EXTRA:
+                return f"{base}_plus_{first - one}"
+        return None
 
 
 _ROTARY = {"0": "cos", "1": "sin"}

@@ -30,6 +30,10 @@ class ShapeSet(_TablePart):
     """Batch sizes of problems without a sequence axis."""
     text: int = 256
     """Length of the text that images and videos are made from, where it is an axis."""
+    text_pairs: tuple[tuple[int, int], ...] = ()
+    """(batch, length of the text) of problems without another length."""
+    tokens: tuple[int, ...] = ()
+    """Sizes of problems whose only axis is the number of tokens; by default the products of `pairs`."""
 
 
 class Checkpoint(_TablePart):

@@ -22,7 +22,7 @@ from harness.corpus.printing import (
     resolved,
     used_inputs,
 )
-from harness.corpus.variable_names import UniqueNames, identifier
+from harness.corpus.variable_names import UniqueNames, identifier, stem_of
 
 _DTYPES = {
     torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16",
@@ -71,6 +71,9 @@ _VAGUE = {"output", "product", "total", "joined", "residual_sum", "hidden_states
 """Names of local variables that do not describe the one output of a problem."""
 
 
+_FACTOR_FIRST = re.compile(r"\b(?P<factor>\d+) \* (?P<axis>[a-z_]\w*(?: \* [a-z_]\w*)*)")
+
+
 class _Axes:
     """Axes of a definition, made as shapes need them."""
 
@@ -104,16 +107,24 @@ class _Axes:
         return name
 
     def _computed(self, text: str) -> str:
+        if text.count("//") > 1:
+            raise SkippedError(f"a size is `{text}`, which is not plain arithmetic")
         for name, axis in self.computed.items():
             if axis["expression"] == text:
                 return name
         words = " + ".join(sorted(text.split(" + "), key=str.isdigit))  # of `512 + sequence` the axis comes first
+        words = _FACTOR_FIRST.sub(self._axis_first, words)
         for sign, word in {" * ": " times ", "//": " over ", "+": " plus ", "-": " minus "}.items():
             words = words.replace(sign, word)
         name = identifier(words)
         name = name if name not in self.computed else f"{name}_{len(self.computed)}"
         self.computed[name] = {"type": "expr", "expression": text}
         return name
+
+    def _axis_first(self, product: re.Match[str]) -> str:
+        """`axis * factor` for `factor * axis`; the factor by its name if it has one."""
+        factor = int(product["factor"])
+        return f"{product['axis']} * {self._constants.get(factor, factor)}"
 
     def all(self) -> dict[str, dict[str, Any]]:
         return {**self.variable, **self.constant, **self.computed}
@@ -135,10 +146,11 @@ def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> Proble
     given = _ordered_inputs(exported)
     if not any(item.source in _ARGUMENTS for item in given):
         raise SkippedError("no argument takes part in the result")
+    names = UniqueNames({*exported.axes.values(), *constants.values()})
+    input_names = {item.node: names.take(_input_name(item, given)) for item in given}
+    constants = _named_sizes(given, input_names, constants, names)
     axes = _Axes(exported, constants)
     reserved = {*exported.axes.values(), *constants.values()}
-    names = UniqueNames(reserved)
-    input_names = {item.node: names.take(_input_name(item, given)) for item in given}
     shapes = {item.node: axes.shape(item.node.meta["val"].shape) for item in given}
     sizes = _size_reads(exported, input_names)
     printed = FunctionPrinter(exported, input_names, sizes).function()
@@ -179,10 +191,49 @@ def _input_name(item: GraphInput, others: list[GraphInput]) -> str:
         return "x" if item.name == "input" else identifier(item.name)
     words = item.name.split(".")
     paths = [other.name.split(".") for other in others if other is not item and other.source not in _ARGUMENTS]
-    for length in range(min(2, len(words)), len(words) + 1):
-        end = words[-length:]
-        if not end[0].isdigit() and not any(path[-length:] == end for path in paths):
-            return identifier("_".join(end))
+    ends = [
+        "_".join(words[-length:])
+        for length in range(1, len(words) + 1)
+        if not words[-length].isdigit() and not any(path[-length:] == words[-length:] for path in paths)
+    ]
+    usual = [end for end in ends if ("." in item.name and end != words[-1]) or len(words) == 1]
+    for end in (*usual[:1], *ends[:1]):
+        if len(end) <= _LONGEST_INPUT:
+            return identifier(end)
+    return _within_limit("_".join(words))
+
+
+_LEAST_NAMED = 16
+_MOST_DIMENSIONS = 3
+"""Of an activation with features last; one with more is an image or has heads."""
+
+
+def _named_sizes(
+    given: list[GraphInput], input_names: dict[fx.Node, str], constants: dict[int, str], names: UniqueNames
+) -> dict[int, str]:
+    """Names of constant sizes, also of those that the configuration does not name: after the weight that has them."""
+    named = dict(constants)
+    for item in given:
+        shape = item.node.meta["val"].shape
+        place = -1 if item.source == "activation" else 0
+        if len(shape) < 2 or not isinstance(shape[place], int) or shape[place] < _LEAST_NAMED or shape[place] in named:
+            continue
+        if item.source == "activation" and len(shape) <= _MOST_DIMENSIONS and "hidden_size" not in named.values():
+            named[shape[place]] = names.take("hidden_size")
+        elif item.source == "parameter":
+            stem = input_names[item.node].removesuffix("_weight")
+            named[shape[place]] = names.take(f"{stem}_{'channels' if len(shape) > 2 else 'size'}")
+    return named
+
+
+_LONGEST_INPUT = 40
+
+
+def _within_limit(name: str) -> str:
+    """An identifier without as many of its first words as exceed the limit: the last ones tell weights apart."""
+    words = identifier(name, 1000).split("_")
+    while len(words) > 1 and (len("_".join(words)) > _LONGEST_INPUT or words[0].isdigit()):
+        words.pop(0)
     return identifier("_".join(words))
 
 
@@ -220,7 +271,7 @@ def _outputs(
     for node, name in zip(exported.outputs, names, strict=True):
         if resolved(node).op == "placeholder":
             raise SkippedError("an output is an input, unchanged")
-        stem = re.sub(r"_\d+$", "", name)
+        stem = stem_of(re.sub(r"_\d+$", "", name))
         wished = stem if len(names) > 1 or (stem not in taken and stem not in _VAGUE) else "output"
         outputs[unique.take(wished)] = {"shape": axes.shape(node.meta["val"].shape), "dtype": _dtype(node)}
     if len(set(names)) < len(names):

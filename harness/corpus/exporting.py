@@ -87,6 +87,7 @@ def export_module(candidate: CandidateModule) -> ExportedModule:
             raise SkippedError(f"torch.export fails: {error_summary(first)}") from first
     if any(_mutates(node) for node in program.graph.nodes):
         program = program.run_decompositions({})  # makes the graph functional and decomposes nothing
+        _plain_batch_norms(program.graph)
     return _exported(candidate, program)
 
 
@@ -101,6 +102,19 @@ def _export(candidate: CandidateModule, dims: dict[str, Any]) -> ExportedProgram
 
 def _example(leaf: InputLeaf) -> torch.Tensor:
     return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+
+
+def _plain_batch_norms(graph: fx.Graph) -> None:
+    """Replace the functional form of a batch norm in evaluation, which has three results, by the usual one."""
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten._native_batch_norm_legit_no_training.default:  # noqa: SLF001
+            continue
+        values, weight, bias, mean, variance, momentum, eps = node.args
+        for user in list(node.users):
+            if user.args[1] == 0:
+                user.target = torch.ops.aten.batch_norm.default
+                user.args = (values, weight, bias, mean, variance, False, momentum, eps, False)
+                user.meta = {**node.meta, "val": node.meta["val"][0]}
 
 
 def _mutates(node: fx.Node) -> bool:
@@ -189,9 +203,9 @@ def _axes_of(candidate: CandidateModule, inputs: list[GraphInput]) -> dict[sympy
         for size, axis in zip(given.node.meta["val"].shape, candidate.leaves[given.place].axes, strict=True):
             if axis is None:
                 continue
-            if not isinstance(size, torch.SymInt):
+            expression = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+            if expression.is_number:
                 raise SkippedError(f"the module works for one size of `{axis}` only ({size})")
-            expression = size.node.expr
             if isinstance(expression, sympy.Symbol) and expression not in axes:
                 taken = sum(name == axis or name.startswith(f"{axis}_") for name in axes.values())
                 axes[expression] = axis if not taken else f"{axis}_{taken + 1}"

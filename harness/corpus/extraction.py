@@ -15,14 +15,17 @@ from harness.corpus.captures import error_summary, record_calls
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import ExportedModule, export_module
-from harness.corpus.problem_facts import ProblemText, backward_text, facts_of
+from harness.corpus.problem_facts import ProblemText, backward_text, facts_of, kind_of
 from harness.corpus.provenance import Provenance, provenance_of
 from harness.corpus.source_identity import code_fingerprint
+from harness.corpus.variable_names import identifier
 from harness.corpus.verification import Verified, verify
 from harness.corpus.workloads import RELATIVE_ATOL, tolerance_for, workload_lines
 
 MOST_PROBLEMS = 6
 """Of one architecture."""
+_MOST_FORWARD = 4
+"""Of one architecture, so that gradients have room."""
 _LEAST_OPERATIONS, _MOST_OPERATIONS = 3, 160
 _MOST_MODULES = 120
 """A module with more submodules is a whole model or a stack of layers."""
@@ -116,12 +119,14 @@ def _problems(architecture: Architecture, log: ExtractionLog, options: Extractio
     model = build_model(architecture, (FIRST_SIZES, SECOND_SIZES))
     first, second = (record_calls(model.module, model.arguments[sizes]) for sizes in (FIRST_SIZES, SECOND_SIZES))
     drafted: list[_Drafted] = []
-    for candidate in candidate_modules(first, second):
-        if len(drafted) >= MOST_PROBLEMS:
+    ranks: list[int] = []
+    for candidate in sorted(candidate_modules(first, second), key=_rank):
+        if len(drafted) >= _MOST_FORWARD:
             break
-        if sum(1 for _ in candidate.module.modules()) > _MOST_MODULES:
-            continue
         class_name = type(candidate.module).__name__
+        too_large = sum(1 for _ in candidate.module.modules()) > _MOST_MODULES
+        if too_large or sum(_rank(candidate) == rank for rank in ranks) >= _MOST_OF_A_KIND:
+            continue
         options.progress(f"{architecture.name}: {class_name}")
         try:
             item = _drafted(architecture, model, candidate, log, {other.key for other in drafted})
@@ -130,10 +135,21 @@ def _problems(architecture: Architecture, log: ExtractionLog, options: Extractio
             if options.forward and options.only(item.key):
                 yield _finished(architecture, item.draft, item.text, item.key, verify(item.draft), item.origin)
             drafted.append(item)
+            ranks.append(_rank(candidate))
         except SkippedError as error:
             log.skipped.append(SkippedModule(architecture.name, f"{class_name} ({candidate.path})", error.what))
     if options.backward:
         yield from _backward_problems(architecture, model, drafted, log, options)
+
+
+_KINDS = ("layer", "attention", "ssm", "moe", "mlp", "conv", "norm", "rope", "head", "embedding", "block")
+"""Kinds of modules; the first are the most useful as problems."""
+_MOST_OF_A_KIND = 2
+
+
+def _rank(candidate: CandidateModule) -> int:
+    kind, _ = kind_of(type(candidate.module).__name__, ())
+    return _KINDS.index(kind)
 
 
 def _drafted(
@@ -161,7 +177,7 @@ def _drafted(
         checkpoint=architecture.checkpoint.checkpoint,
         like=architecture.checkpoint.like,
     )
-    key = _free_key(architecture.family, text.name, taken)
+    key = _free_key(architecture.family, text.name, candidate.path, taken)
     log.code[code] = log.graphs.get(draft.graph, key)
     _check_unowned(draft, key, log)
     return _Drafted(draft, text, key, origin)
@@ -243,9 +259,15 @@ def _dtype_of(draft: ProblemDraft) -> str:
     return next((dtype for dtype in ("bfloat16", "float16") if dtype in dtypes), "float32")
 
 
-def _free_key(family: str, name: str, taken: set[str]) -> str:
+def _free_key(family: str, name: str, path: str, taken: set[str]) -> str:
+    """A key that no other problem of the architecture has: a second module of a class is called after its place."""
     key, number = f"{family}/{name}", 1
+    words = [word for word in path.split(".") if not word.isdigit()]
+    if key in taken and words:
+        place = identifier(words[-1], len(path))
+        key = f"{family}/{name}_of_{place}" if not name.endswith(place) else key
+    stem = key
     while key in taken:
         number += 1
-        key = f"{family}/{name}_{number}"
+        key = f"{stem}_{number}"
     return key

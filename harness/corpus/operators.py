@@ -26,7 +26,7 @@ _METHODS = {
     "index_select", "scatter", "scatter_add", "type_as", "clone", "unfold", "movedim", "narrow", "tril", "triu", "pow",
     "clamp", "clamp_min", "clamp_max", "max", "min", "any", "all", "new_zeros", "new_ones", "new_full", "new_empty",
     "index_add", "index_copy", "index_put", "repeat_interleave", "roll", "flip", "t", "diagonal", "var", "std", "norm",
-    "logsumexp", "sort", "argsort", "topk", "masked_scatter", "square", "prod",
+    "logsumexp", "sort", "reshape_as", "view_as", "argsort", "topk", "masked_scatter", "square", "prod",
 }  # fmt: skip
 """Operators that are written as methods of their first argument."""
 _FUNCTIONAL = {
@@ -34,10 +34,15 @@ _FUNCTIONAL = {
     "conv3d", "conv_transpose1d", "conv_transpose2d", "gelu", "silu", "relu", "relu6", "elu", "leaky_relu", "mish",
     "hardswish", "hardsigmoid", "hardtanh", "softplus", "pad", "one_hot", "avg_pool1d", "avg_pool2d", "avg_pool3d",
     "max_pool1d", "max_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "pixel_shuffle", "pixel_unshuffle",
-    "normalize", "glu", "bilinear", "instance_norm", "grid_sample", "unfold_im2col", "cosine_similarity", "prelu",
+    "normalize", "glu", "bilinear", "instance_norm", "grid_sample", "im2col", "cosine_similarity", "prelu",
     "logsigmoid", "log_sigmoid", "selu", "celu", "channel_shuffle", "l1_loss", "mse_loss", "cross_entropy_loss",
 }  # fmt: skip
-_RENAMED = {"cross_entropy_loss": "cross_entropy", "log_sigmoid": "logsigmoid", "_grouped_mm": "grouped_mm"}
+_RENAMED = {
+    "im2col": "unfold",
+    "cross_entropy_loss": "cross_entropy",
+    "log_sigmoid": "logsigmoid",
+    "_grouped_mm": "grouped_mm",
+}
 _SIZES_AS_ARGUMENTS = {"reshape", "view", "_unsafe_view", "permute", "expand", "repeat"}
 _IDENTITIES = {"dropout", "detach", "alias", "lift_fresh_copy", "lift_fresh", "feature_dropout", "native_dropout",
                "detach_", "_assert_tensor_metadata"}  # fmt: skip
@@ -129,6 +134,8 @@ def _call(operation: str, node: fx.Node, arguments: dict[str, Any], text: Text, 
         named = named or argument.kwarg_only or (bool(written) and _is_named(operation, name, value))
         if named and argument.has_default_value() and argument.default_value == value and name != "device":
             continue
+        if name == "end" and isinstance(value, int) and value > _WHOLE:
+            continue
         shown = device if name == "device" else text(_scalar_of(value) if name == "dim" else value)
         shown = shown[1:-1].rstrip(",") if operation in _SIZES_AS_ARGUMENTS and not named and written else shown
         written.append(f"{name}={shown}" if named else shown)
@@ -139,10 +146,14 @@ def _call(operation: str, node: fx.Node, arguments: dict[str, Any], text: Text, 
         return f"{receiver}.{name}({', '.join(written[1:])})"
     if operation in _FUNCTIONAL or name == "grouped_mm":
         return f"F.{name}({', '.join(written)})"
-    for prefix, module in (("torch", torch), ("F", F), ("torch.special", torch.special)):
+    name = name.removeprefix("linalg_")
+    for prefix, module in _MODULES.items():
         if hasattr(module, name) and not name.startswith("_"):
             return f"{prefix}.{name}({', '.join(written)})"
     raise SkippedError(f"the operator `{node.target}` has no plain form")
+
+
+_MODULES = {"torch": torch, "F": F, "torch.special": torch.special, "torch.linalg": torch.linalg}
 
 
 def _is_named(operation: str, name: str, value: object) -> bool:
@@ -211,6 +222,13 @@ def _interpolate(mode: str) -> Callable[[dict[str, Any], Text], str]:
     return write
 
 
+def _batch_norm(arguments: dict[str, Any], text: Text) -> str:
+    """The running statistics come before the weights, which is the other order than the operator's."""
+    order = ("input", "running_mean", "running_var", "weight", "bias")
+    given = ", ".join(text(arguments.get(name)) for name in order)
+    return f"F.batch_norm({given}, training={text(arguments['training'])}, eps={text(arguments['eps'])})"
+
+
 _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
     "neg": lambda given, text: f"-{operand(given['self'], text)}",
     "bitwise_not": lambda given, text: f"~{operand(given['self'], text)}",
@@ -238,6 +256,7 @@ _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
     "select": _select,
     "index": _index,
     "embedding": _embedding,
+    "batch_norm": _batch_norm,
     "upsample_nearest2d": _interpolate("nearest"),
     "upsample_nearest1d": _interpolate("nearest"),
     "upsample_nearest3d": _interpolate("nearest"),

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from harness.corpus.variable_names import identifier
 
 _KINDS = (
+    # The last word of a class names its kind; the words before are often the model's.
+    ("norm", re.compile(r"norm$"), "Normalization"),
+    ("attention", re.compile(r"(attention|attn)$"), "Attention"),
+    ("mlp", re.compile(r"(?<!sparse)(mlp|feedforward|ffn)$"), "Feed-forward block"),
     ("rope", re.compile(r"rotary|rope"), "Rotary position embedding"),
     ("moe", re.compile(r"moe|expert|router|sparsemlp|topk|gate$"), "Mixture of experts"),
     (
@@ -18,7 +22,7 @@ _KINDS = (
         "Layer",
     ),
     ("attention", re.compile(r"attention|attn"), "Attention"),
-    ("ssm", re.compile(r"mamba|ssm|mixer|rwkv|lru|deltanet|retention"), "State-space mixer"),
+    ("ssm", re.compile(r"mamba|(?<!le)ssm|mixer|rwkv|rglru|deltanet|retention"), "State-space mixer"),
     ("norm", re.compile(r"norm"), "Normalization"),
     ("mlp", re.compile(r"mlp|feedforward|ffn|intermediate|glu"), "Feed-forward block"),
     ("conv", re.compile(r"conv|resnet|stem|patch"), "Convolution block"),
@@ -63,14 +67,8 @@ def facts_of(
 ) -> ProblemText:
     """Facts of a problem that one module became."""
     kind, words = kind_of(class_name, operations)
-    model = identifier(_MODEL.sub("", architecture) or architecture)
-    name = identifier(class_name)
-    bare = model.replace("_", "")
-    squeezed = name.replace("_", "")
-    if squeezed.startswith(bare) and len(squeezed) > len(bare):
-        name = f"{model}_{_rest(name, len(bare))}"
-    elif not name.startswith(model):
-        name = f"{model}_{name}"
+    model = _words(_MODEL.sub("", architecture) or architecture)
+    name = problem_name(model, _words(class_name))
     most = [operation for operation, _ in Counter(operations).most_common(4)]
     where = f"at the sizes of {checkpoint}" if checkpoint else "at the sizes of the default configuration"
     where += f" ({like})" if like and not checkpoint else ""
@@ -78,7 +76,37 @@ def facts_of(
         f"{words} of {architecture} ({class_name}) {where}, forward, {dtype}: "
         f"{len(operations)} operations, mostly {', '.join(most)}."
     )
-    return ProblemText(name, kind, description, (family, kind, "forward", dtype))
+    return ProblemText(name, kind, description, tuple(dict.fromkeys((family, kind, "forward", dtype))))
+
+
+_LONGEST = 64
+_ONE_WORD = {"DiT": "Dit", "SwiGLU": "Swiglu", "GeGLU": "Geglu", "GELU": "Gelu", "UNet": "Unet", "ViT": "Vit",
+             "PixArt": "Pixart", "CogVideoX": "Cogvideox", "CogView": "Cogview", "SkyReels": "Skyreels",
+             "AuraFlow": "Auraflow", "LongCat": "Longcat", "HunyuanVideo": "Hunyuanvideo"}  # fmt: skip
+"""Names in mixed case that are one word."""
+
+
+def _words(name: str) -> str:
+    for mixed, word in _ONE_WORD.items():
+        name = name.replace(mixed, word)
+    return identifier(name, _LONGEST)
+
+
+def problem_name(model: str, module: str) -> str:
+    """Name of the model and what the module's name adds to it.
+
+    Args:
+        model: words of the architecture, joined by underscores.
+        module: words of the module's class.
+    """
+    bare, squeezed = model.replace("_", ""), module.replace("_", "")
+    if squeezed.startswith(bare) and len(squeezed) > len(bare):
+        return f"{model}_{_rest(module, len(bare))}"
+    own, others = model.split("_"), module.split("_")
+    shared = 0
+    while shared < min(len(own), len(others) - 1) and own[shared] == others[shared]:
+        shared += 1
+    return "_".join([*own, *others[shared:]])[:_LONGEST].rstrip("_")
 
 
 def backward_text(forward: ProblemText, form: str, operations: int) -> ProblemText:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import torch
 from torch import fx
@@ -24,6 +25,9 @@ _BY_OPERATION = {
     "scaled_dot_product_attention": "attended", "layer_norm": "normalized", "rms_norm": "normalized",
     "group_norm": "normalized", "embedding": "embedded", "topk": "largest", "cumsum": "running_sum",
     "arange": "positions", "zeros": "zeros", "ones": "ones", "full": "filled", "where": "selected",
+    "histc": "counts", "floor_divide": "rows", "index_put": "scattered", "empty_like": "unset", "new_zeros": "zeros",
+    "slice_scatter": "placed", "logsumexp": "log_sum", "var_mean": "variance_mean", "grouped_mm": "grouped_product",
+    "_grouped_mm": "grouped_product", "baddbmm": "matrix_product", "addmm": "matrix_product",
 }  # fmt: skip
 """Operation -> name of its result."""
 _OF_OPERAND = {
@@ -40,7 +44,8 @@ _SUFFIXES = sorted({*_OF_OPERAND.values(), *_DTYPE_WORDS.values(), "first_half",
 _SUFFIX = re.compile("_(" + "|".join(_SUFFIXES) + r")(_\d+)?$")
 _RESERVED = {*keyword.kwlist, *keyword.softkwlist, "torch", "F", "math", "run", "input", "max", "min", "sum", "range",
              "list", "tuple", "dict", "int", "float", "bool", "slice", "len"}  # fmt: skip
-_LONGEST = 40
+_LONGEST = 60
+_NUMBERED = re.compile(r"(?P<stem>.*[a-z])_(?P<number>\d+)$")
 
 
 class UniqueNames:
@@ -54,6 +59,8 @@ class UniqueNames:
         name = identifier(wished)
         number = 1
         candidate = name
+        if name in self._taken and (numbered := _NUMBERED.match(name)):
+            name, number = numbered["stem"], int(numbered["number"])
         while candidate in self._taken:
             number += 1
             candidate = f"{name}_{number}"
@@ -61,14 +68,14 @@ class UniqueNames:
         return candidate
 
 
-def identifier(words: str) -> str:
-    """A lower-case Python identifier made of these words."""
+def identifier(words: str, longest: int = _LONGEST) -> str:
+    """A lower-case Python identifier made of these words, cut after `longest` characters."""
     words = re.sub(r"(?<=\d)D(?![a-z])", "d", words)  # Transformer2DModel
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", words)
     name = re.sub(r"\W+", "_", name).strip("_").lower()
     if not name or name[0].isdigit():
         name = f"value_{name}".rstrip("_")
-    return name[:_LONGEST].rstrip("_")
+    return name[:longest].rstrip("_")
 
 
 def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[fx.Node, str]:
@@ -80,11 +87,12 @@ def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[f
     """
     names = dict(inputs)
     assigned = set(inputs.values())
+    modules = _module_names({path for node in nodes if (path := module_path(node))})
     for index, node in enumerate(nodes):
         following = nodes[index + 1] if index + 1 < len(nodes) else None
-        variable = _assigned(node, following)
+        variable = _assigned(node, following, modules)
         if variable is None or variable in assigned:  # a variable that the model's code assigns anew
-            variable = _operation_name(node, names) or variable or operation_of(node).strip("_")
+            variable = _operation_name(node, names, modules) or variable or operation_of(node).strip("_")
         if not frames_of(node) and any(names.get(arg, "").startswith("grad_") for arg in _flat(node.args)):
             variable = variable if variable.startswith("grad_") else f"grad_{variable}"
         assigned.add(variable)
@@ -92,7 +100,7 @@ def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[f
     return {node: names[node] for node in nodes}
 
 
-def _assigned(node: fx.Node, following: fx.Node | None) -> str | None:
+def _assigned(node: fx.Node, following: fx.Node | None, modules: ModuleNames) -> str | None:
     """Name of the variable that a node's statement assigns to, if the node is the last of the statement."""
     frames = frames_of(node)
     if not frames:
@@ -103,7 +111,11 @@ def _assigned(node: fx.Node, following: fx.Node | None) -> str | None:
     if len(innermost.targets) == 1 and not innermost.targets[0].startswith("_"):
         return identifier(innermost.targets[0])
     if innermost.returns and "," not in innermost.code:
-        return _module_name(module_path(node)) if innermost.function == "forward" else identifier(innermost.function)
+        return (
+            modules.get(module_path(node), "output")
+            if innermost.function == "forward"
+            else identifier(innermost.function)
+        )
     return _of_part(node, innermost)
 
 
@@ -121,13 +133,26 @@ def _of_part(node: fx.Node, frame: SourceFrame) -> str | None:
     return None
 
 
-def _module_name(path: tuple[str, ...]) -> str | None:
-    """Name of a submodule; of a member of a list with the list's name."""
-    if not path:
-        return "output"
-    if path[-1].isdigit():
-        return f"{path[-2]}_{path[-1]}" if len(path) > 1 else None
-    return path[-1]
+ModuleNames = Mapping[tuple[str, ...], str]
+"""Path of a submodule -> its name."""
+
+
+def _module_names(paths: AbstractSet[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """The shortest end of each path that no other path has; it does not begin with a number if that is possible."""
+    names: dict[tuple[str, ...], str] = {}
+    for path in paths:
+        ends = (path[-length:] for length in range(1, len(path) + 1))
+        names[path] = "_".join(
+            next(
+                (
+                    end
+                    for end in ends
+                    if not end[0].isdigit() and not any(other != path and other[-len(end) :] == end for other in paths)
+                ),
+                path,
+            )
+        )
+    return names
 
 
 _OF_MODULE = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "layer_norm",
@@ -135,18 +160,20 @@ _OF_MODULE = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_
 """Operators that are a module of torch, so that the module's name describes their purpose."""
 
 
-def _operation_name(node: fx.Node, names: dict[fx.Node, str]) -> str | None:  # noqa: PLR0911 - one rule each
+def _operation_name(  # noqa: PLR0911 - one rule each
+    node: fx.Node, names: dict[fx.Node, str], modules: ModuleNames
+) -> str | None:
     """Name of a value by its operation and operands."""
     operation = operation_of(node)
     path = module_path(node)
     if operation in _OF_MODULE and path:
-        return _module_name(path)
+        return modules[path]
     if operation == "getitem":
-        return f"{names.get(node.args[0], 'part')}_{node.args[1]}"  # type: ignore[arg-type]
+        return _part_name(node, names)
     operands = [names[arg] for arg in _flat(node.args) if arg in names]
     if not operands:
         return _BY_OPERATION.get(operation)
-    stem = _stem(operands[0])
+    stem = stem_of(operands[0])
     if operation in {"to", "_to_copy", "type_as"}:
         return f"{stem}_{_DTYPE_WORDS.get(node.meta['val'].dtype, 'cast')}"
     if operation == "pow" and len(node.args) > 1 and node.args[1] == 2:
@@ -158,6 +185,27 @@ def _operation_name(node: fx.Node, names: dict[fx.Node, str]) -> str | None:  # 
     if operation in {"add", "mul", "cat"}:
         return _combined(operation, node, operands) or _BY_OPERATION[operation]
     return _BY_OPERATION.get(operation)
+
+
+_PARTS = {
+    "sort": ("sorted", "order"), "topk": ("top_values", "top_indices"), "max": ("largest", "largest_index"),
+    "min": ("smallest", "smallest_index"), "var_mean": ("variance", "mean"),
+}  # fmt: skip
+"""Operation with two results -> their names."""
+
+
+def _part_name(node: fx.Node, names: dict[fx.Node, str]) -> str:
+    """Name of one of several results of an operation."""
+    source, index = node.args[0], int(node.args[1])  # type: ignore[arg-type]
+    operation = operation_of(source)  # type: ignore[arg-type]
+    if operation in _PARTS:
+        return _PARTS[operation][index]
+    operands = [names[arg] for arg in _flat(source.args) if arg in names]  # type: ignore[union-attr]
+    if operation not in {"split", "chunk", "split_with_sizes", "unbind"} or not operands:
+        return f"{names.get(source, 'part')}_{index}"  # type: ignore[arg-type]
+    if len(source.meta["val"]) == 2:  # type: ignore[union-attr]
+        return f"{stem_of(operands[0])}_{'second' if index else 'first'}_half"
+    return f"{stem_of(operands[0])}_part_{index + 1}"
 
 
 def _flat(arguments: Iterable[object]) -> list[fx.Node]:
@@ -181,14 +229,14 @@ def _half(node: fx.Node) -> str:
     return "part"
 
 
-_SHORT = 30
+_SHORT = 40
 
 
 def _combined(operation: str, node: fx.Node, operands: list[str]) -> str | None:  # noqa: PLR0911 - one rule each
     """Name of a sum, product or concatenation from the names of its operands."""
-    stems = [_stem(name) for name in operands]
+    stems = [stem_of(name) for name in operands]
     if operation == "cat":
-        return f"{stems[0]}_rotated" if operands[0].endswith("_negated") and len(set(stems)) == 1 else None
+        return f"{stems[0]}_rotated_half" if operands[0].endswith("_negated") and len(set(stems)) == 1 else None
     constants = [arg for arg in node.args if isinstance(arg, float)]
     if operation == "add":
         if any("residual" in frame.code for frame in frames_of(node)[-1:]):
@@ -196,6 +244,8 @@ def _combined(operation: str, node: fx.Node, operands: list[str]) -> str | None:
         if constants and 0 < constants[0] < 0.01:
             return f"{operands[0]}_plus_eps"
         common = _common_words(stems)
+        if common and re.search(r"_times_cos\b.*_times_sin\b", " ".join(stems)):
+            return f"{common}_with_rope"
         return f"{common}_sum" if common and len(stems) == 2 else None
     if any(name.startswith("reciprocal_root") or name == "rsqrt" for name in operands):
         return "normalized"
@@ -213,7 +263,8 @@ def _common_words(stems: list[str]) -> str:
     return "_".join(words[0][:count])
 
 
-def _stem(name: str) -> str:
+def stem_of(name: str) -> str:
+    """A name without the suffixes that say how its value was moved or cast."""
     while (shorter := _SUFFIX.sub("", name)) != name:
         name = shorter
     return name

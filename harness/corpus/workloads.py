@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -18,7 +19,7 @@ from harness.corpus.printing import live_operations, resolved
 
 _NAMESPACE = uuid.UUID("6f2d7b1e-51b7-5a0f-9a63-0d3f6f0d8f11")
 """Namespace of the version 5 UUIDs: the same problem and sizes give the same name."""
-_MAX_BYTES = 24 * 2**30
+_MAX_BYTES = 18 * 2**30
 """Inputs, and results that are held at the same time. A GPU of 80 GB holds the reference's and a candidate's."""
 _MAX_ELEMENTS = 2**31 - 1
 """Of one tensor: kernels commonly index with 32 bits."""
@@ -34,19 +35,44 @@ RELATIVE_ATOL = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
 
 def sizes_for(axes: Sequence[str], shapes: ShapeSet) -> list[dict[str, int]]:
     """Sizes of a problem's variable axes for each entry of a shape set, without repetitions."""
-    lengths = [axis for axis in axes if axis != "batch" and not axis.startswith("batch_")]
-    pairs = shapes.pairs if lengths else tuple((batch, 1) for batch in shapes.batches)
-    found = [{axis: axis_size(axis, batch, sequence, shapes.text) for axis in axes} for batch, sequence in pairs]
+    bases = {_base(axis) for axis in axes}
+    triples: Iterable[tuple[int, int, int]] = ((batch, length, shapes.text) for batch, length in shapes.pairs)
+    if bases == {"batch"}:
+        triples = ((batch, 1, shapes.text) for batch in shapes.batches)
+    elif bases == {"tokens"} and shapes.tokens:
+        triples = ((1, tokens, shapes.text) for tokens in shapes.tokens)
+    elif bases <= {"batch", "text", "text_tokens"} and shapes.text_pairs:
+        triples = ((batch, 1, length) for batch, length in shapes.text_pairs)
+    found = [{axis: axis_size(axis, *triple) for axis in axes} for triple in triples]
     return [sizes for index, sizes in enumerate(found) if sizes not in found[:index]]
 
 
+_AXIS = re.compile(
+    r"(?P<base>batch|sequence|text_tokens|text|tokens|joint)(_times_(?P<times>\d+))?(_plus_(?P<plus>\d+))?(_\d+)?$"
+)
+"""Name of a variable axis; the last number tells axes of the same size apart."""
+
+
+def _base(axis: str) -> str:
+    match = _AXIS.match(axis)
+    return match["base"] if match else axis
+
+
 def axis_size(axis: str, batch: int, sequence: int, text: int) -> int:
-    """Size of a variable axis, by its name."""
-    if axis.startswith("batch"):
-        return batch
-    if axis.startswith("text"):
-        return text
-    return batch * sequence if axis.startswith("tokens") else sequence
+    """Size of a variable axis, by its name.
+
+    Args:
+        axis: name that `harness.corpus.candidates` gave it; one of unknown meaning is as long as the sequence.
+        batch: batch size.
+        sequence: length of the sequence.
+        text: length of the second sequence.
+    """
+    match = _AXIS.match(axis)
+    if match is None:
+        return sequence
+    base = {"batch": batch, "text": text, "tokens": batch * sequence, "joint": sequence + text}
+    base["text_tokens"] = batch * text
+    return base.get(match["base"], sequence) * int(match["times"] or 1) + int(match["plus"] or 0)
 
 
 def tolerance_for(dtype: str, root_mean_square: float, factor: float = 1.0) -> dict[str, float]:
@@ -84,6 +110,12 @@ def workload_lines(
             f"only {len(lines)} of the family's shapes are allowed and fit into {_MAX_BYTES // 2**30} GiB"
         )
     return lines
+
+
+def largest_tensor(draft: ProblemDraft, sizes: Mapping[str, int]) -> int:
+    """Number of elements of the largest tensor that a reference makes for these sizes."""
+    values = {symbol: sizes[name] for symbol, name in draft.exported.axes.items() if name in sizes}
+    return max(_extent(node, values)[0] for node in live_operations(draft.exported))
 
 
 class _MemoryModel:

@@ -54,6 +54,18 @@ class Rotated(nn.Module):
         return turned, turned.float().softmax(dim=-1)
 
 
+class ConvolutionNorm(nn.Module):
+    """A convolution, a batch norm in evaluation, and an activation in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 16, 3, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return F.relu_(self.norm(self.convolution(image)))
+
+
 class OnlyOneLength(nn.Module):
     """Its code compares the sequence length: the graph is right for one size only."""
 
@@ -84,6 +96,11 @@ def gated_block(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
 def rotated(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
     cos, sin = torch.empty(sequence, 8), torch.empty(sequence, 8)
     return Rotated(), {"states": torch.empty(batch, sequence, 16), "cos": cos, "sin": sin}
+
+
+def convolution_norm(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
+    del sequence
+    return ConvolutionNorm(), {"image": torch.empty(batch, 3, 8, 8)}
 
 
 def only_one_length(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:

@@ -86,6 +86,18 @@ def test_each_input_has_a_role_and_a_scale() -> None:
     assert (rotated["cos"]["x_distribution"], rotated["sin"]["x_distribution"]) == ("cosine", "sine")
 
 
+def test_a_batch_norm_is_printed_with_its_statistics_first() -> None:
+    true = draft("convolution_norm")
+    norm = "F.batch_norm(convolution, norm_running_mean, norm_running_var, norm_weight, norm_bias, training=False"
+    assert norm in true.reference
+    assert verify(true).shapes == 4
+
+
+def test_sizes_that_no_configuration_names_are_called_after_their_weight() -> None:
+    axes = draft("convolution_norm").axes
+    assert axes["convolution_channels"] == {"type": "const", "value": 16}
+
+
 def test_an_argument_that_takes_no_part_is_no_input() -> None:
     assert "ignored" in [leaf.name for leaf in candidates("gated_block")[0].leaves]
     assert "ignored" not in draft("gated_block").inputs

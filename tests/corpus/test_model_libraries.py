@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,24 @@ def test_llama_becomes_problems(tmp_path: Path) -> None:
     assert extra["x_provenance"]["file"] == "transformers/models/llama/modeling_llama.py"
     assert extra["x_provenance"]["licence"] == "Apache-2.0"
     assert len(problem.workloads) >= 10
+
+
+FEW = ("qwen2", "vit", "t5", "PixArtTransformer2DModel")
+MOST_CPU_SECONDS = 90.0
+"""Of one architecture: twenty of them take fifteen minutes on two cores at most."""
+
+
+def test_architectures_take_bounded_processor_time_and_give_the_same_files_again(tmp_path: Path) -> None:
+    directories = (tmp_path / "first", tmp_path / "second")
+    for directory in directories:
+        directory.mkdir()
+        began = time.process_time()
+        done = call_harness("problems", "extract", *FEW, "--into", str(directory), cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert time.process_time() - began < MOST_CPU_SECONDS * len(FEW)
+    first, second = (
+        {path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*.json*")}
+        for directory in directories
+    )
+    assert {name.split("/")[0] for name in first} == {"llm", "vision", "encoder", "diffusion"}
+    assert first == second

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from harness.corpus.axis_names import constant_names
+from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, AxisNames
 from harness.corpus.checkpoints import ShapeSet, checkpoint_table
 from harness.corpus.errors import SkippedError
-from harness.corpus.problem_facts import facts_of
+from harness.corpus.problem_facts import facts_of, kind_of, problem_name
 from harness.corpus.provenance import licence_of
 from harness.corpus.variable_names import UniqueNames, identifier
-from harness.corpus.workloads import sizes_for, tolerance_for, workload_lines
+from harness.corpus.workloads import axis_size, sizes_for, tolerance_for, workload_lines
 from tests.corpus.drafts import draft
 
 pytestmark = pytest.mark.xdist_group("corpus")
@@ -43,6 +44,7 @@ def test_names_are_identifiers_and_unique() -> None:
     ]  # fmt: skip
     names = UniqueNames(["gate"])
     assert [names.take(word) for word in ("gate", "gate", "lambda", "up")] == ["gate_2", "gate_3", "lambda_2", "up"]
+    assert [names.take(word) for word in ("x_3", "x_3", "x_3")] == ["x_3", "x_4", "x_5"]
 
 
 def test_constants_have_the_usual_name_of_a_configuration() -> None:
@@ -51,11 +53,37 @@ def test_constants_have_the_usual_name_of_a_configuration() -> None:
     assert constant_names(config) == {64: "hidden_size", 16: "num_attention_heads", 1000: "vocab_size"}
 
 
+def test_sizes_of_all_heads_together_have_names() -> None:
+    config = {"hidden_size": 2560, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+              "intermediate_size": 900}  # fmt: skip
+    names = constant_names(config)
+    assert (names[2048], names[1024], names[4096]) == ("query_size", "key_value_size", "query_key_value_size")
+    assert names[1800] == "gate_up_intermediate_size"
+    assert constant_names({"attention_head_dim": 128, "num_attention_heads": 12})[1536] == "hidden_size"
+
+
 def test_sizes_follow_the_axes() -> None:
     assert sizes_for(["batch", "sequence"], SHAPES)[0] == {"batch": 1, "sequence": 8}
     assert [sizes["tokens"] for sizes in sizes_for(["tokens"], SHAPES)] == [8, 4, 32]
     assert [sizes["batch"] for sizes in sizes_for(["batch"], SHAPES)] == [1, 2, 4]
     assert sizes_for(["batch", "text"], SHAPES) == [{"batch": size, "text": 7} for size in (1, 4, 2)]
+    more = SHAPES.model_copy(update={"tokens": (3, 9), "text_pairs": ((2, 5),)})
+    assert sizes_for(["tokens"], more) == [{"tokens": 3}, {"tokens": 9}]
+    assert sizes_for(["batch", "text"], more) == [{"batch": 2, "text": 5}]
+    assert sizes_for(["batch_times_64"], SHAPES) == [{"batch_times_64": 64 * batch} for batch in (1, 2, 4)]
+
+
+def test_dimensions_are_named_by_what_they_are_made_of() -> None:
+    first, second = FIRST_SIZES, SECOND_SIZES
+    names = AxisNames()
+    expected = {"batch_times_64": lambda s: 64 * s.batch, "joint": lambda s: s.sequence + s.text,
+                "sequence_plus_5": lambda s: s.sequence + 5, "text_tokens": lambda s: s.batch * s.text,
+                "length_1": lambda s: s.sequence // 2}  # fmt: skip
+    for name, size in expected.items():
+        assert names.of(size(first), size(second)) == name
+        if name != "length_1":
+            assert axis_size(name, first.batch, first.sequence, first.text) == size(first)
+    assert names.of(5, 5) is None
 
 
 def test_workloads_are_named_by_problem_and_sizes_and_fit_into_memory() -> None:
@@ -74,6 +102,23 @@ def test_workloads_are_named_by_problem_and_sizes_and_fit_into_memory() -> None:
 def test_a_tolerance_follows_the_scale_of_the_outputs() -> None:
     assert tolerance_for("bfloat16", 1.3) == {"max_atol": 0.03, "max_rtol": 0.02, "required_matched_ratio": 0.99}
     assert tolerance_for("float32", 40.0, 2)["max_atol"] == 0.008
+
+
+@pytest.mark.parametrize(
+    ("class_name", "kind"),
+    [
+        ("Qwen2MoeRMSNorm", "norm"), ("Qwen2MoeAttention", "attention"), ("Qwen2MoeSparseMoeBlock", "moe"),
+        ("SeamlessM4Tv2FeedForward", "mlp"), ("MambaMixer", "ssm"), ("MambaBlock", "layer"),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_class_name_is_its_kind(class_name: str, kind: str) -> None:
+    assert kind_of(class_name, ())[0] == kind
+
+
+def test_the_name_of_a_problem_does_not_repeat_words() -> None:
+    assert problem_name("gemma3_text", "gemma3_attention") == "gemma3_text_attention"
+    assert problem_name("llama", "llama_mlp") == "llama_mlp"
+    assert problem_name("opt", "decoder_layer") == "opt_decoder_layer"
 
 
 def test_the_description_says_model_sizes_and_operations() -> None:
