@@ -40,16 +40,22 @@ COMPILE = {{
 
 
 def complete(*values):
-    """All outputs by name; a reference that updates inputs in place gets copies of them."""
+    """All outputs by name. A problem with updated inputs passes its outputs, which begin as these: they are updated."""
     given = dict(zip(INPUTS, values))
-    for name in UPDATES.values():
-        given[name] = given[name].clone()
+    places = dict(zip(OUTPUTS, values[len(INPUTS) :]))
+    for output, name in UPDATES.items():
+        given[name] = places[output]
     returned = reference(*given.values())
-    if isinstance(returned, dict):
-        return {{**{{output: given[name] for output, name in UPDATES.items()}}, **returned}}
-    results = [] if returned is None else list(returned) if isinstance(returned, (tuple, list)) else [returned]
-    names = OUTPUTS if len(results) == len(OUTPUTS) else [name for name in OUTPUTS if name not in UPDATES]
-    return {{**{{output: given[name] for output, name in UPDATES.items()}}, **dict(zip(names, results))}}
+    updated = {{output: given[name] for output, name in UPDATES.items()}}
+    if not isinstance(returned, dict):
+        results = [] if returned is None else list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        names = OUTPUTS if len(results) == len(OUTPUTS) else [name for name in OUTPUTS if name not in UPDATES]
+        returned = dict(zip(names, results))
+    outputs = {{**updated, **returned}}
+    for name, place in places.items():
+        if outputs[name] is not place:
+            place.copy_(outputs[name])
+    return outputs
 
 
 @functools.cache
@@ -69,10 +75,10 @@ def configure(switches):
             torch.backends.cudnn.benchmark = value
 
 
-def solve(*inputs, MODE, **switches):
+def solve(*values, MODE, **switches):
     configure(tuple(switches.items()))
     with torch.no_grad():
-        return variant(MODE)(*inputs)
+        return variant(MODE)(*values)
 '''
 _CODE_NAME = "problem_code.py"
 
@@ -100,7 +106,7 @@ def write_reference_solution(directory: Path, problem: Problem, target: str) -> 
     solution = {
         "language": "pytorch",
         "entry": "kernel.py::solve",
-        "destination_passing": False,
+        "destination_passing": bool(definition.updates),
         "params": {name: values[0] for name, values in space.items()},
         "tune": {name: list(values) for name, values in space.items()},
         "notes": "Variants of the reference, for a tuner.",
