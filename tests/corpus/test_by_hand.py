@@ -31,7 +31,7 @@ SAMPLE = (
     "sampling/verify_greedy_tree",
     "ssm/causal_conv1d_update",
 )
-_MOST_INPUT_BYTES = 2**30
+_MOST_INPUT_BYTES = 2**28
 
 
 def with_tag(tag: str) -> list[str]:
