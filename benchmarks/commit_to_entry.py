@@ -36,7 +36,7 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
     """
     if count <= 0:
         return
-    workspace = create_workspace(root / "workspace", starter=True).workspace
+    workspace = create_workspace(root / "workspace").workspace
     with running(workspace, "daemon", "--device", "cpu"), Repo(workspace) as repo:
         worktree = repo.add_worktree(_WORKER, problem, f"agents/main/{_WORKER}/{problem}", repo.tip("main"))
         source = solution_dir(worktree, problem, "cpu") / "kernel.cpp"

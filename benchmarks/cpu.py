@@ -44,7 +44,7 @@ def help_time() -> list[Figure]:
 
 def worktrees(root: Path) -> list[Figure]:
     """235 sparse worktrees of one workspace."""
-    workspace = create_workspace(root / "worktrees", starter=True).workspace
+    workspace = create_workspace(root / "worktrees").workspace
     source = workspace.problems / PROBLEM
     files = {
         f"problems/many/p{number:03d}/{path.relative_to(source)}": path.read_bytes()
@@ -64,7 +64,7 @@ def worktrees(root: Path) -> list[Figure]:
 
 def loop(root: Path, candidates: int = 6) -> list[Figure]:
     """A warm daemon and judge: event to queued, commit to entry, memory of daemon and planner."""
-    workspace = create_workspace(root / "loop", starter=True).workspace
+    workspace = create_workspace(root / "loop").workspace
     assert len(load_problem(workspace.problems / PROBLEM).workloads) == 6
 
     def write(directory: Path, number: int) -> None:

@@ -109,7 +109,7 @@ def ask(judge: JudgeProcess, where: Path, what: Path, **settings: object) -> tup
 def whole_way(root: Path) -> Iterator[Row]:
     """Commit to entry on disk, through a daemon with a judge of its own."""
     target = gpu_target() or "cuda"
-    workspace = create_workspace(root / "way", starter=False).workspace
+    workspace = create_workspace(root / "way", suites=()).workspace
     three, fourteen = problem(root, (64, 512, 4096)), problem(root, tuple(range(32, 480, 32)))
     with Repo(workspace) as repo:
         files = {

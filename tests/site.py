@@ -113,7 +113,7 @@ def _site_template(problems: tuple[str, ...], tunable: bool) -> Path:
     root = kept_directory("site") / "site"
     root.mkdir()
     git(root, "init", "--quiet", "--initial-branch=main")
-    create_workspace(root, starter=False)
+    create_workspace(root, suites=())
     for key in problems:
         write_problem(root, key, tunable=tunable)
     git(root, "add", "--all")

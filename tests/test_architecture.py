@@ -56,7 +56,7 @@ ONLY_IN = {
 
 def modules() -> list[Path]:
     """The package's own: neither the problems that it ships nor the examples for agents, which are solutions."""
-    shipped = (PACKAGE / "_starter", PACKAGE / "agents" / "docs")
+    shipped = (PACKAGE / "_problems", PACKAGE / "agents" / "docs")
     return sorted(path for path in PACKAGE.rglob("*.py") if not any(path.is_relative_to(each) for each in shipped))
 
 
@@ -222,7 +222,6 @@ _SPELLED = re.compile(r"(?<![\w.-])(problems|agents|ledger|workspaces|win)/|/(so
 _DIRECTORIES = {"problems", "solutions", "ledger", "workspaces"}
 _MAY_SPELL = {
     "workspace/configuration.py": "the text of harness.yaml, for people",
-    "workspace/shipped_files.py": "problems/ beside the package's own sources, not in a workspace",
 }
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness.agents.kernel_facts import KernelFacts, read_facts
 from harness.agents.kinds import kind_of
+from harness.agents.reference_solution import write_reference_solution
 from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
 from harness.agents.stint import SessionRefusedError, Sessions, Stay
 from harness.errors import HarnessError
@@ -220,6 +221,8 @@ class _Worker:
             nearest = place_of_another_gpu(problem.directory, self.target)
             if nearest:
                 logger.info("%s begins on %s with the solution of %s", self.name, row.problem, nearest)
+            elif self.kind == "tuner" and write_reference_solution(directory, problem, self.target):
+                logger.info("%s begins on %s with variants of its reference", self.name, row.problem)
         failpoint("worktree.after_champion")
         end = self.sessions.work(Stay(row, problem, worktree, directory, self.tools(problem, worktree)))
         if self.kind != "tuner" and not self.stop.is_set():

@@ -15,6 +15,34 @@ def complete_problem(context: click.Context, parameter: click.Parameter, begun: 
     return [key for key in _problems() if key.startswith(begun)]
 
 
+def complete_glob(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Keys of problems, and `suite/*` for each suite."""
+    del context, parameter
+    keys = _problems()
+    suites = dict.fromkeys(f"{key.partition('/')[0]}/*" for key in keys)
+    return [name for name in (*suites, *keys) if name.startswith(begun)]
+
+
+def complete_suite(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Suites of the workspace."""
+    del context, parameter
+    return [name for name in dict.fromkeys(key.partition("/")[0] for key in _problems()) if name.startswith(begun)]
+
+
+def complete_shipped_suite(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Shipped suites after the last comma, and `all` and `none`."""
+    from harness.errors import HarnessError
+    from harness.workspace.shipped_files import ALL, shipped_suites
+
+    del context, parameter
+    before, comma, last = begun.rpartition(",")
+    try:
+        names = [*shipped_suites(), *([] if before else [ALL, "none"])]
+    except HarnessError:
+        return []
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
 def complete_branch(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """Problems, and branches of agents and wins."""
     del context, parameter

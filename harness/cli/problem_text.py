@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.cli.reading_problems import solution_targets
+from harness.formats.problem_tags import tags_of
 from harness.model.axis_types import Axis, ConstAxis, ExprAxis
 from harness.model.problem import Problem, TensorSpec
+
+_FEW_TENSORS = 5
 
 
 def as_data(problem: Problem) -> dict[str, Any]:
     """What `--json` prints."""
-    definition = problem.definition
+    definition, facts = problem.definition, tags_of(problem.key, problem.definition)
     return {
         "problem": problem.key,
         "digest": problem.digest,
         "name": definition.name,
         "op_type": definition.op_type,
         "description": definition.description,
+        "tags": list(facts.tags),
+        "model": facts.model,
+        "profile": facts.profile,
+        "origin": _origin(problem),
+        "solutions": solution_targets(problem.directory),
         "axes": {name: axis.model_dump(mode="json") for name, axis in definition.axes.items()},
         "inputs": {name: _spec(spec) for name, spec in definition.inputs.items()},
         "outputs": {name: _spec(spec) for name, spec in definition.outputs.items()},
@@ -33,20 +42,52 @@ def as_text(problem: Problem) -> str:
 
     definition = problem.definition
     lines = [f"{problem.key}  {definition.op_type or ''}".rstrip(), definition.description or definition.name, ""]
+    facts = _facts(problem)
+    lines += [*facts, ""] if facts else []
     lines += ["axes"] + [f"  {name} {_axis(axis)}" for name, axis in definition.axes.items()]
     for title, tensors in (("inputs", definition.inputs), ("outputs", definition.outputs)):
-        lines += ["", title] + [f"  {name}: {_symbolic(spec)}{_start(spec)}" for name, spec in tensors.items()]
+        lines += ["", title] + [
+            f"  {name}: {_symbolic(spec)}{_start(spec)}{_note(spec)}" for name, spec in tensors.items()
+        ]
     if definition.constraints:
         lines += ["", "constraints", *(f"  {constraint}" for constraint in definition.constraints)]
+    table = [_workload(problem, index) for index in range(len(problem.workloads))]
     names = [*definition.inputs, *definition.outputs]
+    names = names if len(names) <= _FEW_TENSORS else []  # the shapes above say it, and a line stays a line
     rows = []
-    for index in range(len(problem.workloads)):
-        row = _workload(problem, index)
+    for row in table:
         sizes = " ".join(f"{name}={size}" for name, size in row["axes"].items())
         rows.append([row["uuid"], sizes, *(row["tensors"][name] for name in names), _size(row["bytes"])])
     lines += ["", tabulate(rows, headers=["workload", "axes", *names, "in + out"], tablefmt="simple")]
     lines += [f"warning: {warning}" for warning in problem.warnings]
     return "\n".join(lines)
+
+
+def _facts(problem: Problem) -> list[str]:
+    """Lines about where a problem comes from and what there is for it; none for what is unknown."""
+    facts = tags_of(problem.key, problem.definition)
+    origin = ", ".join(f"{name} {value}" for name, value in _origin(problem).items())
+    known = {
+        "tags": ", ".join(facts.tags),
+        "model": facts.model or "",
+        "origin": origin,
+        "profile": f"{facts.profile}: the workloads are scaled down" if facts.profile else "",
+        "solutions": ", ".join(solution_targets(problem.directory)),
+        "baseline": "baseline/" if (problem.directory / "baseline").is_dir() else "",
+        "notes": "README.md" if (problem.directory / "README.md").is_file() else "",
+    }
+    return [f"{name:<10}{text}" for name, text in known.items() if text]
+
+
+def _origin(problem: Problem) -> dict[str, str]:
+    """What the definition records about its source."""
+    extra = problem.definition.model_extra or {}
+    given = extra.get("x_provenance") or extra.get("x_origin")
+    return {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
+
+
+def _note(spec: TensorSpec) -> str:
+    return f"  {spec.description}" if spec.description else ""
 
 
 def _workload(problem: Problem, index: int) -> dict[str, Any]:

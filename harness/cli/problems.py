@@ -1,4 +1,4 @@
-"""`harness problems`: list, show, check, import, sol; `extract` is in harness.cli.extract."""
+"""`harness problems`: check, import, sol; list, suites and show are in problem_lists, `extract` in extract."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.completing import complete_glob, complete_problem
 from harness.cli.extract import extract
 from harness.cli.output import echo, echo_json, emit, json_option
+from harness.cli.problem_lists import list_, show, suites
+from harness.cli.reading_problems import count_of, inspected, one_problem
 
 if TYPE_CHECKING:
-    from harness.formats.problems import Findings
     from harness.workspace.directories import Workspace
 
 
@@ -22,61 +24,19 @@ def problems() -> None:
     """List, show, check and import problems, and compute their bounds."""
 
 
-problems.add_command(extract)
-
-
-@problems.command("list")
-@click.argument("globs", nargs=-1, metavar="[GLOB]...")
-@json_option
-def list_(globs: tuple[str, ...], *, as_json: bool) -> None:
-    """The workspace's problems, all or those whose key matches."""
-    rows = [
-        {
-            "problem": found.key,
-            "op_type": found.problem.definition.op_type if found.problem else None,
-            "workloads": len(found.problem.workloads) if found.problem else 0,
-            "errors": len(found.errors),
-            "solutions": _targets(found.directory),
-        }
-        for found in _inspected(globs)
-    ]
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "problem": lambda row: row["problem"],
-            "operation": lambda row: row["op_type"] or "-",
-            "workloads": lambda row: str(row["workloads"]),
-            "solutions": lambda row: ", ".join(row["solutions"]) or "-",
-            "state": lambda row: _count(row["errors"], "error") if row["errors"] else "ok",
-        },
-        empty="no problems; `harness problems import PATH` brings some in",
-    )
+for command in (list_, suites, show, extract):
+    problems.add_command(command)
 
 
 @problems.command()
-@click.argument("problem")
-@json_option
-def show(problem: str, *, as_json: bool) -> None:
-    """One problem: axes, inputs and outputs, and each workload's shapes and bytes."""
-    from harness.cli.problem_text import as_data, as_text
-
-    found = _one(problem)
-    if as_json:
-        echo_json(json.dumps(as_data(found), indent=2))
-    else:
-        echo(as_text(found))
-
-
-@problems.command()
-@click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...")
+@click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
 @json_option
 def check(what: tuple[str, ...], *, as_json: bool) -> int:
     """Check problems and their solutions; exits 1 when one has an error, or none is there."""
     from harness.formats.solutions import check_all_solutions
 
     rows = []
-    for found in _inspected(what):
+    for found in inspected(what):
         errors = [*found.errors, *check_all_solutions(found)]
         rows.append({
             "problem": found.key,
@@ -114,7 +74,7 @@ def import_(path: Path, *, suite: str | None, key: str | None, target: str | Non
 
 
 @problems.command()
-@click.argument("problem")
+@click.argument("problem", shell_complete=complete_problem)
 @click.option("--target", default="cpu", show_default=True, help="cpu, h200, b200 ...")
 @json_option
 def sol(problem: str, *, target: str, as_json: bool) -> None:
@@ -126,7 +86,7 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
     from harness.sol.targets import hardware
     from harness.workspace.directories import Workspace
 
-    found = _one(problem)
+    found = one_problem(problem)
     machine = hardware(target, cache_dir=Workspace.find().cache)
     rows: list[dict[str, Any]] = []
     for workload in found.workloads:
@@ -224,65 +184,15 @@ def _safe_target(target: str) -> str:
     raise click.UsageError(f"`{target}` is no target; expected letters, digits, - and _ (say which with --target)")
 
 
-def _inspected(what: Sequence[str]) -> list[Findings]:
-    """What reading each named problem found; every argument is a directory or a glob over the workspace's keys."""
-    from harness.errors import AnswerIsNo
-    from harness.formats.problems import DEFINITION_NAME, inspect_problem, list_problems
-    from harness.workspace.configuration import data_root_of
-    from harness.workspace.directories import Workspace
-
-    found: dict[str, Findings] = {}
-    for word in what or ("*",):
-        directory = Path(word)
-        if (directory / DEFINITION_NAME).exists():
-            one = inspect_problem(directory.resolve())
-            found.setdefault(one.key, one)
-            continue
-        workspace = Workspace.find()
-        keys = list_problems(workspace.problems, [word])
-        if what and not keys:
-            raise AnswerIsNo(f"no problem matches `{word}`", remedy="see `harness problems list`")
-        data_root = data_root_of(workspace)
-        for key in keys:
-            if key not in found:
-                found[key] = inspect_problem(workspace.problems / key, key=key, data_root=data_root)
-    return list(found.values())
-
-
-def _one(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is imported when the verb runs
-    from harness.errors import ConfigurationError, FormatError
-
-    found = _inspected([word])
-    if len(found) > 1:
-        names = ", ".join(one.key for one in found[:5])
-        raise ConfigurationError(f"`{word}` matches {len(found)} problems: {names}", remedy="name one")
-    if found[0].problem is None:
-        first = found[0].errors[0]
-        remedy = f"see all with `harness problems check {found[0].key}`"
-        raise FormatError(first.what, where=first.where, remedy=remedy)
-    return found[0].problem
-
-
-def _targets(directory: Path) -> list[str]:
-    from harness.model.paths import SOLUTIONS
-
-    solutions = directory / SOLUTIONS
-    return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []
-
-
 def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
-        echo(f"{'ok ' if row['ok'] else 'BAD'}  {row['problem']}  {_count(row['workloads'], 'workload')}")
+        echo(f"{'ok ' if row['ok'] else 'BAD'}  {row['problem']}  {count_of(row['workloads'], 'workload')}")
         for error in row["errors"]:
             echo(f"     {error['where']}: {error['what']}" + (f"; {error['remedy']}" if error["remedy"] else ""))
         for warning in row["warnings"]:
             echo(f"     warning: {warning}")
     bad = sum(not row["ok"] for row in rows)
-    echo(f"{_count(len(rows), 'problem')}, {bad} with errors" if rows else "no problems here")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    echo(f"{count_of(len(rows), 'problem')}, {bad} with errors" if rows else "no problems here")
 
 
 def _number(value: float | None) -> str:

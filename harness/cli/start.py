@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.completing import complete_glob
 from harness.cli.output import echo, echo_json, json_option
 from harness.model.printable import printable
 
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
 @click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
 @click.option("--run", "run_name", metavar="NAME", help="The run: branches and entries carry its name.")
-@click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to work on; may be given often.")
+@click.option(
+    "--problem",
+    "problems",
+    multiple=True,
+    metavar="GLOB",
+    shell_complete=complete_glob,
+    help="Problems to work on; may be given often.",
+)
 @click.option(
     "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="End after so many; confirmations come on top."
 )

@@ -194,7 +194,7 @@ def _read_definition(directory: Path, errors: list[FormatError]) -> tuple[Defini
     unknown = [field_name(path) for path in extra_keys(definition)]
     # Descriptions and tags are the field's own habit and say nothing about how a problem is judged; the judge reads
     # `x_distribution` of an input (harness.judge.roles).
-    used = {"description", "tags", "x_distribution", "x_provenance"}
+    used = {"description", "tags", "x_distribution", "x_origin", "x_profile", "x_provenance"}
     strange = [name for name in unknown if used.isdisjoint(name.split("."))]
     if strange:
         warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(strange)}")

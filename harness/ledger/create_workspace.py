@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from harness.model.paths import HEADS, PROBLEMS, WORKTREES
 from harness.workspace.configuration import DEFAULT_YAML
 from harness.workspace.directories import CONFIG_NAME, COORDINATION_NAME, Workspace
 from harness.workspace.files import unwritable
-from harness.workspace.shipped_files import SUITE, proof_workflow, starter_problems
+from harness.workspace.shipped_files import STARTER, proof_workflow, shipped_problems
 
 _WORKTREES_README = f"{WORKTREES}/README.md"
 _IGNORED = (f"/{WORKTREES}/*", f"!/{_WORKTREES_README}", "/.harness/", "report.html")
@@ -36,21 +37,27 @@ class Creation:
     branch: str
     added: tuple[str, ...]
     """Paths it wrote, relative to the root; a directory for a whole suite."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Problem -> reason why it was not copied."""
 
 
-def create_workspace(directory: Path, *, starter: bool, github: bool = False) -> Creation:
+def create_workspace(
+    directory: Path, *, suites: Sequence[str] = (STARTER,), small: bool = False, github: bool = False
+) -> Creation:
     """Make a workspace, or add what one lacks, and commit it on the checked-out branch.
 
     Args:
         directory: becomes a git repository where it is none.
-        starter: copy the shipped starter problems.
+        suites: shipped suites to copy, or `all`; a suite that is there already is left as it is.
+        small: scale the workloads of what is copied by the profile `small`.
         github: add the workflow that checks pull requests with `harness proof`.
 
     Raises:
-        ConfigurationError: a path is in the way.
+        ConfigurationError: a path is in the way, or there is no such suite.
         RepositoryError: no branch is checked out, or git refuses.
     """
     root = directory.resolve()
+    shipped = shipped_problems(suites, small=small)
     if root.exists() and not root.is_dir():
         raise ConfigurationError("is in the way: expected a directory", where=str(root))
     try:
@@ -79,10 +86,11 @@ def create_workspace(directory: Path, *, starter: bool, github: bool = False) ->
     if ignore is not None:
         wanted[".gitignore"] = ignore
     added = sorted(wanted)
-    suite = f"{PROBLEMS}/{SUITE}"
-    if starter and not (root / suite).exists():
-        wanted |= {f"{suite}/{name}": content for name, content in starter_problems().items()}
-        added.append(f"{suite}/")
+    for suite in dict.fromkeys(name.partition("/")[0] for name in shipped.files):
+        if not (root / PROBLEMS / suite).exists():
+            files_of_suite = {name: data for name, data in shipped.files.items() if name.startswith(f"{suite}/")}
+            wanted |= {f"{PROBLEMS}/{name}": content for name, content in files_of_suite.items()}
+            added.append(f"{PROBLEMS}/{suite}/")
     if wanted:
         with Repo(workspace) as repo:
             repo.commit_files(branch, wanted, "Set up the workspace")
@@ -91,7 +99,7 @@ def create_workspace(directory: Path, *, starter: bool, github: bool = False) ->
             raise RepositoryError(
                 f"the files are committed on {branch}, but not checked out: {left[0]}", where=str(root)
             )
-    return Creation(workspace, branch, tuple(added))
+    return Creation(workspace, branch, tuple(added), shipped.left_out)
 
 
 def _checked_out_branch(root: Path) -> str:

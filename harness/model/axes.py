@@ -7,6 +7,7 @@ integer. Every intermediate value is bounded before it is computed, so `9**9**9`
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 import threading
 import warnings
@@ -23,6 +24,8 @@ MAX_LENGTH = 500
 MAX_DEPTH = 60
 """Levels of nesting: evaluating and printing an expression recurse."""
 
+_KEPT_TREES = 4096
+"""Parsed expressions that are kept: the axes of a problem are evaluated for each workload."""
 _Number = int | Fraction
 
 _BINARY: dict[type[ast.operator], Callable[[_Number, _Number], _Number]] = {
@@ -65,6 +68,7 @@ def parse_python(source: str, mode: str = "exec") -> ast.Module | ast.Expression
         raise SyntaxError(str(error) or "nested too deeply") from error
 
 
+@functools.lru_cache(maxsize=_KEPT_TREES)
 def parse_expression(text: str) -> ast.expr:
     """The syntax tree of one expression, with everything refused that is not arithmetic over names and integers.
 
@@ -137,6 +141,7 @@ def holds(constraint: str, sizes: Mapping[str, int]) -> bool:
     return _truth(_parse(constraint), sizes)
 
 
+@functools.lru_cache(maxsize=_KEPT_TREES)
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise FormatError(f"an expression of {len(text)} characters; expected at most {MAX_LENGTH}")

@@ -1,13 +1,77 @@
-"""Files that ship with the harness for workspaces: the starter problems, and the workflow that checks pull requests."""
+"""Files that ship with the harness for workspaces: problems, and the workflow that checks pull requests."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ConfigurationError
+from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
+from harness.formats.schema import did_you_mean
+from harness.formats.small_profile import small_files
 
-SUITE = "starter"
+STARTER = "starter"
+ALL = "all"
 _PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class ShippedProblems:
+    """Files of shipped problems by path below `problems/`, and the problems that a profile has no sizes for."""
+
+    files: dict[str, bytes]
+    left_out: dict[str, str]
+    """Key -> reason."""
+
+
+def problems_root() -> Path:
+    """Directory of the shipped problems, as `problems/` of a workspace.
+
+    Raises:
+        ConfigurationError: this installation has none.
+    """
+    return _shipped("_problems", "problems")
+
+
+def shipped_suites() -> tuple[str, ...]:
+    """Names of the shipped suites.
+
+    Raises:
+        ConfigurationError: this installation has none.
+    """
+    root = problems_root()
+    return tuple(sorted(path.name for path in root.iterdir() if path.is_dir() and any(path.glob("*/definition.json"))))
+
+
+def shipped_problems(suites: Sequence[str], *, small: bool = False) -> ShippedProblems:
+    """Every file of the problems of some shipped suites.
+
+    Args:
+        suites: names of suites, or `all`.
+        small: scale the workloads by the profile `small`.
+
+    Raises:
+        ConfigurationError: no such suite, or this installation has none.
+    """
+    known = shipped_suites()
+    for suite in suites:
+        if suite not in {*known, ALL}:
+            what = f"no shipped suite `{suite}`; {did_you_mean(suite, [*known, ALL])}"
+            raise ConfigurationError(what, remedy="see `harness problems suites --shipped`")
+    root = problems_root()
+    files: dict[str, bytes] = {}
+    left_out: dict[str, str] = {}
+    for suite in known if ALL in suites else dict.fromkeys(suites):
+        for directory in sorted(path for path in (root / suite).iterdir() if (path / DEFINITION_NAME).is_file()):
+            key = f"{suite}/{directory.name}"
+            found = _files_below(directory, key)
+            reason = _scale(found, key) if small else None
+            if reason is None:
+                files |= found
+            else:
+                left_out[key] = reason
+    return ShippedProblems(files, left_out)
 
 
 def starter_problems() -> dict[str, bytes]:
@@ -16,10 +80,8 @@ def starter_problems() -> dict[str, bytes]:
     Raises:
         ConfigurationError: this installation has none.
     """
-    root = _shipped("_starter", f"problems/{SUITE}")
-    paths = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
-    kept = (path for path in paths if not any(part == "__pycache__" or part.startswith(".") for part in path.parts))
-    return {path.as_posix(): (root / path).read_bytes() for path in kept}
+    files = shipped_problems([STARTER]).files
+    return {name.removeprefix(f"{STARTER}/"): content for name, content in files.items()}
 
 
 def proof_workflow() -> bytes:
@@ -29,6 +91,22 @@ def proof_workflow() -> bytes:
         ConfigurationError: this installation has none.
     """
     return _shipped("_proof.yml", ".github/workflows/proof.yml").read_bytes()
+
+
+def _files_below(directory: Path, key: str) -> dict[str, bytes]:
+    paths = sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    kept = (path for path in paths if not any(part == "__pycache__" or part.startswith(".") for part in path.parts))
+    return {f"{key}/{path.as_posix()}": (directory / path).read_bytes() for path in kept}
+
+
+def _scale(files: dict[str, bytes], key: str) -> str | None:
+    """Replace a problem's two files by small ones; the reason where there are none."""
+    definition, workloads = f"{key}/{DEFINITION_NAME}", f"{key}/{WORKLOADS_NAME}"
+    scaled = small_files(files[definition].decode(), files[workloads].decode())
+    if isinstance(scaled, str):
+        return scaled
+    files[definition], files[workloads] = scaled.definition, scaled.workloads
+    return None
 
 
 def _shipped(in_wheel: str, in_checkout: str) -> Path:

@@ -42,5 +42,11 @@ def test_commands_problems_and_branches_are_completed(site: Site) -> None:
     assert "--replace" in complete(site, "harness pr --", 2)
 
 
+def test_suites_and_globs_are_completed(site: Site) -> None:
+    assert complete(site, "harness start --problem t/", 3) == ["t/*", "t/one", "t/two"]
+    assert complete(site, "harness problems list --suite t", 4) == ["t"]
+    assert complete(site, "harness init --problems rope,s", 3) == ["rope,sampling", "rope,ssm", "rope,starter"]
+
+
 def test_outside_a_workspace_nothing_is_completed_and_nothing_said(site: Site, tmp_path: Path) -> None:
     assert complete(Site(tmp_path, site.scratch), "harness pr t", 2) == []

@@ -40,6 +40,27 @@ def test_a_new_directory_becomes_a_workspace_with_a_clean_checkout(tmp_path: Pat
     assert "next: cd 'new one' && harness doctor" in done.stdout
 
 
+def test_suites_are_copied_whole_or_at_small_sizes(tmp_path: Path) -> None:
+    full, small = tmp_path / "full", tmp_path / "small"
+    done = harness("init", "full", "--problems", "ssm,rope", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "problems/ssm/, problems/rope/" in done.stdout
+    assert sorted(path.name for path in (full / "problems").iterdir()) == ["rope", "ssm"]
+    done = harness("init", "small", "--problems", "ssm,gemm", "--profile", "small", cwd=tmp_path)
+    assert "left out 1 problems, each because its inputs and outputs take more than 32 MiB" in done.stdout
+    assert "gemm/bf16_n4096_k4096" in done.stdout
+    workloads = "problems/ssm/mamba2_state_update/workload.jsonl"
+    assert len((full / workloads).read_text().splitlines()) > len((small / workloads).read_text().splitlines())
+    assert harness("problems", "check", cwd=small).stdout.endswith("4 problems, 0 with errors\n")
+
+
+def test_a_suite_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    done = harness("init", ".", "--problems", "startr", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no shipped suite `startr`; did you mean `starter`?" in done.stderr
+    assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
 def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
     harness("init", ".", cwd=tmp_path)
     before = git("rev-parse", "HEAD", cwd=tmp_path)
@@ -115,7 +136,7 @@ def test_a_wheel_holds_what_init_copies() -> None:
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert included == {"problems/starter": "harness/_starter", ".github/workflows/proof.yml": "harness/_proof.yml"}
+    assert included == {"problems": "harness/_problems", ".github/workflows/proof.yml": "harness/_proof.yml"}
     assert all((root / source).exists() for source in included)
 
 

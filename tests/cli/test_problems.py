@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from harness.errors import ConfigurationError
 from tests.command_line import call_harness
 from tests.formats.problem_files import SOLUTION, definition, workload, write_problem, write_solution
 
+PROBLEMS = Path(__file__).parents[2] / "problems"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -41,11 +43,59 @@ def test_problems_are_listed_with_their_state(root: Path, harness: Run) -> None:
     write_solution(write_problem(root / "problems/L1/good") / "solutions/cpu")
     write_problem(root / "problems/L2/bad", "{")
     lines = harness("list").stdout.splitlines()
-    assert lines[2].split() == ["L1/good", "elementwise", "1", "cpu", "ok"]
-    assert lines[3].split() == ["L2/bad", "-", "0", "-", "1", "error"]
-    assert json.loads(harness("list", "L1/*", "--json").stdout) == [
-        {"problem": "L1/good", "op_type": "elementwise", "workloads": 1, "errors": 0, "solutions": ["cpu"]}
-    ]
+    assert lines[2].split() == ["L1/good", "elementwise", "forward", "1", "cpu", "ok"]
+    assert lines[3].split() == ["L2/bad", "-", "-", "0", "-", "1", "error"]
+    (row,) = json.loads(harness("list", "L1/*", "--json").stdout)
+    assert (row["problem"], row["op_type"], row["workloads"], row["errors"]) == ("L1/good", "elementwise", 1, 0)
+    assert (row["solutions"], row["direction"], row["tags"]) == (["cpu"], "forward", [])
+
+
+def test_problems_are_found_by_family_direction_dtype_tag_and_suite(root: Path, harness: Run) -> None:
+    write_problem(root / "problems/a/norm", definition(tags=["llm", "norm", "forward", "fused"], x_profile="small"))
+    write_problem(root / "problems/a/norm_backward", definition(tags=["llm", "norm", "backward"]))
+    write_problem(root / "problems/b/conv", definition(tags=["vision", "conv", "forward", "int4"]))
+
+    def found(*conditions: str) -> list[str]:
+        return [row["problem"] for row in json.loads(harness("list", "--json", *conditions).stdout)]
+
+    assert found("--family", "llm") == ["a/norm", "a/norm_backward"]
+    assert found("--direction", "backward") == ["a/norm_backward"]
+    assert found("--dtype", "int4") == ["b/conv"]
+    assert found("--dtype", "float32", "--suite", "a") == ["a/norm", "a/norm_backward"]
+    assert found("--tag", "norm", "--tag", "fused") == ["a/norm"]
+    assert found("b/*", "--family", "llm") == []
+    assert "no problem meets all conditions" in harness("list", "--tag", "none").stdout
+    assert harness("list", "a/norm").stdout.split()[-1] == "small"
+
+
+def test_suites_have_their_numbers_and_families(root: Path, harness: Run) -> None:
+    assert "no problems" in harness("suites").stdout
+    write_problem(root / "problems/a/norm", definition(tags=["llm", "norm", "forward"]))
+    write_problem(root / "problems/a/norm_backward", definition(tags=["moe", "norm", "backward"]))
+    lines = harness("suites").stdout.splitlines()
+    assert lines[2].split()[:4] == ["a", "2", "1", "2"]
+    assert "llm, moe" in lines[2]
+
+
+def test_shipped_suites_are_shown_anywhere(tmp_path: Path) -> None:
+    done = call_harness("problems", "suites", "--shipped", "--json", cwd=tmp_path)
+    suites = {row["suite"]: row for row in json.loads(done.stdout)}
+    assert suites["starter"]["problems"] == 6
+    assert suites["quantised"]["problems"] >= 33
+    assert "nvfp4_linear_gated" in {path.name for path in (PROBLEMS / "moe").iterdir()}
+
+
+def test_show_has_origin_tags_and_notes(root: Path, harness: Run) -> None:
+    shutil.copytree(PROBLEMS / "moe/fp8_block_scaled_experts", root / "problems/moe/fp8_block_scaled_experts")
+    text = harness("show", "fp8_block*").stdout
+    assert "model     deepseek-ai/DeepSeek-V3" in text
+    assert "origin    written by hand" in text
+    assert "notes     README.md" in text
+    assert "gate_up: float8_e4m3fn [local_experts, gate_up_size, hidden]  Gate rows first, then up." in text
+    assert all(len(line) <= 100 for line in text[text.index("workload ") :].splitlines()), "no column for each tensor"
+    data = json.loads(harness("show", "fp8_block*", "--json").stdout)
+    assert data["origin"]["licence"] == "Apache-2.0"
+    assert data["tags"][0] == "moe"
 
 
 def test_a_problem_is_shown_with_concrete_shapes_and_bytes(root: Path, harness: Run) -> None:

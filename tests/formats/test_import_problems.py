@@ -11,7 +11,7 @@ from harness.formats.import_problems import import_problems, problem_named
 from harness.formats.import_solutions import solution_from_json
 from harness.formats.problems import list_problems, load_problem
 from harness.formats.solutions import load_solution
-from harness.workspace.shipped_files import SUITE, starter_problems
+from harness.workspace.shipped_files import STARTER, starter_problems
 from tests.formats.problem_files import (
     DEFINITION,
     WORKLOAD,
@@ -345,7 +345,7 @@ def test_a_solution_that_is_there_is_kept_unless_asked(here: Path) -> None:
 
 def test_the_starter_problems_ship_and_are_right(here: Path) -> None:
     for name, content in starter_problems().items():
-        path = here / "problems" / SUITE / name
+        path = here / "problems" / STARTER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     keys = list_problems(here / "problems")

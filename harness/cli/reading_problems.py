@@ -1,0 +1,72 @@
+"""Problems that a command line names: directories, and globs over the keys of the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.formats.problems import Findings
+
+
+def inspected(what: Sequence[str]) -> list[Findings]:
+    """Findings about each named problem; every argument is a directory or a glob over the workspace's keys.
+
+    Raises:
+        AnswerIsNo: nothing matches.
+    """
+    from harness.errors import AnswerIsNo
+    from harness.formats.problems import DEFINITION_NAME, inspect_problem, list_problems
+    from harness.workspace.configuration import data_root_of
+    from harness.workspace.directories import Workspace
+
+    found: dict[str, Findings] = {}
+    for word in what or ("*",):
+        directory = Path(word)
+        if (directory / DEFINITION_NAME).exists():
+            one = inspect_problem(directory.resolve())
+            found.setdefault(one.key, one)
+            continue
+        workspace = Workspace.find()
+        keys = list_problems(workspace.problems, [word])
+        if what and not keys:
+            raise AnswerIsNo(f"no problem matches `{word}`", remedy="see `harness problems list`")
+        data_root = data_root_of(workspace)
+        for key in keys:
+            if key not in found:
+                found[key] = inspect_problem(workspace.problems / key, key=key, data_root=data_root)
+    return list(found.values())
+
+
+def one_problem(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is imported when the verb runs
+    """The one problem that a word names.
+
+    Raises:
+        ConfigurationError: several match.
+        FormatError: it has errors.
+    """
+    from harness.errors import ConfigurationError, FormatError
+
+    found = inspected([word])
+    if len(found) > 1:
+        names = ", ".join(one.key for one in found[:5])
+        raise ConfigurationError(f"`{word}` matches {len(found)} problems: {names}", remedy="name one")
+    if found[0].problem is None:
+        first = found[0].errors[0]
+        remedy = f"see all with `harness problems check {found[0].key}`"
+        raise FormatError(first.what, where=first.where, remedy=remedy)
+    return found[0].problem
+
+
+def solution_targets(directory: Path) -> list[str]:
+    """Targets that a problem directory has a solution for."""
+    from harness.model.paths import SOLUTIONS
+
+    solutions = directory / SOLUTIONS
+    return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []
+
+
+def count_of(number: int, what: str) -> str:
+    """A number with its noun, in the plural where needed."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

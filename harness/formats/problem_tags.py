@@ -1,0 +1,76 @@
+"""Facts by which people look for problems: family, direction, dtypes and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.formats.small_profile import PROFILE_KEY
+from harness.model.problem import Definition
+
+
+@dataclass(frozen=True)
+class ProblemTags:
+    """Facts of one problem, from its definition and key."""
+
+    suite: str
+    family: str
+    """The first tag, such as `llm` or `vision`; the suite where a problem has no tags."""
+    direction: str
+    """`forward` or `backward`."""
+    dtypes: frozenset[str]
+    """dtypes of all inputs and outputs."""
+    tags: tuple[str, ...]
+    model: str | None
+    """The model whose sizes it has."""
+    profile: str | None
+    """The profile that its workloads were scaled by."""
+
+
+@dataclass(frozen=True)
+class ProblemFilter:
+    """What a problem must be; a field that is None or empty is no condition."""
+
+    family: str | None = None
+    direction: str | None = None
+    dtype: str | None = None
+    """A dtype of an input or output, or a format among the tags (`nvfp4`, `int4`)."""
+    tags: tuple[str, ...] = ()
+    """All of them are needed."""
+    suite: str | None = None
+
+    def admits(self, facts: ProblemTags) -> bool:
+        """Return true if a problem with these facts meets every condition."""
+        return (
+            self.family in {None, facts.family}
+            and self.direction in {None, facts.direction}
+            and self.suite in {None, facts.suite}
+            and (self.dtype is None or self.dtype in facts.dtypes or self.dtype in facts.tags)
+            and set(self.tags) <= set(facts.tags)
+        )
+
+
+def tags_of(key: str, definition: Definition) -> ProblemTags:
+    """Return the facts of a problem.
+
+    Args:
+        key: `suite/name`.
+        definition: the problem's.
+    """
+    suite, _, name = key.partition("/")
+    extra: Mapping[str, Any] = definition.model_extra or {}
+    given = extra.get("tags")
+    tags = tuple(dict.fromkeys(tag for tag in given if isinstance(tag, str))) if isinstance(given, list) else ()
+    provenance = extra.get("x_provenance")
+    model = provenance.get("architecture") if isinstance(provenance, dict) else definition.hf_id
+    specs = (*definition.inputs.values(), *definition.outputs.values())
+    return ProblemTags(
+        suite=suite,
+        family=tags[0] if tags else suite,
+        direction="backward" if "backward" in tags or "backward" in name else "forward",
+        dtypes=frozenset(spec.dtype for spec in specs),
+        tags=tags,
+        model=model if isinstance(model, str) else None,
+        profile=extra.get(PROFILE_KEY) if isinstance(extra.get(PROFILE_KEY), str) else None,
+    )

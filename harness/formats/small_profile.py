@@ -1,0 +1,170 @@
+"""The profile `small`: workloads at sizes that a CPU computes in milliseconds (docs/how-to/small-problems.md).
+
+Only `var` axes change, because references may contain the values of constant ones. Axes are halved, the largest first,
+until each is at most `MOST_OF_AN_AXIS`, all tensors take at most `MOST_BYTES`, and the rows of the outputs times the
+bytes of the weights are at most `MOST_WORK`. Constraints keep holding, and divisions that had no remainder have none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import FormatError
+from harness.formats.bounded import load_json
+from harness.model.axes import UncheckableError, evaluate, evaluate_axes, holds, names_in
+from harness.model.axis_types import ConstAxis, ExprAxis, VarAxis
+from harness.model.problem import DTYPE_BYTES, Definition, TensorSpec, Workload
+
+PROFILE = "small"
+PROFILE_KEY = "x_profile"
+"""Key of definition.json with the name of the profile that its workloads were scaled by."""
+MOST_OF_AN_AXIS = 64
+MOST_BYTES = 32 * 2**20
+"""Of all inputs and outputs of a workload."""
+MOST_WORK = 2**29
+"""Rows of the outputs times bytes of the weights (inputs without variable axes): 1 GFLOP for weights of one byte."""
+_WORKLOADS = 3
+
+
+@dataclass(frozen=True)
+class SmallFiles:
+    """The two files of a problem at small sizes."""
+
+    definition: bytes
+    workloads: bytes
+
+
+def small_files(definition_text: str, workload_text: str) -> SmallFiles | str:
+    """Scale a problem's workloads: at most three different sizes, the smallest and the largest among them.
+
+    Args:
+        definition_text: content of definition.json.
+        workload_text: content of workload.jsonl.
+
+    Returns:
+        The files, or a sentence that says why the problem has no small sizes.
+
+    Raises:
+        FormatError: a file is not JSON.
+    """
+    data: dict[str, Any] = load_json(definition_text, where="definition.json")
+    definition = Definition.model_validate(data)
+    rows = [load_json(line, where="workload.jsonl") for line in workload_text.splitlines() if line.strip()]
+    scaled: dict[tuple[int, ...], dict[str, Any]] = {}
+    for row in rows:
+        axes = small_axes(definition, Workload.model_validate(row).axes)
+        if axes is not None:
+            name = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{row['uuid']}/{PROFILE}"))
+            scaled.setdefault(tuple(axes.values()), {**row, "uuid": name, "axes": axes})
+    if not scaled:
+        return f"its inputs and outputs take more than {MOST_BYTES // 2**20} MiB at the smallest sizes"
+    chosen = _spread(sorted(scaled.values(), key=lambda row: _total_bytes(definition, row["axes"])))
+    text = "".join(json.dumps(row) + "\n" for row in chosen)
+    return SmallFiles((json.dumps({**data, PROFILE_KEY: PROFILE}, indent=1) + "\n").encode(), text.encode())
+
+
+def small_axes(definition: Definition, axes: Mapping[str, int]) -> dict[str, int] | None:
+    """Return the sizes of the `var` axes within the limits, or None where halving does not reach them."""
+    sizes = dict(axes)
+    while not _is_small(definition, sizes):
+        smaller = next(_halved(definition, sizes), None)
+        if smaller is None:
+            return sizes if _fits(definition, sizes) else None
+        sizes = smaller
+    return sizes
+
+
+def _halved(definition: Definition, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Each way to halve one axis, the largest first, that keeps constraints and exact divisions."""
+    exact = _exact_divisions(definition, sizes)
+    for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
+        if size > 1:
+            smaller = {**sizes, name: size // 2}
+            if _is_valid(definition, smaller) and exact <= _exact_divisions(definition, smaller):
+                yield smaller
+
+
+def _is_valid(definition: Definition, axes: Mapping[str, int]) -> bool:
+    try:
+        sizes = evaluate_axes(definition.axes, axes)
+    except FormatError:
+        return False
+    if any(size < 1 for name, size in sizes.items() if not isinstance(definition.axes[name], ConstAxis)):
+        return False
+    for constraint in definition.constraints:
+        try:
+            if not holds(constraint, sizes):
+                return False
+        except (UncheckableError, FormatError):
+            continue  # needs more than sizes
+    return True
+
+
+def _exact_divisions(definition: Definition, axes: Mapping[str, int]) -> frozenset[str]:
+    """Computed axes whose divisions have no remainder at these sizes."""
+    sizes = evaluate_axes(definition.axes, axes)
+    exact = set()
+    for name, axis in definition.axes.items():
+        if isinstance(axis, ExprAxis):
+            try:
+                evaluate(axis.expression.replace("//", "/"), sizes)
+            except FormatError:
+                continue
+            exact.add(name)
+    return frozenset(exact)
+
+
+def _is_small(definition: Definition, axes: Mapping[str, int]) -> bool:
+    return all(size <= MOST_OF_AN_AXIS for size in axes.values()) and _fits(definition, axes)
+
+
+def _fits(definition: Definition, axes: Mapping[str, int]) -> bool:
+    """Return true if memory and work are within the limits, whatever the single axes are."""
+    variable = _variable_axes(definition)
+    sizes = evaluate_axes(definition.axes, axes)
+    in_outputs = {axis for spec in definition.outputs.values() for axis in spec.shape or () if axis in variable}
+    used = {name for axis in in_outputs for name in _sources(definition, axis)}
+    rows = math.prod(size for name, size in axes.items() if name in used)
+    constant = [spec for spec in definition.inputs.values() if variable.isdisjoint(spec.shape or ())]
+    weights = sum(_bytes(spec, sizes) for spec in constant)
+    return _total_bytes(definition, axes) <= MOST_BYTES and rows * weights <= MOST_WORK
+
+
+def _variable_axes(definition: Definition) -> set[str]:
+    """Axes that workloads give, and those computed from them."""
+    return {
+        name
+        for name in definition.axes
+        if any(isinstance(definition.axes[source], VarAxis) for source in _sources(definition, name))
+    }
+
+
+def _sources(definition: Definition, name: str) -> set[str]:
+    """The axis itself, or the given axes that it is computed from."""
+    axis = definition.axes[name]
+    if not isinstance(axis, ExprAxis):
+        return {name}
+    return {source for part in names_in(axis.expression) for source in _sources(definition, part)}
+
+
+def _total_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
+    sizes = evaluate_axes(definition.axes, axes)
+    return sum(_bytes(spec, sizes) for spec in (*definition.inputs.values(), *definition.outputs.values()))
+
+
+def _bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
+    if spec.shape is None:
+        return 0
+    return math.prod(int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape) * DTYPE_BYTES[spec.dtype]
+
+
+def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most three of them, the first and the last among them."""
+    if len(rows) <= _WORKLOADS:
+        return list(rows)
+    return [rows[round(number * (len(rows) - 1) / (_WORKLOADS - 1))] for number in range(_WORKLOADS)]

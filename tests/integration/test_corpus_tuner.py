@@ -1,0 +1,45 @@
+"""A tuner on problems of the corpus that have no solution, at small sizes on the CPU: the real judge."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.model.verdict import EntryKind, Verdict
+from tests.site import Site, clean_environment, git
+
+HARNESS = (sys.executable, "-m", "harness")
+PROBLEMS = ("ssm/causal_conv1d_update", "llm/add_rmsnorm")
+
+
+@pytest.mark.slow
+def test_a_tuner_works_on_problems_without_a_solution(tmp_path: Path) -> None:
+    root = tmp_path / "small"
+    made = subprocess.run(
+        [*HARNESS, "init", str(root), "--problems", "ssm,llm", "--profile", "small"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        check=True,
+        timeout=240,
+        capture_output=True,
+        text=True,
+    )
+    assert "left out" in made.stdout, "some weights are too large for the profile"
+    config = root / "harness.yaml"
+    config.write_text(config.read_text() + "policy: {slice_evaluations: 1}\n")
+    git(root, "commit", "-qam", "Shorter slices")
+    site = Site(root, tmp_path / "scratch", stub=False)
+    try:
+        start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--max-evaluations", "4")
+        done = site.run(*start, *(word for key in PROBLEMS for word in ("--problem", key)), deadline_s=1800)
+        assert done.returncode == 0, done.stdout
+        evaluations = [entry for entry in site.entries() if entry.kind is EntryKind.EVALUATION]
+        passed = {entry.problem for entry in evaluations if entry.verdict is Verdict.PASSED}
+        assert passed == set(PROBLEMS), done.stdout
+        assert {entry.verdict for entry in evaluations} <= {Verdict.PASSED, Verdict.TIMEOUT}, done.stdout
+        site.no_strays()
+    finally:
+        site.close()
