@@ -70,11 +70,22 @@ def show(problem: str, *, as_json: bool) -> None:
 
 @problems.command()
 @click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...")
+@click.option("--deep", is_flag=True, help="Run each reference on the CPU at small sizes, and mutants of it.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of --deep.")
 @json_option
-def check(what: tuple[str, ...], *, as_json: bool) -> int:
-    """Check problems and their solutions; exits 1 when one has an error, or none is there."""
+def check(what: tuple[str, ...], *, deep: bool, jobs: int, as_json: bool) -> int:
+    """Check problems and their solutions; exits 1 when one has an error, or none is there.
+
+    --deep runs the code of the problems without a sandbox. It compares extracted problems with the module that they
+    come from, and reports which wrong implementations (mutants) the judge's checks refuse. docs/how-to/deep-check.md
+    says what each result means.
+    """
     from harness.formats.solutions import check_all_solutions
 
+    if deep:
+        from harness.cli.deep_check import check_deep
+
+        return check_deep(_inspected(what), jobs=jobs, as_json=as_json)
     rows = []
     for found in _inspected(what):
         errors = [*found.errors, *check_all_solutions(found)]
