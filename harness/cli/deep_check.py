@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from harness.model.problem import Problem
 
 
-def check_deep(findings: Sequence[Findings], *, jobs: int, as_json: bool) -> int:
+def check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_json: bool) -> int:
     """Check problems deeply and print a line for each; the exit code.
 
     Args:
         findings: the problems as they were read.
         jobs: number of processes.
+        modules: compare extracted problems with the modules that they come from.
         as_json: print one JSON document; progress is then on stderr.
     """
     from harness.corpus.deep_check.duplicates import duplicates
@@ -36,7 +37,7 @@ def check_deep(findings: Sequence[Findings], *, jobs: int, as_json: bool) -> int
     same = duplicates([*problems, *_others(roots)])
     began = time.monotonic()
     reports = []
-    for number, found in enumerate(check_all(problems, jobs), start=1):
+    for number, found in enumerate(check_all(problems, jobs, modules=modules), start=1):
         report = report_on(found, exceptions[roots[found.key]], same.get(found.key, ()))
         reports.append(report)
         echo(f"[{number}/{len(problems)}] {line_of(report)}", err=as_json)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from harness.corpus.deep_check.licences import licence_objection
+from harness.corpus.deep_check.mutants import SKIPPED_INPUT
 from harness.corpus.deep_check.original_module import ModuleComparison, OriginalModules
 from harness.corpus.deep_check.outputs_and_inputs import input_failures, output_failures
 from harness.corpus.deep_check.small_judge import SmallJudge
@@ -34,12 +35,12 @@ class DeepFindings:
     seconds: float = 0.0
 
 
-def deep_check(problem: Problem, originals: OriginalModules) -> DeepFindings:
+def deep_check(problem: Problem, originals: OriginalModules | None) -> DeepFindings:
     """Check a problem at small sizes on the CPU, in one thread.
 
     Args:
         problem: the problem.
-        originals: builds the models that extracted problems come from.
+        originals: builds the models that extracted problems come from; without it they are not compared.
     """
     began = time.monotonic()
     found = DeepFindings(problem.key)
@@ -52,18 +53,21 @@ def deep_check(problem: Problem, originals: OriginalModules) -> DeepFindings:
     return found
 
 
-def _check(problem: Problem, originals: OriginalModules, found: DeepFindings) -> None:
+def _check(problem: Problem, originals: OriginalModules | None, found: DeepFindings) -> None:
     objection = licence_objection(problem)
     if objection is not None:
         found.failures.append(objection)
     found.failures += bound_failures(problem)
     judge = SmallJudge(problem)
     found.failures += output_failures(problem, judge.reference)
-    other = judge.draw().expected
+    found.verdicts = verdicts(judge, judge.draw().expected)
+    killed = {item.name for item in found.verdicts.mutants if item.kind == SKIPPED_INPUT and item.fate == "killed"}
     ordinary = judge.draw()
-    found.failures += input_failures(problem, judge.reference, ordinary.inputs, ordinary.expected)
-    found.verdicts = verdicts(judge, other)
-    del ordinary, other, judge  # a module's weights need the memory
+    found.failures += input_failures(problem, judge.reference, ordinary.inputs, ordinary.expected, killed)
+    del ordinary, judge  # a module's weights need the memory
+    if originals is None:
+        found.module = ModuleComparison(skipped="--no-modules")
+        return
     found.module = originals.compare(problem)
     if found.module.failure is not None:
         found.failures.append(f"the original module: {found.module.failure}")

@@ -25,6 +25,7 @@ from harness.judge.reference import Reference, Value, load_reference, torch_dtyp
 from harness.judge.roles import Role, purpose_of
 from harness.model.problem import Problem, Workload
 
+SKIPPED_INPUT = "skipped input"
 _ONES = frozenset({
     Role.AROUND_ONE, Role.POSITIVE, Role.DECAY, Role.COSINE, Role.PROBABILITY, Role.MASK, Role.BOOLEAN,
 })  # fmt: skip
@@ -82,7 +83,7 @@ def _skipped_inputs(problem: Problem, workload: Workload, reference: Reference) 
             continue
         role = purpose_of(name, problem.definition, sizes).role
         if torch_dtype(spec.dtype).is_floating_point or role in {Role.MASK, Role.BOOLEAN}:
-            yield _computed("skipped input", name, _with_input(reference, place, _neutral(1 if role in _ONES else 0)))
+            yield _computed(SKIPPED_INPUT, name, _with_input(reference, place, _neutral(1 if role in _ONES else 0)))
 
 
 def _with_input(reference: Reference, place: int, change: Callable[[Any], Any]) -> Reference:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
@@ -52,13 +52,24 @@ def _finite(outputs: Outputs) -> Outputs:
     }
 
 
-def input_failures(problem: Problem, reference: Reference, inputs: Sequence[Value], expected: Outputs) -> list[str]:
-    """Inputs that can be changed without a change of any output."""
+def input_failures(
+    problem: Problem, reference: Reference, inputs: Sequence[Value], expected: Outputs, known: Collection[str] = ()
+) -> list[str]:
+    """Inputs that can be changed without a change of any output.
+
+    Args:
+        problem: the problem.
+        reference: its reference.
+        inputs: in declaration order.
+        expected: the reference's outputs for them.
+        known: inputs that are known to change outputs.
+    """
     names = list(problem.definition.inputs)
     return [
         f"the input `{names[place]}` does not matter: no output changes with it"
         for place in range(len(names))
-        if not any(_changes_outputs(reference, inputs, place, value, expected) for value in _others(inputs[place]))
+        if names[place] not in known
+        and not any(_changes_outputs(reference, inputs, place, value, expected) for value in _others(inputs[place]))
     ]
 
 

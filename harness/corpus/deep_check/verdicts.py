@@ -17,6 +17,9 @@ from harness.judge.reference import InvalidReferenceError
 _FEW_BYTES = 30_000_000
 _HONEST_KINDS = ("", "large")
 """Inputs that honest implementations of problems with larger weights are judged on: large values overflow."""
+_MANY_BYTES = 100_000_000
+_KINDS_OF_LARGE = ("", "large", "small", "zeros")
+"""Inputs that mutants of problems with still larger weights are judged on: a wrong epsilon shows in small values."""
 
 Fate = Literal["killed", "indistinguishable", "survived"]
 
@@ -75,7 +78,10 @@ def verdicts(judge: SmallJudge, other: Outputs) -> Verdicts:
     results: dict[str, MutantResult] = {}
     made: list[Mutant] = []
     note = None
-    for kind in ("", *judge.stress_cases):
+    kinds = ("", *judge.stress_cases)
+    if judge.nbytes > _MANY_BYTES:
+        kinds = tuple(kind for kind in kinds if kind in _KINDS_OF_LARGE)
+    for kind in kinds:
         tests_honest = judge.nbytes <= _FEW_BYTES or kind in _HONEST_KINDS
         if not alive and not tests_honest:
             continue
