@@ -41,11 +41,10 @@ def check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_jso
         report = report_on(found, exceptions[roots[found.key]], same.get(found.key, ()))
         reports.append(report)
         echo(f"[{number}/{len(problems)}] {line_of(report)}", err=as_json)
-        if not as_json:
-            for failure in report.failures:
-                echo(f"     {failure}")
-            for stale in report.stale:
-                echo(f"     warning: the exception `{stale}` covers nothing here")
+        for failure in report.failures:
+            echo(f"     {failure}", err=as_json)
+        for stale in report.stale:
+            echo(f"     warning: the exception `{stale}` covers nothing here", err=as_json)
     wall_s = time.monotonic() - began
     if as_json:
         echo_json(json.dumps([report.as_data() for report in reports], indent=2))

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch.overrides import TorchFunctionMode
 
-from harness.corpus.deep_check.small_judge import Outputs, OutputsOf
 from harness.judge.precision import outputs_in
 from harness.judge.reference import Reference, Value, by_name, torch_dtype
+
+if TYPE_CHECKING:
+    from harness.corpus.deep_check.small_judge import Outputs, OutputsOf
 
 Function = Callable[..., Any]
 

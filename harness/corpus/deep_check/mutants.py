@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harness.corpus.deep_check.small_judge import Draw, Outputs
 from harness.corpus.deep_check.source_changes import epsilons, with_epsilon
 from harness.corpus.deep_check.torch_calls import (
     rounded,
@@ -24,6 +23,9 @@ from harness.judge.precision import FACTOR
 from harness.judge.reference import Reference, Value, load_reference, torch_dtype
 from harness.judge.roles import Role, purpose_of
 from harness.model.problem import Problem, Workload
+
+if TYPE_CHECKING:
+    from harness.corpus.deep_check.small_judge import Draw, Outputs
 
 SKIPPED_INPUT = "skipped input"
 _ONES = frozenset({

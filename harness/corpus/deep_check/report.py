@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.corpus.deep_check.check_problem import DeepFindings
 from harness.corpus.deep_check.exceptions import ExceptionFile
-from harness.corpus.deep_check.verdicts import HonestRefusal, MutantResult
+
+if TYPE_CHECKING:
+    from harness.corpus.deep_check.check_problem import DeepFindings
+    from harness.corpus.deep_check.verdicts import HonestRefusal, MutantResult
 
 _FATES = {
     "killed": "killed",
