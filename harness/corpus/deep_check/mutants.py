@@ -138,18 +138,18 @@ def _last_rows(expected: Outputs, other: Outputs) -> Iterator[Mutant]:
 
 def _with_last_row(name: str, stale: torch.Tensor | None) -> Callable[[Draw], Outputs]:
     def outputs(draw: Draw) -> Outputs:
-        value = draw.expected[name].clone(memory_format=torch.contiguous_format)
-        row = _last_row(value)
-        row.copy_(_last_row(stale.contiguous()) if stale is not None else torch.zeros_like(row))
-        return {**draw.expected, name: value}
+        value = draw.expected[name]
+        content = _rows(value).clone()
+        content[-1] = _rows(stale)[-1] if stale is not None else 0
+        return {**draw.expected, name: content.flatten().view(value.dtype).view(value.shape)}
 
     return outputs
 
 
-def _last_row(value: torch.Tensor) -> torch.Tensor:
-    """The last row of a contiguous tensor as bytes; the last element of a vector."""
-    row = value.view(-1, value.shape[-1])[-1] if value.dim() > 1 else value[-1:]
-    return row.view(torch.uint8)
+def _rows(value: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor by rows; an element of a vector is a row. Not every dtype can be copied otherwise."""
+    length = value.shape[-1] if value.dim() > 1 else 1
+    return value.contiguous().view(-1).view(torch.uint8).view(-1, length * value.dtype.itemsize)
 
 
 def _less_precise(reference: Reference, expected: Outputs) -> Iterator[Mutant]:

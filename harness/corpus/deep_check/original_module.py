@@ -12,7 +12,7 @@ from harness.corpus.architectures import BuiltModel, build_model, quiet_librarie
 from harness.corpus.axis_names import constant_names
 from harness.corpus.backward_problems import backward_drafts
 from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
-from harness.corpus.captures import record_calls
+from harness.corpus.captures import error_summary, record_calls
 from harness.corpus.deep_check.licences import provenance_in
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
@@ -52,6 +52,9 @@ class OriginalModules:
         missing = _missing_library(provenance)
         if missing is not None:
             return ModuleComparison(skipped=missing)
+        return self._compared(problem, provenance)
+
+    def _compared(self, problem: Problem, provenance: Mapping[str, Any]) -> ModuleComparison:
         try:
             with quiet_libraries():
                 verified = self._verified(problem, provenance)
@@ -59,10 +62,11 @@ class OriginalModules:
             return ModuleComparison(skipped=error.what)
         except SkippedError as error:
             return ModuleComparison(failure=error.what)
-        if verified.shapes < LEAST_SHAPES:
-            failure = f"compared with its module at {verified.shapes} shapes only; expected {LEAST_SHAPES}"
-            return ModuleComparison(verified.shapes, failure=failure)
-        return ModuleComparison(verified.shapes)
+        except Exception as error:  # noqa: BLE001 - the model library's own code
+            return ModuleComparison(failure=f"it cannot be built or printed: {error_summary(error)}")
+        few = verified.shapes < LEAST_SHAPES
+        failure = f"compared at {verified.shapes} shapes only; expected {LEAST_SHAPES}" if few else None
+        return ModuleComparison(verified.shapes, failure=failure)
 
     def _verified(self, problem: Problem, provenance: Mapping[str, Any]) -> Verified:
         """Verify what the module gives, after a check that it is the problem.

@@ -109,7 +109,10 @@ def _title(mutant: Mutant) -> str:
 def _refusals(judge: SmallJudge, draw: Draw, honest: dict[str, OutputsOf]) -> list[HonestRefusal]:
     refusals = []
     for name, implementation in honest.items():
-        reason = judge.objection(draw, implementation(draw.inputs))
+        try:
+            reason = judge.objection(draw, implementation(draw.inputs))
+        except Exception as error:  # noqa: BLE001 - the border to the problem's own code
+            reason = f"it raises {type(error).__name__}: {error}"
         if reason is not None:
             refusals.append(HonestRefusal(name, draw.kind or "ordinary", reason))
     return refusals
@@ -132,7 +135,11 @@ def _killed(judge: SmallJudge, draw: Draw, item: _Unrefused) -> MutantResult | N
 
 def _distance(judge: SmallJudge, draw: Draw, mutant: Mutant, outputs: Outputs) -> float:
     """Distance of a mutant from the reference over the reference's own rounding error, the largest of all outputs."""
-    differences = {name: value for name, value in difference(outputs, draw.expected).items() if value > 0.0}
+    differences = {
+        name: value
+        for name, value in difference(outputs, draw.expected).items()
+        if value > 0.0 and draw.expected[name].is_floating_point()  # the judge compares integers exactly
+    }
     if not differences or not all_finite(draw.expected, judge.workload.tolerance):
         return 0.0
     truth = judge.truth(draw)
