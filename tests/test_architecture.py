@@ -29,7 +29,7 @@ ALLOWED = {
     "sol": _BASE,
     "runner": set(),
     "judge": {*_BASE, "sol", "runner"},
-    "corpus": {*_BASE, "judge"},
+    "corpus": {*_BASE, "sol", "judge"},
     "daemon": _ABOVE_THE_LEDGER,
     "planner": _ABOVE_THE_LEDGER,
     "simulation": {"model", "planner", "sol"},

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from harness.cli.output import echo, emit
+from harness.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from harness.formats.import_problems import Imported
@@ -16,6 +20,20 @@ if TYPE_CHECKING:
 _LISTED = 40
 """More problems than these are counted by suite instead of listed one by one."""
 _WARNED = 20
+
+
+def ask_for_trust(path: Path) -> None:
+    """Ask at a terminal whether the code of the problems below a path is trusted.
+
+    Raises:
+        ConfigurationError: it is not, or nobody can be asked.
+    """
+    what = "the judge runs references and input functions of problems with your rights, without a sandbox"
+    remedy = "read the references, then import with --trust"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError(f"not imported: {what}", where=str(path), remedy=remedy)
+    if not click.confirm(f"{what[0].upper()}{what[1:]}. Import the problems of {path}?", err=True):
+        raise ConfigurationError("not imported: their code is not trusted", where=str(path), remedy=remedy)
 
 
 def import_rows(

@@ -30,11 +30,23 @@ for command in (list_, suites, show, extract):
 
 @problems.command()
 @click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
+@click.option("--deep", is_flag=True, help="Run each reference on the CPU at small sizes, and mutants of it.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of --deep.")
+@click.option("--modules/--no-modules", default=True, help="Whether --deep builds the models that problems come from.")
 @json_option
-def check(what: tuple[str, ...], *, as_json: bool) -> int:
-    """Check problems and their solutions; exits 1 when one has an error, or none is there."""
+def check(what: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_json: bool) -> int:
+    """Check problems and their solutions; exits 1 when one has an error, or none is there.
+
+    --deep runs the code of the problems without a sandbox. It compares extracted problems with the module that they
+    come from, and reports which wrong implementations (mutants) the judge's checks refuse. docs/how-to/deep-check.md
+    says what each result means.
+    """
     from harness.formats.solutions import check_all_solutions
 
+    if deep:
+        from harness.cli.deep_check import check_deep
+
+        return check_deep(inspected(what), jobs=jobs, modules=modules, as_json=as_json)
     rows = []
     for found in inspected(what):
         errors = [*found.errors, *check_all_solutions(found)]
@@ -58,19 +70,55 @@ def check(what: tuple[str, ...], *, as_json: bool) -> int:
 @click.option("--problem", "key", help="For a solution.json: the problem it solves (default: found by its name).")
 @click.option("--target", help="What problems must be usable on; for a solution.json: what to file it under.")
 @click.option("--replace", is_flag=True, help="Overwrite what is there already.")
+@click.option("--trust", is_flag=True, help="Do not ask whether the code of the problems is trusted.")
 @json_option
-def import_(path: Path, *, suite: str | None, key: str | None, target: str | None, replace: bool, as_json: bool) -> int:
-    """Bring in SOL-ExecBench problems, a FlashInfer-Bench trace set, or a solution.json.
+def import_(
+    path: Path, *, suite: str | None, key: str | None, target: str | None, replace: bool, trust: bool, as_json: bool
+) -> int:
+    """Import SOL-ExecBench problems, a FlashInfer-Bench trace set, or a solution.json.
 
-    A summary says how many are usable on the target, and why the others are not.
+    The reference of a problem, and the function that makes its inputs, run in the judge with your rights and without a
+    sandbox: read them first. Nothing of them runs during the import. A solution.json needs no trust, because solutions
+    run in a sandbox. A summary lists how many problems are usable on the target, and why the others are not.
     """
+    from harness.cli.importing import ask_for_trust
     from harness.workspace.directories import Workspace
 
     workspace = Workspace.find()
     if path.is_file():
         _import_solution(workspace, path, key=key, target=target, replace=replace, as_json=as_json)
         return 0
+    if not trust:
+        ask_for_trust(path)
     return _import_all(workspace, path, suite=suite, target=target, replace=replace, as_json=as_json)
+
+
+@problems.command("export")
+@click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Directory of the exported suites.",
+)
+@click.option("--replace", is_flag=True, help="Overwrite problems that are there already.")
+def export_(what: tuple[str, ...], *, output: Path, replace: bool) -> int:
+    """Write problems as SOL-ExecBench reads them; `harness problems import` reads them again, unchanged.
+
+    Solutions stay behind: `harness export` writes a champion as solution.json.
+    """
+    from harness.formats.export_problems import export_problem
+
+    findings = inspected(what)
+    for item in findings:
+        if item.problem is not None:
+            export_problem(item.problem, output, replace=replace)
+        else:
+            echo(f"not exported: {item.errors[0]}", err=True)
+    exported = sum(item.problem is not None for item in findings)
+    echo(f"{exported} of {count_of(len(findings), 'problem')} exported to {output}")
+    return 0 if findings and exported == len(findings) else 1
 
 
 @problems.command()

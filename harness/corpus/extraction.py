@@ -20,7 +20,7 @@ from harness.corpus.provenance import Provenance, provenance_of
 from harness.corpus.source_identity import code_fingerprint
 from harness.corpus.variable_names import identifier
 from harness.corpus.verification import Verified, verify
-from harness.corpus.workloads import RELATIVE_ATOL, tolerance_for, workload_lines
+from harness.corpus.workloads import RELATIVE_ATOL, has_sums, tolerance_for, workload_lines
 
 MOST_PROBLEMS = 6
 """Of one architecture."""
@@ -240,7 +240,7 @@ def _finished(
         factor *= 2
         if factor > _WIDEST_TOLERANCE:
             raise SkippedError(f"in {dtype} the reference itself is off by {verified.low_precision_error:.2g}")
-    tolerance = tolerance_for(dtype, verified.root_mean_square, factor)
+    tolerance = tolerance_for(dtype, verified.root_mean_square, factor, has_sums=has_sums(draft))
     workloads = workload_lines(key, draft, architecture.shapes, tolerance)
     definition = draft.definition(
         name=key.partition("/")[2],

@@ -1,8 +1,9 @@
 """Problems and solutions in the field's own layouts, brought into ours.
 
 SOL-ExecBench: a directory with definition.json and workload.jsonl a problem; a solution is one solution.json.
-FlashInfer-Bench: a trace set, `definitions/<op>/<name>.json` and `workloads/<op>/<name>.jsonl`, whose workloads may
-lie inside trace records and name tensors relative to the trace set's root.
+FlashInfer-Bench: a trace set, `definitions/<op>/<name>.json` and `workloads/<op>/<name>.jsonl`, whose workloads are
+often part of trace records and name tensors relative to the trace set's root. A set without `workloads/` has them in
+`traces/<author>/<op>/<name>.jsonl`, one record for each solution (docs of FlashInfer-Bench, "FlashInfer Trace").
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness.formats.problems import (
     inspect_problem,
     read_text,
 )
-from harness.formats.schema import shown
+from harness.formats.schema import quoted, shown
 from harness.formats.source_lines import parse_json
 from harness.model.paths import SOLUTIONS, name_from
 
@@ -165,17 +166,39 @@ def _copier(source: Path) -> Callable[[Path], None]:
 
 def _trace_set(root: Path) -> Iterator[tuple[str, Path, Callable[[Path], None]]]:
     for file in sorted((root / "definitions").rglob("*.json")):
-        operation = file.parent.relative_to(root / "definitions")
-        workloads = root / "workloads" / operation / f"{file.stem}.jsonl"
-        yield file.stem, file, _translator(file, workloads)
+        yield file.stem, file, _translator(file, _workload_files(root, file))
 
 
-def _translator(definition: Path, workloads: Path) -> Callable[[Path], None]:
+def _workload_files(root: Path, definition: Path) -> list[Path]:
+    """The files that hold a definition's workloads; the usual place if there are none."""
+    name = f"{definition.stem}.jsonl"
+    usual = root / "workloads" / definition.parent.relative_to(root / "definitions") / name
+    if usual.exists():
+        return [usual]
+    return sorted((root / "workloads").rglob(name)) or sorted((root / "traces").rglob(name)) or [usual]
+
+
+def _translator(definition: Path, workloads: Sequence[Path]) -> Callable[[Path], None]:
     def write(staging: Path) -> None:
-        (staging / DEFINITION_NAME).write_text(_definition_text(definition))
-        (staging / WORKLOADS_NAME).write_text(_workloads_text(workloads))
+        text = _definition_text(definition)
+        (staging / DEFINITION_NAME).write_text(text)
+        value = parse_json(text, where=shown(definition))
+        name = str(value.get("name")) if isinstance(value, dict) else ""
+        texts = [_workloads_text(file, name) for file in workloads]
+        (staging / WORKLOADS_NAME).write_text(texts[0] if len(texts) == 1 else _without_repetitions(texts))
 
     return write
+
+
+def _without_repetitions(texts: Sequence[str]) -> str:
+    """Workloads of several files, each once: traces repeat a workload for each solution."""
+    lines: dict[str, str] = {}
+    for line in "".join(texts).split("\n"):
+        if line.strip():
+            value = parse_json(line, where="a workload")
+            uuid = value.get("uuid") if isinstance(value, dict) else None
+            lines.setdefault(uuid if isinstance(uuid, str) else line, line)
+    return "\n".join(lines.values()) + "\n"
 
 
 def _definition_text(file: Path) -> str:
@@ -193,13 +216,20 @@ def _definition_text(file: Path) -> str:
     return json.dumps(value, indent=2) + "\n" if changed else text
 
 
-def _workloads_text(file: Path) -> str:
-    """One workload a line, taken out of its trace record where it lies in one."""
+def _workloads_text(file: Path, definition: str) -> str:
+    """One workload a line, taken out of its trace record where it is part of one.
+
+    Raises:
+        FormatError: a record is of another definition.
+    """
     lines: list[str] = []
     for number, line in enumerate(read_text(file).split("\n"), start=1):
         if line.strip():
             value = parse_json(line, where=shown(file), first_line=number)
             workload = value.get("workload") if isinstance(value, dict) else None
+            if workload is not None and value.get("definition", definition) != definition:
+                what = f"`definition` is {quoted(value['definition'])}; expected `{definition}`, the file's own"
+                raise FormatError(what, where=f"{shown(file)}:{number}")
             lines.append(line if workload is None else json.dumps(workload))
         else:
             lines.append("")  # line numbers in messages stay those of the source

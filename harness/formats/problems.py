@@ -113,7 +113,7 @@ def problem_digest(directory: Path) -> str:
     Raises:
         FormatError: a symbolic link or special file, which a digest could not pin down.
     """
-    paths = {path.relative_to(directory).as_posix(): path for path in _files(Path(directory))}
+    paths = {path.relative_to(directory).as_posix(): path for path in problem_files(Path(directory))}
     return _digest((name, paths[name].read_bytes()) for name in sorted(paths))
 
 
@@ -149,7 +149,12 @@ def _directories(parent: Path) -> list[Path]:
         return []
 
 
-def _files(directory: Path) -> list[Path]:
+def problem_files(directory: Path) -> list[Path]:
+    """The files of a problem that take part in judging: all but those below `solutions/` and `*.md`.
+
+    Raises:
+        FormatError: a symbolic link or special file.
+    """
     found: list[Path] = []
     for here, names, files in os.walk(directory):
         inside = Path(here)

@@ -23,6 +23,7 @@ _LATER = 128
 others against the reference."""
 _SLACK = 1.5
 """Factor by which the error of an honest implementation may differ from one draw of the inputs to the next."""
+TruthSearch = Callable[[Reference, Sequence[Value], Mapping[str, torch.Tensor]], Truth | str]
 _UNTALLIED = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
 
 
@@ -69,11 +70,17 @@ class WorkloadCheck:
     reference: Reference
     sets: WorkloadSets
     summed: Summed = summed
+    truth_of: TruthSearch = find_truth
+    """`find_truth`, or what remembers its results for inputs that are checked against several outputs."""
     note: str | None = None
     """Why the rule on precision could not be applied."""
     _truths: int = 0
     _limits: dict[str, float] = field(default_factory=dict)
     _usual_rms: dict[str, float] = field(default_factory=dict)
+
+    def for_another_candidate(self) -> WorkloadCheck:
+        """The check as it begins for another candidate: its first ordinary calls are held against float64 again."""
+        return replace(self, _truths=0)
 
     def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
         """The reference's outputs.
@@ -126,7 +133,7 @@ class WorkloadCheck:
     def _hold_against_truth(
         self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
     ) -> str | None:
-        truth = find_truth(self.reference, inputs, expected)
+        truth = self.truth_of(self.reference, inputs, expected)
         if not isinstance(truth, Truth):
             self.note = f"the rule on precision was not applied: {truth}"
             return None
@@ -175,7 +182,7 @@ class WorkloadCheck:
         So where float64 says that the candidate is right and the reference is not, and where inputs that differ in
         their last places have other outputs.
         """
-        truth = find_truth(self.reference, inputs, expected)
+        truth = self.truth_of(self.reference, inputs, expected)
         if not isinstance(truth, Truth):
             return False
 
@@ -193,7 +200,7 @@ class WorkloadCheck:
         """Root mean squares of the outputs for ordinary inputs."""
         if not self._usual_rms:
             ordinary = self.reference.outputs(list(self.sets.source.draw(self.sets.workload).values()))
-            self._usual_rms = {name: stress.rms(value) for name, value in ordinary.items()}
+            self._usual_rms.update({name: stress.rms(value) for name, value in ordinary.items()})
         return self._usual_rms
 
 

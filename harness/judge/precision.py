@@ -34,19 +34,30 @@ _ULP = 2.0**-23
 _SUMMATION_ULPS = 32.0
 _PERTURBED_ULPS = 8.0
 _RAISED = frozenset({torch.float32, torch.bfloat16, torch.float16})
-_CASTS: dict[Callable[..., Any], Callable[..., Any]] = {
-    torch.Tensor.float: torch.Tensor.double,
-    torch.Tensor.half: torch.Tensor.double,
-    torch.Tensor.bfloat16: torch.Tensor.double,
+_CASTS: dict[torch.dtype, Callable[..., Any]] = {
+    torch.float32: torch.Tensor.float,
+    torch.float16: torch.Tensor.half,
+    torch.bfloat16: torch.Tensor.bfloat16,
+}
+_WIDE_CASTS: dict[torch.dtype, Callable[..., Any]] = {
+    torch.float64: torch.Tensor.double,
+    torch.float32: torch.Tensor.float,
 }
 
 
-class _InFloat64(TorchFunctionMode):
-    """Every floating dtype asked for by name is float64, and so is what factories make when none is."""
+class _InWiderFloats(TorchFunctionMode):
+    """Every narrower floating dtype asked for by name is a wider one, and so is what factories make when none is."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self._casts: dict[Callable[..., Any], Callable[..., Any]] = {
+            cast: _WIDE_CASTS[dtype] for narrow, cast in _CASTS.items() if narrow in _narrower(dtype)
+        }
 
     def __enter__(self) -> Self:
         self._default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
+        torch.set_default_dtype(self._dtype)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -64,13 +75,17 @@ class _InFloat64(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - what torch asks for
         del types
-        raised = [_raise(value) for value in args]
-        named = {name: _raise(value) for name, value in (kwargs or {}).items()}
-        return _CASTS.get(func, func)(*raised, **named)
+        raised = [self._raise(value) for value in args]
+        named = {name: self._raise(value) for name, value in (kwargs or {}).items()}
+        return self._casts.get(func, func)(*raised, **named)
+
+    def _raise(self, value: Any) -> Any:  # noqa: ANN401 - any argument of any function of torch
+        return self._dtype if isinstance(value, torch.dtype) and value in _narrower(self._dtype) else value
 
 
-def _raise(value: Any) -> Any:  # noqa: ANN401 - any argument of any function of torch
-    return torch.float64 if isinstance(value, torch.dtype) and value in _RAISED else value
+def _narrower(dtype: torch.dtype) -> frozenset[torch.dtype]:
+    """The dtypes that become `dtype`."""
+    return frozenset(narrow for narrow in _RAISED if narrow.itemsize < dtype.itemsize)
 
 
 @dataclass
@@ -177,22 +192,36 @@ def _run_with_default_flags(reference: Reference, inputs: Sequence[Value]) -> di
 
 
 def _run_in_float64(reference: Reference, inputs: Sequence[Value]) -> dict[str, torch.Tensor] | str:
-    raised = [_raised(value) for value in inputs]
     try:
-        with torch.no_grad(), _InFloat64():
-            returned = reference.run(*raised)
-        return by_name(returned, reference.definition, raised)
+        return outputs_in(torch.float64, reference, inputs)
     except InvalidReferenceError as error:
         return f"no float64 truth: {error.what}"
     except Exception as error:  # noqa: BLE001 - the border to the problem's own code: any failure means no truth
         return f"no float64 truth: the reference raises {type(error).__name__} in float64: {error}".splitlines()[0]
 
 
-def _raised(value: Value) -> Value:
-    """An input in float64 where it is a wider float, else a copy: the reference may write to it."""
+def outputs_in(dtype: torch.dtype, reference: Reference, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
+    """Outputs of a reference whose narrower floats of 16 and 32 bits are all `dtype`, and so are its outputs.
+
+    Args:
+        dtype: float64 or float32.
+        reference: the problem's.
+        inputs: in declaration order.
+
+    Raises:
+        InvalidReferenceError: it returns something else than the declared outputs. What it raises itself is passed on.
+    """
+    raised = [_raised(value, dtype) for value in inputs]
+    with torch.no_grad(), _InWiderFloats(dtype):
+        returned = reference.run(*raised)
+    return by_name(returned, reference.definition, raised)
+
+
+def _raised(value: Value, dtype: torch.dtype) -> Value:
+    """An input in `dtype` where it is a narrower float of at least 16 bits, else a copy: the reference may write it."""
     if not isinstance(value, torch.Tensor) or value.dtype == torch.float4_e2m1fn_x2:
         return value
-    return value.double() if value.dtype in _RAISED else value.clone()
+    return value.to(dtype) if value.dtype in _narrower(dtype) else value.clone()
 
 
 def _perturbed(value: Value) -> Value:

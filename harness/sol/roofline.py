@@ -61,19 +61,20 @@ class Bounds:
     """`sol_us` with the rates that were measured on such a device, where they were."""
 
 
-def bounds(problem: Problem, workload: Workload, hardware: Hardware) -> Bounds:
+def bounds(problem: Problem, workload: Workload, hardware: Hardware, *, most_s: float | None = None) -> Bounds:
     """Bounds of a workload; runs the reference once on tensors without values (milliseconds).
 
     Args:
         problem: the workload's.
         workload: one of the problem's.
         hardware: rates of the device.
+        most_s: processor time that the analysis may take; 1 s by default.
 
     Raises:
-        NoBoundError: the reference does not run, on values or without, or its analysis takes more than 1 s of processor
-            time or 2 GB.
+        NoBoundError: the reference does not run, on values or without, or its analysis takes more than that time or
+            2 GB.
     """
-    found = [_bounds_of(seen, problem, workload, hardware) for seen in _traces(problem, workload)]
+    found = [_bounds_of(seen, problem, workload, hardware) for seen in _traces(problem, workload, most_s)]
     return min(found, key=lambda one: one.sol_us)
 
 
@@ -135,13 +136,13 @@ def _attainable_us(
     return max(product_us, times["elementwise"], moved / hardware.attainable.bandwidth_gbs / 1e3)
 
 
-def _traces(problem: Problem, workload: Workload) -> list[Trace]:
+def _traces(problem: Problem, workload: Workload, most_s: float | None) -> list[Trace]:
     """Traces of the reference: without values, or with them where it does not run without; several of random inputs."""
     from harness.sol.tensor_values import AnalysisLimits, LimitReachedError  # noqa: PLC0415 - torch takes seconds to import
 
     where = str(problem.directory / "definition.json")
     _warm_up()
-    limits = AnalysisLimits()
+    limits = AnalysisLimits(most_s)
     try:
         found = [_traced(problem, workload, limits, seed=0)]
         for seed in range(1, _DRAWS):

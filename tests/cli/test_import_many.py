@@ -41,7 +41,7 @@ def dataset(tmp_path: Path) -> Path:
 
 def test_a_data_set_is_summed_up_in_one_screen(dataset: Path, tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
-    ran = harness(workspace.root, "problems", "import", str(dataset))
+    ran = harness(workspace.root, "problems", "import", "--trust", str(dataset))
     assert ran.returncode == 1
     assert "233 of 235 problems imported, 225 usable on cpu" in ran.stdout
     lines = ran.stdout.splitlines()
@@ -59,7 +59,7 @@ def test_a_data_set_is_summed_up_in_one_screen(dataset: Path, tmp_path: Path) ->
 
 def test_scripts_get_each_problem_and_another_target_has_other_answers(dataset: Path, tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
-    command = ("problems", "import", str(dataset / "L4"), "--suite", "L4", "--target", "h200", "--json")
+    command = ("problems", "import", "--trust", str(dataset / "L4"), "--suite", "L4", "--target", "h200", "--json")
     rows = json.loads(harness(workspace.root, *command).stdout)
     usable = {row["problem"]: row["usable"] for row in rows}
     assert usable["L4/device_0"]

@@ -10,12 +10,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from harness.cli.importing import ask_for_trust
 from harness.cli.problems import problems
 from harness.errors import ConfigurationError
 from tests.command_line import call_harness
 from tests.formats.problem_files import SOLUTION, definition, workload, write_problem, write_solution
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
+FLAT_AXES = {"rows": {"type": "var"}, "width": {"type": "const", "value": 64}}
+FLAT_INPUTS = {
+    "x": {"shape": ["rows", "width"], "dtype": "float32"},
+    "index": {"shape": ["rows"], "dtype": "int32"},
+    "scale": {"shape": None, "dtype": "float32"},
+}
+FLAT_WORKLOAD = workload()
+"""FlashInfer-Bench's definitions have no expressions."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -163,15 +172,42 @@ def test_check_takes_a_directory_outside_any_workspace(tmp_path: Path) -> None:
 def test_import_says_what_is_usable_and_why_not(harness: Run, tmp_path: Path) -> None:
     write_problem(tmp_path / "bench/L1/good")
     write_problem(tmp_path / "bench/L1/bad", "[]")
-    out = harness("import", str(tmp_path / "bench"), code=1).stdout.splitlines()
+    out = harness("import", "--trust", str(tmp_path / "bench"), code=1).stdout.splitlines()
     assert out[2].split(maxsplit=3)[:3] == ["L1/bad", "no", "0"]
     assert out[2].endswith("definition.json:1: [] at the top; expected an object")
     assert out[3].split() == ["L1/good", "yes", "1"]
     assert out[-1] == "1 of 2 problems imported, 1 usable on cpu"
-    rows = json.loads(harness("import", str(tmp_path / "bench/L1/good"), "--suite", "L9", "--json").stdout)
+    rows = json.loads(harness("import", "--trust", str(tmp_path / "bench/L1/good"), "--suite", "L9", "--json").stdout)
     assert [(row["problem"], row["usable"]) for row in rows] == [("L9/good", True)]
-    assert "overwrite it with --replace" in harness("import", str(tmp_path / "bench/L1/good"), code=1).stdout
-    harness("import", str(tmp_path / "bench/L1/good"), "--replace")
+    assert "overwrite it with --replace" in harness("import", "--trust", str(tmp_path / "bench/L1/good"), code=1).stdout
+    harness("import", "--trust", str(tmp_path / "bench/L1/good"), "--replace")
+
+
+def test_nothing_is_imported_whose_code_is_not_trusted(root: Path, harness: Run, tmp_path: Path) -> None:
+    write_problem(tmp_path / "bench/L1/good")
+    definitions, workloads = tmp_path / "traces/definitions/norm", tmp_path / "traces/workloads/norm"
+    definitions.mkdir(parents=True)
+    workloads.mkdir(parents=True)
+    (definitions / "scaled_rows.json").write_text(json.dumps(definition(axes=FLAT_AXES, inputs=FLAT_INPUTS)))
+    record = {"definition": "scaled_rows", "workload": FLAT_WORKLOAD, "solution": None, "evaluation": None}
+    (workloads / "scaled_rows.jsonl").write_text(json.dumps(record) + "\n")
+    for source in ("bench", "traces"):
+        refused = harness("import", str(tmp_path / source), code=2).stderr
+        assert "not imported: the judge runs references and input functions of problems with your rights" in refused
+        assert "read the references, then import with --trust" in refused
+        assert list((root / "problems").iterdir()) == []
+    assert "1 of 1 problems imported" in harness("import", "--trust", str(tmp_path / "traces")).stdout
+    assert (root / "problems/traces/scaled_rows/workload.jsonl").is_file()
+
+
+def test_at_a_terminal_the_import_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda text, **_: "without a sandbox. Import the problems of" in text)
+    ask_for_trust(tmp_path)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    with pytest.raises(ConfigurationError, match="their code is not trusted"):
+        ask_for_trust(tmp_path)
 
 
 def test_a_solution_json_is_filed_under_its_problem_and_target(root: Path, harness: Run, tmp_path: Path) -> None:

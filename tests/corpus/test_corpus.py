@@ -44,6 +44,17 @@ def test_each_extracted_problem_says_where_it_comes_from() -> None:
         assert DEFINITIONS[key]["description"].count("\n") == 0, key
 
 
+def test_the_gradients_of_weights_have_the_tolerance_of_sums() -> None:
+    """Their elements near zero are beyond a tolerance that fits the other outputs."""
+    for key, definition in DEFINITIONS.items():
+        constant = {name for name, axis in definition["axes"].items() if axis["type"] == "const"}
+        shapes = [spec["shape"] for spec in definition["outputs"].values() if spec["dtype"] in {"bfloat16", "float16"}]
+        if any(all(axis in constant or axis.isdigit() for axis in shape) for shape in shapes):
+            for workload in load_problem(PROBLEMS / key).workloads:
+                assert workload.tolerance.required_matched_ratio == 0.9, key
+                assert workload.tolerance.max_rtol >= 0.05, key
+
+
 def test_the_catalogue_is_up_to_date() -> None:
     assert FILE.read_text() == catalogue(), "run `make docs`"
 

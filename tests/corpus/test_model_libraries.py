@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.corpus.deep_check.original_module import OriginalModules
 from harness.formats.problems import load_problem
 from tests.command_line import call_harness
 
+PROBLEMS = Path(__file__).parents[2] / "problems"
 NEEDS = "needs {}: pip install 'kernel-harness[extract]', which `make test-long` does"
 pytestmark = [
     pytest.mark.slow,
@@ -51,3 +53,17 @@ def test_architectures_take_bounded_processor_time_and_give_the_same_files_again
     )
     assert {name.split("/")[0] for name in first} == {"llm", "vision", "encoder", "diffusion"}
     assert first == second
+
+
+def test_shipped_problems_equal_their_modules_and_changed_ones_do_not() -> None:
+    originals = OriginalModules()
+    for key in ("llm/olmo2_rms_norm", "llm/olmo2_rms_norm_backward", "llm/olmo2_rms_norm_backward_saved"):
+        compared = originals.compare(load_problem(PROBLEMS / key, key=key))
+        assert (compared.failure, compared.skipped) == (None, None)
+        assert compared.shapes >= 4
+    problem = load_problem(PROBLEMS / "llm/olmo2_rms_norm")
+    reference = problem.definition.reference.replace("1e-05", "1e-04")
+    changed = problem.model_copy(update={"definition": problem.definition.model_copy(update={"reference": reference})})
+    assert (
+        originals.compare(changed).failure == "`reference` is not what the module gives now: extract the problem again"
+    )

@@ -102,6 +102,8 @@ def test_workloads_are_named_by_problem_and_sizes_and_fit_into_memory() -> None:
 def test_a_tolerance_follows_the_scale_of_the_outputs() -> None:
     assert tolerance_for("bfloat16", 1.3) == {"max_atol": 0.03, "max_rtol": 0.02, "required_matched_ratio": 0.99}
     assert tolerance_for("float32", 40.0, 2)["max_atol"] == 0.008
+    sums = {"max_atol": 0.03, "max_rtol": 0.05, "required_matched_ratio": 0.9}
+    assert tolerance_for("bfloat16", 1.3, has_sums=True) == sums
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,48 @@ def test_a_trace_set_without_workloads_says_which_file_is_missing(here: Path) ->
     (root / "workloads/elementwise/scaled_rows.jsonl").unlink()
     (found,) = import_problems(root, here / "problems")
     assert [str(error) for error in found.errors] == ["traces/workloads/elementwise/scaled_rows.jsonl: no such file"]
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """A trace: the workload of one run of one solution, with its result."""
+    return {
+        "definition": "scaled_rows",
+        "solution": "scaled_rows_triton_v1",
+        "workload": dict(WORKLOAD),
+        "evaluation": {"status": "PASSED", "log": "", "environment": {"hardware": "NVIDIA H100", "libs": {}}},
+        **changes,
+    }
+
+
+def test_a_trace_set_without_workloads_has_them_in_its_traces_once_each(here: Path) -> None:
+    root = trace_set(here / "traces", "elementwise", flat(), WORKLOAD)
+    shutil.rmtree(root / "workloads")
+    for author, lines in {
+        "ann": [record(), record(workload=workload(uuid="w1"))],
+        "bob": [record(solution="other")],
+    }.items():
+        file = root / "traces" / author / "elementwise/scaled_rows.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (found,) = import_problems(root, here / "problems")
+    assert (found.usable, found.workloads) == (True, 2)
+    assert [item.uuid for item in load_problem(here / "problems" / found.key).workloads] == ["w0", "w1"]
+
+
+def test_workloads_of_another_layout_are_found_by_the_name_of_the_definition(here: Path) -> None:
+    root = trace_set(here / "traces", "elementwise", flat(), WORKLOAD)
+    (root / "workloads/serving").mkdir()
+    (root / "workloads/elementwise/scaled_rows.jsonl").rename(root / "workloads/serving/scaled_rows.jsonl")
+    (found,) = import_problems(root, here / "problems")
+    assert (found.usable, found.workloads) == (True, 1)
+
+
+def test_a_record_of_another_definition_is_refused(here: Path) -> None:
+    root = trace_set(here / "traces", "elementwise", flat(), record(), record(definition="other"))
+    (found,) = import_problems(root, here / "problems")
+    where = "traces/workloads/elementwise/scaled_rows.jsonl:2"
+    what = '`definition` is "other"; expected `scaled_rows`, the file\'s own'
+    assert [str(error) for error in found.errors] == [f"{where}: {what}"]
 
 
 def test_a_definition_is_found_by_its_name(here: Path) -> None:

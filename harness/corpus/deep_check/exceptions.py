@@ -1,0 +1,69 @@
+"""Exceptions from the deep check: mutants that survive for a reason, and honest implementations that fail for one."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.formats.problems import read_text
+from harness.formats.schema import shown, validated
+from harness.formats.source_lines import parse_yaml
+
+FILE = "deep-check.yaml"
+"""In the directory of problems."""
+
+
+class DeepException(BaseModel):
+    """One reason, and the problems and results that it covers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    result: str = Field(min_length=1)
+    """Pattern of the result's title, such as `wrong epsilon: 10 times *`."""
+    problems: tuple[str, ...] = Field(min_length=1)
+    """Keys."""
+    reason: str = Field(min_length=20)
+
+
+class ExceptionFile(BaseModel):
+    """deep-check.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    exceptions: tuple[DeepException, ...] = ()
+
+    def reason(self, key: str, title: str) -> str | None:
+        """The reason that covers a result of a problem; None if none does."""
+        return next((item.reason for item in self.exceptions if key in item.problems and _covers(item, title)), None)
+
+    def stale(self, key: str, titles: Sequence[str]) -> list[str]:
+        """Exceptions of a problem that cover none of its results, by their patterns."""
+        return [
+            item.result
+            for item in self.exceptions
+            if key in item.problems and not any(_covers(item, title) for title in titles)
+        ]
+
+
+def _covers(item: DeepException, title: str) -> bool:
+    return fnmatch.fnmatchcase(title, item.result)
+
+
+def read_exceptions(problems_dir: Path) -> ExceptionFile:
+    """The exceptions of a directory of problems; none if it has no such file.
+
+    Raises:
+        FormatError: the file does not have this form.
+    """
+    file = problems_dir / FILE
+    if not file.exists():
+        return ExceptionFile()
+    where = shown(file)
+    value, lines = parse_yaml(read_text(file), where=where)
+    found, errors = validated(ExceptionFile, value, where=where, lines=lambda: lines)
+    if found is None:
+        raise errors[0]
+    return found

@@ -1,0 +1,30 @@
+"""Licences of the code that problems are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.model.problem import Problem
+
+PERMISSIVE = frozenset({"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "CC0-1.0", "Unlicense"})
+"""SPDX identifiers of licences that let everybody use, change and sell what is made from the source."""
+
+
+def provenance_in(problem: Problem) -> Mapping[str, Any] | None:
+    """The origin that a problem states; None for one that is written by hand."""
+    found = (problem.definition.model_extra or {}).get("x_provenance")
+    return found if isinstance(found, dict) else None
+
+
+def licence_objection(problem: Problem) -> str | None:
+    """The reason why the licence of a problem's source does not permit to ship it; None if it does."""
+    provenance = provenance_in(problem)
+    if provenance is None:
+        return None
+    licence = str(provenance.get("licence", ""))
+    if not licence:
+        return "`x_provenance` names no licence"
+    if licence.partition(" ")[0] not in PERMISSIVE:
+        return f"the licence `{licence}` of its source is not one of {', '.join(sorted(PERMISSIVE))}"
+    return None

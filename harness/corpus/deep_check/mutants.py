@@ -1,0 +1,176 @@
+"""Wrong implementations of a problem, made mechanically from its reference.
+
+Five kinds: an input that is left out, a wrong epsilon, a transposed operand, a last row that is not written, and less
+precision than the outputs' dtype has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harness.corpus.deep_check.source_changes import epsilons, with_epsilon
+from harness.corpus.deep_check.torch_calls import (
+    rounded,
+    square_operands,
+    with_rounded_results,
+    with_transposed,
+)
+from harness.judge.precision import FACTOR
+from harness.judge.reference import Reference, Value, load_reference, torch_dtype
+from harness.judge.roles import Role, purpose_of
+from harness.model.problem import Problem, Workload
+
+if TYPE_CHECKING:
+    from harness.corpus.deep_check.small_judge import Draw, Outputs
+
+SKIPPED_INPUT = "skipped input"
+_ONES = frozenset({
+    Role.AROUND_ONE, Role.POSITIVE, Role.DECAY, Role.COSINE, Role.PROBABILITY, Role.MASK, Role.BOOLEAN,
+})  # fmt: skip
+"""Roles whose neutral value is one: a factor or a mask that is left out."""
+_FEWER_BITS = {
+    torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 4, torch.float8_e4m3fn: 1,
+}  # fmt: skip
+"""Explicit bits of mantissa of the next less precise format: float32 of float64, TF32 of float32, bfloat16 of float16;
+three bits fewer of bfloat16 and two of e4m3, which have none."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One wrong implementation."""
+
+    kind: str
+    name: str
+    outputs: Callable[[Draw], Outputs]
+    exact: Reference | None = None
+    """The same mistake in a reference that can be run in float64; None for mistakes of rounding and storing."""
+    rounding_allowed: float = 1.0
+    """Distance from the reference that is no mistake, over the reference's own rounding error."""
+
+
+def mutants(problem: Problem, workload: Workload, reference: Reference, draw: Draw, other: Outputs) -> list[Mutant]:
+    """All mutants of a problem.
+
+    Args:
+        problem: the problem.
+        workload: of small sizes.
+        reference: the problem's.
+        draw: ordinary inputs, with which the calls of the reference are listed.
+        other: outputs of the reference for other inputs, which stand for what a buffer held before.
+
+    Raises:
+        FormatError: a changed reference does not load.
+    """
+    return [
+        *_skipped_inputs(problem, workload, reference),
+        *_wrong_epsilons(problem),
+        *_transposed_operands(reference, draw),
+        *_last_rows(draw.expected, other),
+        *_less_precise(reference, draw.expected),
+    ]
+
+
+def _computed(kind: str, name: str, reference: Reference) -> Mutant:
+    return Mutant(kind, name, lambda draw: reference.outputs(draw.inputs), reference)
+
+
+def _skipped_inputs(problem: Problem, workload: Workload, reference: Reference) -> Iterator[Mutant]:
+    sizes = problem.sizes(workload)
+    for place, (name, spec) in enumerate(problem.definition.inputs.items()):
+        if spec.shape is None:
+            continue
+        role = purpose_of(name, problem.definition, sizes).role
+        if torch_dtype(spec.dtype).is_floating_point or role in {Role.MASK, Role.BOOLEAN}:
+            yield _computed(SKIPPED_INPUT, name, _with_input(reference, place, _neutral(1 if role in _ONES else 0)))
+
+
+def _with_input(reference: Reference, place: int, change: Callable[[Any], Any]) -> Reference:
+    def run(*inputs: Value) -> object:
+        given = list(inputs)
+        given[place] = change(given[place])
+        return reference.run(*given)
+
+    return replace(reference, run=run)
+
+
+def _neutral(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(value: torch.Tensor) -> torch.Tensor:
+        if value.dtype == torch.float4_e2m1fn_x2:
+            return torch.zeros_like(value.view(torch.uint8)).view(value.dtype)
+        return torch.full_like(value, number)
+
+    return change
+
+
+def _wrong_epsilons(problem: Problem) -> Iterator[Mutant]:
+    definition = problem.definition
+    without = definition.custom_inputs_entrypoint
+    for epsilon in epsilons(definition.reference, without=without):
+        for word, factor in (("10 times", 10.0), ("zero", 0.0)):
+            source = with_epsilon(definition.reference, epsilon, epsilon.value * factor, without=without)
+            changed = definition.model_copy(update={"reference": source})
+            reference = load_reference(problem.model_copy(update={"definition": changed}))
+            name = f"{word} at line {epsilon.line} ({epsilon.value:g})"
+            yield _computed("wrong epsilon", name, replace(reference, definition=definition))
+
+
+def _transposed_operands(reference: Reference, draw: Draw) -> Iterator[Mutant]:
+    for operand in square_operands(lambda: reference.outputs(draw.inputs)):
+
+        def run(*inputs: Value, operand: Any = operand) -> object:  # noqa: ANN401 - a SquareOperand
+            return with_transposed(operand, lambda: reference.run(*inputs))
+
+        name = f"operand {operand.place} of product {operand.call} ({operand.function})"
+        yield _computed("transposed operand", name, replace(reference, run=run))
+
+
+def _last_rows(expected: Outputs, other: Outputs) -> Iterator[Mutant]:
+    for name, value in expected.items():
+        if value.numel() < 2:
+            continue
+        yield Mutant("last row", f"{name} zero", _with_last_row(name, None))
+        yield Mutant("last row", f"{name} stale", _with_last_row(name, other[name]))
+
+
+def _with_last_row(name: str, stale: torch.Tensor | None) -> Callable[[Draw], Outputs]:
+    def outputs(draw: Draw) -> Outputs:
+        value = draw.expected[name]
+        content = _rows(value).clone()
+        content[-1] = _rows(stale)[-1] if stale is not None else 0
+        return {**draw.expected, name: content.flatten().view(value.dtype).view(value.shape)}
+
+    return outputs
+
+
+def _rows(value: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor by rows; an element of a vector is a row. Not every dtype can be copied otherwise."""
+    length = value.shape[-1] if value.dim() > 1 else 1
+    return value.contiguous().view(-1).view(torch.uint8).view(-1, length * value.dtype.itemsize)
+
+
+def _less_precise(reference: Reference, expected: Outputs) -> Iterator[Mutant]:
+    bits = {name: _FEWER_BITS[value.dtype] for name, value in expected.items() if value.dtype in _FEWER_BITS}
+    if not bits:
+        return
+    fewest = min(bits.values())
+
+    def all_rounded(draw: Draw) -> Outputs:
+        run = replace(reference, run=lambda *inputs: with_rounded_results(fewest, lambda: reference.run(*inputs)))
+        return _round_outputs(run.outputs(draw.inputs), dict.fromkeys(bits, fewest))
+
+    yield Mutant("lower precision", f"{fewest} bits of mantissa everywhere", all_rounded)
+    for name, count in bits.items():
+
+        def one_rounded(draw: Draw, name: str = name, count: int = count) -> Outputs:
+            return _round_outputs(draw.expected, {name: count})
+
+        # A reference with many roundings errs by more than one coarse rounding; then the judge cannot tell them apart.
+        yield Mutant("lower precision", f"{count} bits of mantissa in {name}", one_rounded, rounding_allowed=FACTOR)
+
+
+def _round_outputs(outputs: Outputs, bits: dict[str, int]) -> Outputs:
+    return {name: rounded(value, bits[name]) if name in bits else value for name, value in outputs.items()}

@@ -1,0 +1,137 @@
+"""Compare extracted problems with the modules that they come from, where the model libraries are installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.corpus.architectures import BuiltModel, build_model, quiet_libraries, resolve_architecture
+from harness.corpus.axis_names import constant_names
+from harness.corpus.backward_problems import backward_drafts
+from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
+from harness.corpus.captures import error_summary, record_calls
+from harness.corpus.deep_check.licences import provenance_in
+from harness.corpus.draft import ProblemDraft, draft_problem
+from harness.corpus.errors import SkippedError
+from harness.corpus.exporting import export_module
+from harness.corpus.verification import Verified, verify
+from harness.errors import ConfigurationError
+from harness.model.problem import Problem
+
+LEAST_SHAPES = 4
+_KEYS = ("axes", "inputs", "outputs", "reference")
+
+
+@dataclass(frozen=True)
+class ModuleComparison:
+    """Result of comparing a problem's reference with the original module."""
+
+    shapes: int = 0
+    """Number of shapes at which they are equal, sequence length 1 among them."""
+    failure: str | None = None
+    skipped: str | None = None
+    """Why they were not compared."""
+
+
+class OriginalModules:
+    """Modules of one architecture at a time, built on the meta device from its configuration, without a download."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._model: BuiltModel | None = None
+        self._candidates: tuple[CandidateModule, ...] = ()
+
+    def compare(self, problem: Problem) -> ModuleComparison:
+        """Compare a problem with its module; consecutive problems of one architecture share the model."""
+        provenance = provenance_in(problem)
+        if provenance is None or "module" not in provenance or "architecture" not in provenance:
+            return ModuleComparison(skipped="written by hand")
+        missing = _missing_library(provenance)
+        if missing is not None:
+            return ModuleComparison(skipped=missing)
+        return self._compared(problem, provenance)
+
+    def _compared(self, problem: Problem, provenance: Mapping[str, Any]) -> ModuleComparison:
+        try:
+            with quiet_libraries():
+                verified = self._verified(problem, provenance)
+        except ConfigurationError as error:
+            return ModuleComparison(skipped=error.what)
+        except SkippedError as error:
+            return ModuleComparison(failure=error.what)
+        except Exception as error:  # noqa: BLE001 - the model library's own code
+            return ModuleComparison(failure=f"it cannot be built or printed: {error_summary(error)}")
+        few = verified.shapes < LEAST_SHAPES
+        failure = f"compared at {verified.shapes} shapes only; expected {LEAST_SHAPES}" if few else None
+        return ModuleComparison(verified.shapes, failure=failure)
+
+    def _verified(self, problem: Problem, provenance: Mapping[str, Any]) -> Verified:
+        """Verify what the module gives, after a check that it is the problem.
+
+        Raises:
+            SkippedError: it is not, or the verification fails.
+            ConfigurationError: the architecture is not known here.
+        """
+        draft, constants = self._forward(provenance)
+        if "backward" not in ((problem.definition.model_extra or {}).get("tags") or ()):
+            _check_same(problem, draft)
+            return verify(draft)
+        other = SkippedError("the module gives no backward problem of this form")
+        for _, backward, verified in backward_drafts(draft, constants):
+            try:
+                _check_same(problem, backward)
+            except SkippedError as error:
+                other = error
+            else:
+                return verified
+        raise other
+
+    def _forward(self, provenance: Mapping[str, Any]) -> tuple[ProblemDraft, dict[int, str]]:
+        model, candidates = self._built(str(provenance["architecture"]))
+        constants = constant_names(model.config)
+        for candidate in candidates:
+            if candidate.path == provenance.get("path", "") and type(candidate.module).__qualname__ == str(
+                provenance["module"]
+            ):
+                return draft_problem(export_module(candidate), constants), constants
+        raise SkippedError(f"{provenance['architecture']} has no module {provenance['module']} at its path")
+
+    def _built(self, name: str) -> tuple[BuiltModel, tuple[CandidateModule, ...]]:
+        if self._model is None or self._name != name:
+            model = build_model(resolve_architecture(name), (FIRST_SIZES, SECOND_SIZES))
+            calls = [record_calls(model.module, model.arguments[sizes]) for sizes in (FIRST_SIZES, SECOND_SIZES)]
+            self._name, self._model, self._candidates = name, model, tuple(candidate_modules(*calls))
+        return self._model, self._candidates
+
+
+def _missing_library(provenance: Mapping[str, Any]) -> str | None:
+    """The reason why a problem's library cannot be asked; None if it is installed in the version of the problem."""
+    library, version = str(provenance.get("library", "")), str(provenance.get("version", ""))
+    if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("diffusers") is None:
+        return "the extra `extract` is not installed: python -m pip install 'kernel-harness[extract]'"
+    try:
+        installed = importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return f"{library} is not installed"
+    return None if installed == version else f"made with {library} {version}; {installed} is installed"
+
+
+def _check_same(problem: Problem, draft: ProblemDraft) -> None:
+    """Raise SkippedError if a problem is not what was drafted from the module."""
+    made = draft.definition(name=problem.definition.name)
+    shipped = problem.definition.model_dump(mode="json")
+    for key in _KEYS:
+        if not _holds_all(made[key], shipped[key]):
+            raise SkippedError(f"`{key}` is not what the module gives now: extract the problem again")
+
+
+def _holds_all(made: Any, shipped: Any) -> bool:  # noqa: ANN401 - JSON
+    """True if everything that was made is in what is shipped; defaults of the schema may be there besides."""
+    if isinstance(made, dict) and isinstance(shipped, dict):
+        return list(made) == [key for key in shipped if key in made] and all(
+            _holds_all(value, shipped[key]) for key, value in made.items()
+        )
+    return bool(made == shipped)

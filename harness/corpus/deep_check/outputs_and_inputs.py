@@ -1,0 +1,100 @@
+"""Facts about a problem's outputs and inputs at small sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+
+from harness.corpus.deep_check.small_judge import SEED, Outputs, allowed_axes, difference, small_workload
+from harness.corpus.errors import SkippedError
+from harness.corpus.verification import check_degenerate, shown
+from harness.judge.correctness import all_finite
+from harness.judge.inputs import InputSource
+from harness.judge.reference import InvalidReferenceError, Reference, Value
+from harness.model.problem import Problem
+
+LEAST_SHAPES = 4
+
+
+def output_failures(problem: Problem, reference: Reference) -> list[str]:
+    """Shapes at which outputs are not finite; then whether an output is constant at the largest of them.
+
+    Raises:
+        FormatError: the reference fails, or no small sizes keep the problem's constraints.
+    """
+    failures = []
+    source = InputSource(problem, reference=reference, seed=SEED)
+    sizes = allowed_axes(problem)
+    if len(sizes) < LEAST_SHAPES:
+        failures.append(f"its constraints allow {len(sizes)} of the {LEAST_SHAPES} small shapes")
+    drawn: dict[str, Value] = {}
+    outputs: Outputs = {}
+    for axes in sizes:
+        workload = small_workload(problem, axes)
+        drawn = source.draw(workload)
+        outputs = reference.outputs(list(drawn.values()))
+        if not all_finite(outputs, workload.tolerance):
+            failures.append(f"an output is not finite at {shown(axes)}")
+    try:
+        check_degenerate(_finite(outputs), sizes[-1])
+    except SkippedError as error:
+        failures.append(f"output {error.what}")
+    return failures
+
+
+def _finite(outputs: Outputs) -> Outputs:
+    """Outputs with infinities, which `all_finite` judges, as zeros; packed four-bit floats are left out."""
+    return {
+        name: torch.nan_to_num(value.float(), posinf=0.0, neginf=0.0) if value.is_floating_point() else value
+        for name, value in outputs.items()
+        if value.dtype != torch.float4_e2m1fn_x2
+    }
+
+
+def input_failures(
+    problem: Problem, reference: Reference, inputs: Sequence[Value], expected: Outputs, known: Collection[str] = ()
+) -> list[str]:
+    """Inputs that can be changed without a change of any output.
+
+    Args:
+        problem: the problem.
+        reference: its reference.
+        inputs: in declaration order.
+        expected: the reference's outputs for them.
+        known: inputs that are known to change outputs.
+    """
+    names = list(problem.definition.inputs)
+    return [
+        f"the input `{names[place]}` does not matter: no output changes with it"
+        for place in range(len(names))
+        if names[place] not in known
+        and not any(_changes_outputs(reference, inputs, place, value, expected) for value in _others(inputs[place]))
+    ]
+
+
+def _changes_outputs(
+    reference: Reference, inputs: Sequence[Value], place: int, value: Value, expected: Outputs
+) -> bool:
+    try:
+        outputs = reference.outputs([*inputs[:place], value, *inputs[place + 1 :]])
+    except InvalidReferenceError:
+        return True  # lengths and offsets in another order need not fit together
+    shapes_differ = any(outputs[name].shape != value.shape for name, value in expected.items())
+    return shapes_differ or any(difference(outputs, expected).values())
+
+
+def _others(value: Value) -> Iterator[Value]:
+    """Other values of the same kind: the elements in another order, then halved."""
+    if not isinstance(value, torch.Tensor):
+        yield not value if isinstance(value, bool) else value + 1
+        return
+    if value.dtype == torch.bool:
+        yield ~value
+        return
+    plain = value.view(torch.uint8) if value.dtype.itemsize == 1 else value
+    yield plain.flatten().roll(1).view(plain.shape).view(value.dtype)
+    if value.is_floating_point() and value.dtype.itemsize > 1:
+        yield value * 0.5
+    elif not value.is_floating_point():
+        yield value.div(2, rounding_mode="floor")

@@ -1,0 +1,193 @@
+"""The judge's inputs and verdicts of one problem at small sizes, on the CPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from harness.corpus.verification import check_sizes
+from harness.corpus.workloads import axis_size
+from harness.errors import FormatError
+from harness.judge import stress
+from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.inputs import InputSource
+from harness.judge.precision import Truth, find_truth, relative_error
+from harness.judge.reference import Reference, Value, load_reference
+from harness.judge.roles import Role, purpose_of
+from harness.model.axes import evaluate_axes, holds
+from harness.model.problem import CustomInput, Problem, RandomInput, SafetensorsInput, ScalarInput, Workload
+
+SEED = 20260101
+_LENGTHS = ((50e6, 19), (200e6, 7), (float("inf"), 3))
+"""Bytes of the inputs at the smallest size, and the sequence length that keeps the check of a problem short."""
+_BATCH = 2
+
+Outputs = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Inputs of one call and the reference's outputs for them."""
+
+    kind: str
+    """A stress case of `harness.judge.stress`; empty for ordinary inputs."""
+    inputs: list[Value]
+    expected: Outputs
+
+
+class SmallJudge:
+    """Judge outputs of one problem with the judge's own inputs, comparison and rule on precision.
+
+    Args:
+        problem: the problem.
+        axes: sizes of its variable axes; `small_axes` by default.
+
+    Raises:
+        FormatError: the problem has no inputs that can be drawn at these sizes.
+    """
+
+    def __init__(self, problem: Problem, axes: Mapping[str, int] | None = None) -> None:
+        self.problem = problem
+        self.reference: Reference = load_reference(problem)
+        self.workload = small_workload(problem, small_axes(problem) if axes is None else axes)
+        self.source = InputSource(problem, reference=self.reference, seed=SEED)
+        sets = WorkloadSets(problem, self.source, self.workload)
+        self.stress_cases = sets.stress()
+        self._ordinary: dict[str, Value] = {}
+        self._truths: dict[int, tuple[Mapping[str, torch.Tensor], Truth | str]] = {}
+        self._check = WorkloadCheck(self.reference, sets, truth_of=self._truth_of)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the inputs."""
+        sizes = self.problem.sizes(self.workload)
+        return sum(self.problem.nbytes(spec, sizes) for spec in self.problem.definition.inputs.values())
+
+    def draw(self, kind: str = "") -> Draw:
+        """Inputs of one kind with the reference's outputs; the same in each run. Weights are shared by most kinds."""
+        if kind and not self._ordinary:
+            self.draw()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            if not kind:
+                self._ordinary = self.source.draw(self.workload)
+            inputs = {name: self._copied(name, value, kind) for name, value in self._ordinary.items()}
+            if kind:
+                stress.make(kind, self.problem, self.workload, inputs)
+        self._truths.clear()
+        values = list(inputs.values())
+        return Draw(kind, values, self._check.expected(values))
+
+    def objection(self, draw: Draw, outputs: Outputs) -> str | None:
+        """Return the judge's reason to refuse a candidate with these outputs; None if it accepts them."""
+        check = self._check.for_another_candidate()
+        return check.check(draw.inputs, draw.expected, outputs, draw.kind).reason
+
+    def truth(self, draw: Draw) -> Truth | str:
+        """The float64 outputs for a draw, or the reason why there are none."""
+        return self._truth_of(self.reference, draw.inputs, draw.expected)
+
+    def _copied(self, name: str, value: Value, kind: str) -> Value:
+        """A copy of an input that the stress case writes to."""
+        if not kind or not isinstance(value, torch.Tensor):
+            return value
+        role = purpose_of(name, self.problem.definition, self.problem.sizes(self.workload)).role
+        return value.clone() if kind == "integers" or role is Role.NORMAL else value
+
+    def _truth_of(
+        self, reference: Reference, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor]
+    ) -> Truth | str:
+        key = id(expected)
+        if key not in self._truths:
+            truth = find_truth(reference, inputs, expected)
+            if isinstance(truth, Truth):
+                truth = Truth(truth.outputs, truth.allowed, functools.cache(truth.moved))
+            self._truths[key] = (expected, truth)  # the reference to `expected` keeps its identity unique
+        return self._truths[key][1]
+
+
+def difference(outputs: Outputs, expected: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """By output, the root mean square of the difference over that of what was expected."""
+    return {
+        name: 0.0
+        if torch.equal(_bytes(value), _bytes(outputs[name]))
+        else relative_error(value.double(), outputs[name])
+        if value.is_floating_point() and value.dtype != torch.float4_e2m1fn_x2
+        else float("inf")
+        for name, value in expected.items()
+    }
+
+
+def _bytes(value: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor: torch compares no packed four-bit floats, and NaN equals nothing."""
+    return value.contiguous().view(-1).view(torch.uint8) if value.numel() else value
+
+
+def small_axes(problem: Problem) -> dict[str, int]:
+    """Sizes at which mutants are judged: a batch of 2, and as many rows as the weights allow in a short time.
+
+    Raises:
+        FormatError: no small sizes keep the problem's constraints.
+    """
+    smallest = allowed_axes(problem)[0]
+    sizes = evaluate_axes(problem.definition.axes, smallest)
+    nbytes = sum(problem.nbytes(spec, sizes) for spec in problem.definition.inputs.values())
+    length = next(length for limit, length in _LENGTHS if nbytes <= limit)
+    variable = variable_axes(problem)
+    for axes in (
+        {axis: axis_size(axis, _BATCH, length, text=length + 1) for axis in variable},
+        {axis: _BATCH if axis.startswith("batch") else 2 * length for axis in variable},
+        *reversed(allowed_axes(problem)),
+    ):
+        if _is_allowed(problem, axes):
+            return axes
+    raise FormatError("no small sizes keep the constraints", where=problem.key)
+
+
+def allowed_axes(problem: Problem) -> list[dict[str, int]]:
+    """The sizes of `check_sizes` that keep the problem's constraints, sequence length 1 first.
+
+    Raises:
+        FormatError: there are none.
+    """
+    sizes = [axes for axes in check_sizes(variable_axes(problem)) if _is_allowed(problem, axes)]
+    if not sizes:
+        raise FormatError("no small sizes keep the constraints", where=problem.key)
+    return sizes
+
+
+def variable_axes(problem: Problem) -> list[str]:
+    """Axes whose size each workload gives."""
+    return [name for name, axis in problem.definition.axes.items() if axis.type == "var"]
+
+
+def _is_allowed(problem: Problem, axes: Mapping[str, int]) -> bool:
+    try:
+        sizes = evaluate_axes(problem.definition.axes, axes)
+    except FormatError:
+        return False
+    return all(_holds(constraint, sizes) for constraint in problem.definition.constraints)
+
+
+def _holds(constraint: str, sizes: Mapping[str, int]) -> bool:
+    try:
+        return holds(constraint, dict(sizes))
+    except FormatError:  # a condition on values, which `harness problems check` warns of
+        return True
+
+
+def small_workload(problem: Problem, axes: Mapping[str, int]) -> Workload:
+    """A workload of other sizes with the tolerance, scalars and kind of inputs of the problem's first."""
+    first = problem.workloads[0]
+    inputs: dict[str, RandomInput | ScalarInput | SafetensorsInput | CustomInput] = {
+        name: given if isinstance(given, ScalarInput) or given.type == "custom" else RandomInput(type="random")
+        for name, given in first.inputs.items()
+    }
+    return Workload(uuid="small", axes=dict(axes), inputs=inputs, tolerance=first.tolerance)
+
+
+OutputsOf = Callable[[Sequence[Value]], Outputs]
+"""An implementation: inputs in declaration order -> outputs by name."""

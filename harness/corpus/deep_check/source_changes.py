@@ -1,0 +1,76 @@
+"""Change numbers in the source of a reference: the constants that keep a division from zero."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_LARGEST_EPSILON = 1e-3
+_NORMS = {"layer_norm": 4, "group_norm": 4, "batch_norm": 7, "instance_norm": 7}
+"""Functions of torch with an epsilon, and its index among the positional arguments."""
+_DEFAULT_EPSILON = 1e-5
+"""Of each function of `_NORMS` (documentation of torch.nn.functional)."""
+
+
+@dataclass(frozen=True)
+class Epsilon:
+    """A small positive constant of a reference, given or by default."""
+
+    number: int
+    """Its place among all that `epsilons` finds."""
+    value: float
+    line: int
+
+
+def epsilons(source: str, *, without: str | None = None) -> list[Epsilon]:
+    """The epsilons of a source, in its order.
+
+    Args:
+        source: of a reference.
+        without: function whose constants are left out: it makes the inputs.
+    """
+    found = _constants(ast.parse(source), without)
+    return [Epsilon(number, _value_of(node), node.lineno) for number, node in enumerate(found)]
+
+
+def with_epsilon(source: str, epsilon: Epsilon, value: float, *, without: str | None = None) -> str:
+    """The source with another value of one epsilon."""
+    tree = ast.parse(source)
+    node = next(node for number, node in enumerate(_constants(tree, without)) if number == epsilon.number)
+    if isinstance(node, ast.Constant):
+        node.value = value
+    else:
+        node.keywords.append(ast.keyword("eps", ast.Constant(value)))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _value_of(node: ast.Constant | ast.Call) -> float:
+    return float(str(node.value)) if isinstance(node, ast.Constant) else _DEFAULT_EPSILON
+
+
+def _constants(tree: ast.Module, without: str | None) -> Iterator[ast.Constant | ast.Call]:
+    """Epsilons that a source gives, and calls that leave theirs out, in the order of the source."""
+    statements = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == without)]
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    factors = {
+        id(operand)
+        for node in nodes
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.Pow)
+        for operand in (node.left, node.right)
+    }
+    found: list[ast.Constant | ast.Call] = [
+        node for node in nodes if isinstance(node, ast.Constant) and _is_epsilon(node) and id(node) not in factors
+    ]
+    found += [node for node in nodes if isinstance(node, ast.Call) and _lacks_epsilon(node)]
+    return iter(sorted(found, key=lambda node: (node.lineno, node.col_offset)))
+
+
+def _is_epsilon(node: ast.Constant) -> bool:
+    return isinstance(node.value, float) and 0.0 < node.value <= _LARGEST_EPSILON
+
+
+def _lacks_epsilon(node: ast.Call) -> bool:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    place = _NORMS.get(name)
+    return place is not None and len(node.args) <= place and all(word.arg != "eps" for word in node.keywords)

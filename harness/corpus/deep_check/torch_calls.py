@@ -1,0 +1,150 @@
+"""Change single calls of torch's functions while a reference runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+Function = Callable[..., Any]
+
+_PRODUCTS: Mapping[str, tuple[int, ...]] = {
+    "linear": (1,), "matmul": (0, 1), "__matmul__": (0, 1), "__rmatmul__": (0, 1), "mm": (0, 1), "bmm": (0, 1),
+    "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0,), "einsum": (1, 2), "conv1d": (1,), "conv2d": (1,), "conv3d": (1,),
+    "_scaled_mm": (1,), "grouped_mm": (1,), "_grouped_mm": (1,),
+}  # fmt: skip
+"""Products, and the places of their operands among the arguments."""
+
+
+@dataclass(frozen=True)
+class SquareOperand:
+    """An operand of a product that could be transposed by mistake."""
+
+    call: int
+    """Number of the call among all products of a run."""
+    place: int
+    """Index among the arguments."""
+    function: str
+
+
+class _ProductMode(TorchFunctionMode):
+    """Counts products, and gives each to `product`."""
+
+    def __init__(self, product: Callable[[int, str, list[Any]], list[Any]]) -> None:
+        super().__init__()
+        self._product = product
+        self._calls = 0
+
+    def __torch_function__(
+        self, func: Function, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401 - what torch asks for
+        del types
+        name = getattr(func, "__name__", "")
+        given = list(args)
+        if name in _PRODUCTS:
+            given = self._product(self._calls, name, given)
+            self._calls += 1
+        return func(*given, **(kwargs or {}))
+
+
+def square_operands(run: Callable[[], object]) -> list[SquareOperand]:
+    """Operands of products whose last two dimensions are equal and larger than one, in the order of the calls."""
+    operands: list[SquareOperand] = []
+
+    def product(call: int, name: str, args: list[Any]) -> list[Any]:
+        operands.extend(
+            SquareOperand(call, place, name)
+            for place in _PRODUCTS[name]
+            if place < len(args) and _is_square(args[place])
+        )
+        return args
+
+    with _ProductMode(product):
+        run()
+    return operands
+
+
+def with_transposed(operand: SquareOperand, run: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `run` returns
+    """Run with one operand transposed in its last two dimensions."""
+
+    def product(call: int, _: str, args: list[Any]) -> list[Any]:
+        if call == operand.call and operand.place < len(args) and _is_square(args[operand.place]):
+            args[operand.place] = args[operand.place].transpose(-1, -2)
+        return args
+
+    with _ProductMode(product):
+        return run()
+
+
+def _is_square(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() >= 2 and value.shape[-1] == value.shape[-2] > 1
+
+
+_MOVING = frozenset({
+    "reshape", "view", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand", "contiguous", "clone", "chunk",
+    "split", "unbind", "__getitem__", "__get__", "flatten", "unflatten", "to", "float", "repeat_interleave", "detach",
+    "cat", "stack", "size", "narrow", "roll", "flip", "empty_like", "empty", "zeros", "zeros_like", "new_zeros", "full",
+    "new_empty", "select", "slice_scatter", "double", "half", "bfloat16", "view_as", "expand_as", "movedim", "swapaxes",
+})  # fmt: skip
+"""Functions that move data: what they return was rounded before, or is an input."""
+
+
+class _RoundingMode(TorchFunctionMode):
+    """Rounds what each function computes."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self._bits = bits
+
+    def __torch_function__(
+        self, func: Function, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401 - what torch asks for
+        del types
+        returned = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _MOVING:
+            return returned
+        return _rounded_all(returned, self._bits)
+
+
+def with_rounded_results(bits: int, run: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `run` returns
+    """Run with each computed float rounded to `bits` explicit bits of mantissa."""
+    with _RoundingMode(bits):
+        return run()
+
+
+def _rounded_all(value: Any, bits: int) -> Any:  # noqa: ANN401 - a tensor, several, or anything else
+    if type(value) in {tuple, list}:
+        return type(value)(_rounded_all(item, bits) for item in value)
+    return rounded(value, bits) if isinstance(value, torch.Tensor) else value
+
+
+_MANTISSA = {
+    torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7, torch.float8_e4m3fn: 3,
+    torch.float8_e5m2: 2,
+}  # fmt: skip
+"""Explicit bits of mantissa."""
+_INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+def mantissa_bits(dtype: torch.dtype) -> int | None:
+    """Explicit bits of a float's mantissa; None of integers and four-bit floats."""
+    return _MANTISSA.get(dtype)
+
+
+def rounded(value: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return a tensor of the same dtype with `bits` explicit bits of mantissa, rounded to nearest, halves away from 0.
+
+    Infinities, NaN and integers stay.
+    """
+    held = _MANTISSA.get(value.dtype)
+    if held is None or held <= bits:
+        return value
+    dropped = held - bits
+    pattern = value.contiguous().view(_INTEGERS[value.dtype.itemsize])
+    # A carry out of the mantissa raises the exponent, which is the right result.
+    result = ((pattern + (1 << (dropped - 1))) & ~((1 << dropped) - 1)).view(value.dtype)
+    as_float = value.float() if value.dtype.itemsize == 1 else value
+    return torch.where(as_float.isfinite(), result.to(as_float.dtype), as_float).to(value.dtype)

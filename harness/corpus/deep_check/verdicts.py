@@ -1,0 +1,159 @@
+"""Which mutants and honest implementations of a problem its checks refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from harness.corpus.deep_check.honest import honest_implementations
+from harness.corpus.deep_check.mutants import Mutant, mutants
+from harness.corpus.deep_check.small_judge import Draw, Outputs, OutputsOf, SmallJudge, difference
+from harness.judge.correctness import all_finite
+from harness.judge.precision import Truth, honest_error, outputs_in, relative_error
+from harness.judge.reference import InvalidReferenceError
+
+_FEW_BYTES = 30_000_000
+_HONEST_KINDS = ("", "large")
+"""Inputs that honest implementations of problems with larger weights are judged on: large values overflow."""
+_MANY_BYTES = 100_000_000
+_KINDS_OF_LARGE = ("", "large", "small", "zeros")
+"""Inputs that mutants of problems with still larger weights are judged on: a wrong epsilon shows in small values."""
+
+Fate = Literal["killed", "indistinguishable", "survived"]
+
+
+@dataclass(frozen=True)
+class MutantResult:
+    """One mutant's fate."""
+
+    kind: str
+    name: str
+    fate: Fate
+    """`indistinguishable`: it is no further from the reference than rounding takes an honest implementation
+    (`Mutant.rounding_allowed`), so no tolerance that accepts those can refuse it."""
+    detail: str
+    """Inputs and reason of the refusal; else the largest distance from the reference over its rounding error."""
+
+
+@dataclass(frozen=True)
+class HonestRefusal:
+    """An honest implementation that the checks refuse."""
+
+    implementation: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What the checks of one problem find."""
+
+    mutants: tuple[MutantResult, ...]
+    refusals: tuple[HonestRefusal, ...]
+    note: str | None
+    """Why the judge's rule on precision cannot be applied; None if it can."""
+
+
+@dataclass
+class _Unrefused:
+    mutant: Mutant
+    distance: float = 0.0
+
+
+def verdicts(judge: SmallJudge, other: Outputs) -> Verdicts:
+    """Judge every mutant and every honest implementation of a problem.
+
+    Args:
+        judge: of the problem at small sizes.
+        other: outputs of the reference for other inputs.
+
+    Raises:
+        FormatError: the reference itself fails.
+    """
+    honest = honest_implementations(judge.reference)
+    refusals: list[HonestRefusal] = []
+    alive: list[_Unrefused] = []
+    results: dict[str, MutantResult] = {}
+    made: list[Mutant] = []
+    note = None
+    kinds = ("", *judge.stress_cases)
+    if judge.nbytes > _MANY_BYTES:
+        kinds = tuple(kind for kind in kinds if kind in _KINDS_OF_LARGE)
+    for kind in kinds:
+        tests_honest = judge.nbytes <= _FEW_BYTES or kind in _HONEST_KINDS
+        if not alive and not tests_honest:
+            continue
+        draw = judge.draw(kind)
+        if not kind:
+            made = mutants(judge.problem, judge.workload, judge.reference, draw, other)
+            alive = [_Unrefused(mutant) for mutant in made]
+            truth = judge.truth(draw)
+            note = truth if isinstance(truth, str) else None
+        if tests_honest:
+            refusals += _refusals(judge, draw, honest)
+        for item in tuple(alive):
+            killed = _killed(judge, draw, item)
+            if killed is not None:
+                alive.remove(item)
+                results[_title(item.mutant)] = killed
+    results |= {_title(item.mutant): _unkilled(item) for item in alive}
+    return Verdicts(tuple(results[_title(mutant)] for mutant in made), tuple(refusals), note)
+
+
+def _title(mutant: Mutant) -> str:
+    return f"{mutant.kind}: {mutant.name}"
+
+
+def _refusals(judge: SmallJudge, draw: Draw, honest: dict[str, OutputsOf]) -> list[HonestRefusal]:
+    refusals = []
+    for name, implementation in honest.items():
+        try:
+            reason = judge.objection(draw, implementation(draw.inputs))
+        except Exception as error:  # noqa: BLE001 - the border to the problem's own code
+            reason = f"it raises {type(error).__name__}: {error}"
+        if reason is not None:
+            refusals.append(HonestRefusal(name, draw.kind or "ordinary", reason))
+    return refusals
+
+
+def _killed(judge: SmallJudge, draw: Draw, item: _Unrefused) -> MutantResult | None:
+    """The result of a mutant that these inputs kill; otherwise None, and its distance is kept."""
+    mutant, kind = item.mutant, draw.kind or "ordinary"
+    try:
+        outputs = mutant.outputs(draw)
+    except InvalidReferenceError as error:
+        return MutantResult(mutant.kind, mutant.name, "killed", f"{kind}: {error.what}")
+    reason = judge.objection(draw, outputs)
+    if reason is not None:
+        return MutantResult(mutant.kind, mutant.name, "killed", f"{kind}: {reason}")
+    if item.distance <= mutant.rounding_allowed and (not draw.kind or mutant.exact is not None):
+        item.distance = max(item.distance, _distance(judge, draw, mutant, outputs))
+    return None
+
+
+def _distance(judge: SmallJudge, draw: Draw, mutant: Mutant, outputs: Outputs) -> float:
+    """Distance of a mutant from the reference over the reference's own rounding error, the largest of all outputs."""
+    differences = {
+        name: value
+        for name, value in difference(outputs, draw.expected).items()
+        if value > 0.0 and draw.expected[name].is_floating_point()  # the judge compares integers exactly
+    }
+    if not differences or not all_finite(draw.expected, judge.workload.tolerance):
+        return 0.0
+    truth = judge.truth(draw)
+    allowed = truth.allowed if isinstance(truth, Truth) else {}
+    ratios = {
+        name: value / allowed.get(name, honest_error(draw.expected[name].dtype)) for name, value in differences.items()
+    }
+    if max(ratios.values()) > mutant.rounding_allowed and mutant.exact is not None and isinstance(truth, Truth):
+        exact = outputs_in(torch.float64, mutant.exact, draw.inputs)
+        ratios = {name: relative_error(right, exact[name]) / allowed[name] for name, right in truth.outputs.items()}
+    return max(ratios.values())
+
+
+def _unkilled(item: _Unrefused) -> MutantResult:
+    fate: Fate = "indistinguishable" if item.distance <= item.mutant.rounding_allowed else "survived"
+    detail = f"{item.distance:.2g} times the reference's rounding error"
+    return MutantResult(item.mutant.kind, item.mutant.name, fate, detail)
