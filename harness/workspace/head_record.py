@@ -39,6 +39,8 @@ class HeadRecord(BaseModel):
     boot: str
     """The kernel's boot id: processes with the same one share file locks."""
     host: str
+    machine: str = ""
+    """The host's own id, where it has one: the same one with another boot id was started again."""
     pid: int
     beat: int = 0
 
@@ -51,6 +53,16 @@ def boot_id() -> str:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return socket.gethostname()
+
+
+def machine_id() -> str:
+    """Return the id that this installation of the system keeps; "" where it has none.
+
+    Source: machine-id(5).
+    """
+    with suppress(OSError):
+        return Path("/etc/machine-id").read_text().strip()
+    return ""
 
 
 @contextmanager
@@ -66,8 +78,14 @@ def only_head(file: Path, part: str, *, taken_over: Callable[[], None], boot: st
     Raises:
         ConfigurationError: a head of another host is at work; names it.
     """
-    record = HeadRecord(id=secrets.token_hex(8), boot=boot or boot_id(), host=socket.gethostname(), pid=os.getpid())
-    _refuse_second(file, part, record.boot)
+    record = HeadRecord(
+        id=secrets.token_hex(8),
+        boot=boot or boot_id(),
+        host=socket.gethostname(),
+        machine=machine_id(),
+        pid=os.getpid(),
+    )
+    _refuse_second(file, part, record)
     atomic_write(file, record.model_dump_json())
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(file, record, ended, taken_over), name="head-heartbeat")
@@ -82,10 +100,12 @@ def only_head(file: Path, part: str, *, taken_over: Callable[[], None], boot: st
             file.unlink(missing_ok=True)
 
 
-def _refuse_second(file: Path, part: str, boot: str) -> None:
+def _refuse_second(file: Path, part: str, own: HeadRecord) -> None:
     known = _read(file)
-    if known is None or known.boot == boot:
+    if known is None or known.boot == own.boot:
         return
+    if own.machine and (known.host, known.machine) == (own.host, own.machine):
+        return  # this host was started again: the other head ended with it
     until = time.monotonic() + _SILENT_S
     while time.monotonic() < until:
         present = _read(file)

@@ -76,7 +76,7 @@ def test_sizes_follow_the_axes() -> None:
 def test_dimensions_are_named_by_what_they_are_made_of() -> None:
     first, second = FIRST_SIZES, SECOND_SIZES
     names = AxisNames()
-    expected = {"batch_times_64": lambda s: 64 * s.batch, "joint": lambda s: s.sequence + s.text,
+    expected: dict[str, Callable[[ModelSizes], int]] = {"batch_times_64": lambda s: 64 * s.batch, "joint": lambda s: s.sequence + s.text,
                 "sequence_plus_5": lambda s: s.sequence + 5, "text_tokens": lambda s: s.batch * s.text,
                 "length_1": lambda s: s.sequence // 2}  # fmt: skip
     for name, size in expected.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.waiting import DEADLINE_S
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_record, "BEAT_S", 0.02)
+    monkeypatch.setattr(head_record, "machine_id", lambda: "")
 
 
 @pytest.fixture
@@ -54,6 +56,16 @@ def test_on_the_same_host_the_lock_decides_and_nobody_waits(file: Path, monkeypa
     file.write_text(HeadRecord(id="x", boot="a", host="here", pid=7).model_dump_json())
     with only_head(file, "harness daemon", taken_over=never, boot="a"):
         assert HeadRecord.model_validate_json(file.read_text()).id != "x"
+
+
+def test_after_a_power_cut_nobody_waits(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_record, "_SILENT_S", 10 * DEADLINE_S)
+    monkeypatch.setattr(head_record, "machine_id", lambda: "m")
+    file.parent.mkdir()
+    before = HeadRecord(id="x", boot="a", host=socket.gethostname(), machine="m", pid=7)
+    file.write_text(before.model_dump_json())
+    with only_head(file, "harness daemon", taken_over=never, boot="b"):
+        assert HeadRecord.model_validate_json(file.read_text()).boot == "b"
 
 
 def test_a_head_that_was_replaced_is_told(file: Path) -> None:
