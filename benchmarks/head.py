@@ -125,7 +125,7 @@ def measure_start(entries: int, branches: int, root: Path) -> list[Figure]:
     figures = [Figure(f"ledger of {entries} entries, {branches} branches", "", f"{size_mb:.0f} MB")]
     requests = root.parent / "requests.jsonl"
     publish_all(root, [old], 1e6)
-    for what in ("without an index", "again", "again, with new commits on every branch"):
+    for what in ("without an index", "with one"):
         requests.unlink(missing_ok=True)
         begun = time.perf_counter()
         with running(workspace, requests, "daemon", "--device", device_names(4)) as daemon:
