@@ -1,7 +1,7 @@
 """The daemon: sees candidates, has them judged, enters the outcomes. One loop in one thread owns all of its state.
 
 Everything it holds in memory can be derived again from git and the ledger, so it may be killed at any instant. Other
-threads (the watcher of refs, one reader a judge) only put news into its inbox.
+threads (the watcher of refs, one reader a judge) only put news into its inbox; one commits the ledger (`Recorder`).
 """
 
 from __future__ import annotations
