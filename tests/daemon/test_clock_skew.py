@@ -1,4 +1,4 @@
-"""Clocks that differ by an hour, or step back, corrupt neither the order of entries nor a duration."""
+"""Clocks that differ by an hour corrupt neither the order of entries nor a duration."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.git.repo import Repo
-from harness.ledger.audit.audit import audit
 from harness.ledger.ledger import Ledger
 from harness.model.verdict import EntryKind
-from tests.daemon.conftest import Once, kinds, of
+from tests.daemon.conftest import Once, kinds
 from tests.site import Site
 
 HOUR = timedelta(hours=1)
@@ -20,25 +18,6 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, off: timedelta) -> None:
     """Let the head's clock differ from that of the workers and judges."""
     defaults = Ledger.__init__.__kwdefaults__ or {}
     monkeypatch.setitem(defaults, "clock", lambda: datetime.now(UTC) + off)
-
-
-def test_a_head_whose_clock_steps_back_an_hour_keeps_the_order(
-    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_clock(monkeypatch, HOUR)
-    first = site.submit("w01", "t/one", "stub: speedup=1.2")
-    once()
-    set_clock(monkeypatch, -HOUR)
-    second = site.submit("w01", "t/one", "stub: speedup=1.5")
-    once()
-    entries = site.entries("t/one")
-    assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
-    assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
-    assert len(of(entries, first)) == len(of(entries, second)) == 1
-    assert all(entry.cost.judge_s >= 0 for entry in entries if entry.cost)
-    assert any("before the ledger's last entry" in message for message in site.daemon().messages)
-    with Repo(site.workspace) as repo:
-        assert audit(site.workspace, repo, branch="main").breaks == []
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR])

@@ -134,7 +134,7 @@ def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     killed = site.run("daemon", "--once", extra={"HARNESS_FAILPOINT": "daemon.after_entry:2"})
     assert killed.returncode == -signal.SIGKILL
-    (segment,) = segments(site.workspace.spool / "daemon")
+    segment = segments(site.workspace.spool / "daemon")[-1]  # an earlier one may be on its way to the branch
     os.truncate(segment, segment.stat().st_size - 7)
     again = site.call("daemon", "--once")
     assert again.returncode == 0
