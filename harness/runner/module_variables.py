@@ -8,8 +8,9 @@ Sources: the ELF-64 object file format; CUDA Binary Utilities, for the sections 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _HEADER = struct.Struct("<4s36xQ10xHHH")
 """Magic; offset of the section headers; their size, their number, the section that holds their names."""
@@ -18,7 +19,7 @@ _SECTION = struct.Struct("<II16xQQI12xQ")
 _SYMBOL = struct.Struct("<IBxHQQ")
 """Name, type and binding, section, value, size."""
 _SYMBOL_TABLE, _OBJECT, _TYPE_MASK = 2, 1, 0xF
-_VARIABLES = (".nv.global", ".nv.constant3")
+_DEVICE, _CONSTANT = ".nv.global", ".nv.constant3"
 """Sections of `__device__` and of `__constant__` variables; some have a suffix."""
 MOST_BYTES = 64 << 20
 """Variables of one cubin together: copying them before each call is not part of its time, but costs the judge time."""
@@ -26,6 +27,13 @@ MOST_BYTES = 64 << 20
 
 class MalformedCubinError(ValueError):
     """Bytes that are no cubin, or a cubin whose variables are too large."""
+
+
+class ModuleVariable(NamedTuple):
+    """A variable of a cubin at module scope."""
+
+    bytes: int
+    is_constant: bool
 
 
 @dataclass(frozen=True)
@@ -44,15 +52,15 @@ def check_size(cubin: bytes) -> None:
     Raises:
         MalformedCubinError: they are too large, or these bytes are no cubin.
     """
-    total = sum(module_variables(cubin).values())
+    total = sum(variable.bytes for variable in module_variables(cubin).values())
     if total > MOST_BYTES:
         raise MalformedCubinError(
             f"its module-scope variables take {total >> 20} MiB, more than {MOST_BYTES >> 20}: use a workspace"
         )
 
 
-def module_variables(cubin: bytes) -> dict[str, int]:
-    """Return the size in bytes of each module-scope variable, by symbol.
+def module_variables(cubin: bytes) -> dict[str, ModuleVariable]:
+    """Return the module-scope variables, by symbol.
 
     Raises:
         MalformedCubinError: these bytes are no cubin.
@@ -64,20 +72,27 @@ def module_variables(cubin: bytes) -> dict[str, int]:
         headers = (_SECTION.unpack_from(cubin, table + number * entry_bytes) for number in range(count))
         sections = [_ElfSection(*header) for header in headers]
         labels = [_text(cubin, sections[names], section.name) for section in sections]
-        variables = {number for number, label in enumerate(labels) if label.startswith(_VARIABLES)}
-        return dict(_objects(cubin, sections, variables))
+        kinds = {
+            number: label.startswith(_CONSTANT)
+            for number, label in enumerate(labels)
+            if label.startswith((_DEVICE, _CONSTANT))
+        }
+        return dict(_objects(cubin, sections, kinds))
     except (struct.error, IndexError, UnicodeDecodeError, ZeroDivisionError, ValueError, OverflowError) as error:
         raise MalformedCubinError(f"malformed: {error}") from None
 
 
-def _objects(cubin: bytes, sections: list[_ElfSection], wanted: set[int]) -> Iterator[tuple[str, int]]:
+def _objects(
+    cubin: bytes, sections: list[_ElfSection], kinds: Mapping[int, bool]
+) -> Iterator[tuple[str, ModuleVariable]]:
+    """Variables of the sections that `kinds` names by number, with true for those of constants."""
     for table in sections:
         if table.kind != _SYMBOL_TABLE:
             continue
         for number in range(table.size // table.entry_bytes):
             name, info, section, _, size = _SYMBOL.unpack_from(cubin, table.begin + number * table.entry_bytes)
-            if info & _TYPE_MASK == _OBJECT and section in wanted and size:
-                yield _text(cubin, sections[table.link], name), size
+            if info & _TYPE_MASK == _OBJECT and section in kinds and size:
+                yield _text(cubin, sections[table.link], name), ModuleVariable(size, kinds[section])
 
 
 def _text(cubin: bytes, strings: _ElfSection, offset: int) -> str:

@@ -48,8 +48,8 @@ def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
     for directory in map(Path, message["artefacts"]):
         cubin = (directory / "kernel.cubin").read_bytes()
         module = driver.load(cubin)
-        if sizes := module_variables(cubin):
-            variables.append(VariableSnapshot(module, sizes))
+        if module_scope := module_variables(cubin):
+            variables.append(VariableSnapshot(module, module_scope, trusted.pieces))
         symbols: dict[str, str] = json.loads((directory / "names.json").read_text())["symbols"]
         functions |= {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
 

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.runner.module_variables import MOST_BYTES, MalformedCubinError, check_size, module_variables
-from harness.runner.variable_snapshot import copied_ranges, neighbours
+from harness.runner.driver import CudaError
+from harness.runner.module_variables import (
+    MOST_BYTES,
+    MalformedCubinError,
+    ModuleVariable,
+    check_size,
+    module_variables,
+)
+from harness.runner.variable_snapshot import divided
 from tests.runner.test_nvrtc import compile_cuda
 
 SOURCE = """
@@ -32,8 +39,8 @@ def compiled(source: str, directory: Path) -> bytes:
 
 def test_device_and_constant_variables_are_listed_and_shared_memory_is_not(tmp_path: Path) -> None:
     variables = module_variables(compiled(SOURCE, tmp_path))
-    assert sorted(variables.values()) == [4, 16, 4000]
-    assert variables["counter"] == 4
+    assert sorted(variables.values()) == [(4, False), (16, True), (4000, False)]
+    assert variables["counter"] == ModuleVariable(4, is_constant=False)
 
 
 def test_a_kernel_without_variables_has_none(tmp_path: Path) -> None:
@@ -52,29 +59,26 @@ def test_what_is_no_cubin_is_refused(data: bytes) -> None:
         module_variables(data)
 
 
-def test_variables_without_gaps_are_neighbours() -> None:
-    scattered = [(4096, 4), (1000, 8), (1016, 4), (1010, 1), (1100, 400), (9000, 16)]
-    assert neighbours(scattered) == [
-        [(1000, 8), (1010, 1), (1016, 4), (1100, 400)], [(4096, 4)], [(9000, 16)]
-    ]  # fmt: skip
+def test_few_variables_are_copied_by_the_driver() -> None:
+    variables = {"counter": ModuleVariable(4, is_constant=False), "table": ModuleVariable(16, is_constant=True)}
+    assert divided(variables) == (["counter", "table"], [])
 
 
-def test_a_variable_inside_another_changes_nothing() -> None:
-    assert neighbours([(0, 1000), (100, 8), (1010, 4)]) == [[(0, 1000), (100, 8), (1010, 4)]]
-    assert copied_ranges([(0, 1000), (100, 8)], lambda *_: True) == [(0, 1000)]
+def test_of_many_variables_the_driver_copies_the_constants() -> None:
+    variables = {f"v{number}": ModuleVariable(8, is_constant=number % 8 == 0) for number in range(800)}
+    copied, launched = divided(variables)
+    assert (len(copied), len(launched)) == (100, 700)
+    assert {"v0", "v8"} <= set(copied)
 
 
-@pytest.mark.parametrize("border", [800, 2048, 5600])
-def test_ranges_do_not_cross_the_drivers_allocations(border: int) -> None:
-    variables = [(8 * number, 8) for number in range(743)]
-    ranges = copied_ranges(variables, lambda address, size: address >= border or address + size <= border)
-    assert len(ranges) < 25
-    assert [address + size for address, size in ranges[:-1]] == [address for address, _ in ranges[1:]]
-    assert border in {address for address, _ in ranges}
-    assert sum(size for _, size in ranges) == 8 * 743
+def test_too_many_constants_are_refused() -> None:
+    with pytest.raises(CudaError, match="300 module-scope variables, 300 of them __constant__, more than 256"):
+        divided({f"v{number}": ModuleVariable(8, is_constant=True) for number in range(300)})
 
 
-def test_a_header_of_the_toolkit_defines_hundreds_of_neighbours(tmp_path: Path) -> None:
-    """The reason to merge: one copy for each would fill the device's queue, which is held until a call is complete."""
+def test_a_header_of_the_toolkit_defines_hundreds_of_constants(tmp_path: Path) -> None:
+    """A copy of the driver for each would fill the device's queue, which is held until a call is complete."""
     source = '#include <cooperative_groups.h>\nextern "C" __global__ void run(float* x) { x[0] = 1; }'
-    assert len(module_variables(compiled(source, tmp_path))) > 256
+    variables = module_variables(compiled(source, tmp_path))
+    assert len(variables) > 256
+    assert not any(variable.is_constant for variable in variables.values())
