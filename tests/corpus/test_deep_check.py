@@ -373,3 +373,9 @@ def _check(key: str, originals: OriginalModules | None) -> None:
 @pytest.mark.slow
 def test_no_two_shipped_problems_compute_the_same() -> None:
     assert duplicates(load_problem(PROBLEMS / key, key=key) for key in KEYS) == {}
+
+
+def test_the_exceptions_name_shipped_problems() -> None:
+    named = {key for item in read_exceptions(PROBLEMS).exceptions for key in item.problems}
+    assert named <= set(KEYS)
+    assert named
