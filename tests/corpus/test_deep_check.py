@@ -18,6 +18,7 @@ from harness.corpus.deep_check.exceptions import FILE, read_exceptions
 from harness.corpus.deep_check.honest import honest_implementations
 from harness.corpus.deep_check.licences import licence_objection
 from harness.corpus.deep_check.original_module import OriginalModules
+from harness.corpus.deep_check.outputs_and_inputs import output_failures
 from harness.corpus.deep_check.report import report_on
 from harness.corpus.deep_check.source_changes import epsilons, with_epsilon
 from harness.corpus.deep_check.torch_calls import rounded, square_operands, with_transposed
@@ -25,6 +26,7 @@ from harness.errors import FormatError
 from harness.formats.problems import list_problems, load_problem
 from harness.judge.reference import load_reference
 from harness.model.problem import Problem
+from tests.formats.problem_files import write_problem
 from tests.judge.made import problem
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
@@ -152,6 +154,26 @@ def test_an_input_without_effect_and_a_constant_output_are_found(tmp_path: Path)
     infinite = REFERENCE.replace("F.linear(normed, weight, bias)", "F.linear(normed, weight, bias) / 0")
     found = deep_check(make_problem(tmp_path / "c", reference=infinite), None)
     assert "an output is not finite at rows=1" in found.failures
+
+
+def test_inputs_are_drawn_for_each_shape_anew(tmp_path: Path) -> None:
+    """The length of a row of probabilities is an axis: that of another shape does not fit."""
+    directory = write_problem(
+        tmp_path / "t/weighted",
+        {
+            "name": "weighted",
+            "axes": {"rows": {"type": "var"}},
+            "inputs": {
+                "attention_weights": {"shape": ["rows", "rows"], "dtype": "float32"},
+                "x": {"shape": ["rows"], "dtype": "float32"},
+            },
+            "outputs": {"y": {"shape": ["rows"], "dtype": "float32"}},
+            "reference": "def run(attention_weights, x):\n    return attention_weights @ x\n",
+        },
+        {"uuid": "w", "axes": {"rows": 4}, "inputs": {name: {"type": "random"} for name in ("attention_weights", "x")}},
+    )
+    weighted = load_problem(directory)
+    assert output_failures(weighted, load_reference(weighted)) == []
 
 
 def test_a_reference_that_raises_is_a_failure_and_no_crash(tmp_path: Path) -> None:
@@ -351,3 +373,9 @@ def _check(key: str, originals: OriginalModules | None) -> None:
 @pytest.mark.slow
 def test_no_two_shipped_problems_compute_the_same() -> None:
     assert duplicates(load_problem(PROBLEMS / key, key=key) for key in KEYS) == {}
+
+
+def test_the_exceptions_name_shipped_problems() -> None:
+    named = {key for item in read_exceptions(PROBLEMS).exceptions for key in item.problems}
+    assert named <= set(KEYS)
+    assert named

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.corpus.verification import check_sizes
+from harness.corpus.verification import check_sizes, shown
 from harness.corpus.workloads import axis_size
 from harness.errors import FormatError
 from harness.judge import stress
@@ -186,7 +186,8 @@ def small_workload(problem: Problem, axes: Mapping[str, int]) -> Workload:
         name: given if isinstance(given, ScalarInput) or given.type == "custom" else RandomInput(type="random")
         for name, given in first.inputs.items()
     }
-    return Workload(uuid="small", axes=dict(axes), inputs=inputs, tolerance=first.tolerance)
+    # The judge's input source keeps what it knows of a workload by its uuid.
+    return Workload(uuid=f"small {shown(axes)}", axes=dict(axes), inputs=inputs, tolerance=first.tolerance)
 
 
 OutputsOf = Callable[[Sequence[Value]], Outputs]
