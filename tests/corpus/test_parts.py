@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from harness.corpus.axis_names import constant_names
-from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, AxisNames
+from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, AxisNames, ModelSizes
 from harness.corpus.checkpoints import ShapeSet, checkpoint_table
 from harness.corpus.errors import SkippedError
 from harness.corpus.problem_facts import facts_of, kind_of, problem_name
@@ -76,9 +78,13 @@ def test_sizes_follow_the_axes() -> None:
 def test_dimensions_are_named_by_what_they_are_made_of() -> None:
     first, second = FIRST_SIZES, SECOND_SIZES
     names = AxisNames()
-    expected = {"batch_times_64": lambda s: 64 * s.batch, "joint": lambda s: s.sequence + s.text,
-                "sequence_plus_5": lambda s: s.sequence + 5, "text_tokens": lambda s: s.batch * s.text,
-                "length_1": lambda s: s.sequence // 2}  # fmt: skip
+    expected: dict[str, Callable[[ModelSizes], int]] = {
+        "batch_times_64": lambda s: 64 * s.batch,
+        "joint": lambda s: s.sequence + s.text,
+        "sequence_plus_5": lambda s: s.sequence + 5,
+        "text_tokens": lambda s: s.batch * s.text,
+        "length_1": lambda s: s.sequence // 2,
+    }
     for name, size in expected.items():
         assert names.of(size(first), size(second)) == name
         if name != "length_1":
