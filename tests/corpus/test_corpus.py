@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from harness.formats.problems import DEFINITION_NAME, list_problems, load_proble
 from harness.judge.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.model.problem import RandomInput, Workload
-from tests.docs.catalogue import FILE, catalogue
+from tests.docs.catalogue import FILE, catalogue, catalogue_rows, duplicate_graphs
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
 KEYS = list_problems(PROBLEMS)
@@ -25,8 +26,23 @@ _FEW_ELEMENTS = 30_000_000
 
 
 def test_no_two_problems_have_the_same_graph() -> None:
-    graphs = Counter(provenance["graph"] for provenance in EXTRACTED.values())
-    assert [graph for graph, number in graphs.items() if number > 1] == []
+    rows = catalogue_rows()
+    assert duplicate_graphs(rows) == {}
+    copied = dataclasses.replace(rows[-1], name="copy")
+    assert list(duplicate_graphs([*rows, copied]).values()) == [
+        [f"{copied.suite}/{rows[-1].name}", f"{copied.suite}/copy"]
+    ]
+
+
+def test_the_corpus_is_as_large_as_the_catalogue_says() -> None:
+    rows = catalogue_rows()
+    extracted = [row for row in rows if row.architecture]
+    assert len({row.architecture for row in extracted}) >= 124
+    assert len(extracted) >= 210
+    assert sum(row.direction.startswith("backward") for row in rows) >= 46
+    assert sum(row.workloads for row in rows) >= 3000
+    families = {"llm", "moe", "ssm", "diffusion", "video", "vision", "audio", "multimodal", "encoder"}
+    assert families <= {row.suite for row in extracted}
 
 
 def test_at_most_six_problems_of_an_architecture() -> None:
