@@ -100,7 +100,9 @@ def problem_name(model: str, module: str) -> str:
         module: words of the module's class.
     """
     bare, squeezed = model.replace("_", ""), module.replace("_", "")
-    if squeezed.startswith(bare) and len(squeezed) > len(bare):
+    if squeezed == bare:
+        return model
+    if squeezed.startswith(bare):
         return f"{model}_{_rest(module, len(bare))}"
     own, others = model.split("_"), module.split("_")
     shared = 0

@@ -147,14 +147,12 @@ def test_a_successor_starts_from_the_champion(site: Site) -> None:
     assert tried[0] == commit.tree, "the champion's own tree is not judged again"
 
 
-def test_a_problem_without_a_solution_is_said_and_left(site: Site) -> None:
+def test_a_problem_without_a_solution_begins_with_calls_of_its_reference(site: Site) -> None:
     git(site.root, "rm", "-r", "--quiet", "problems/t/one/solutions")
     git(site.root, "commit", "--quiet", "-m", "Take the solution away")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "has given up", lambda status: status.finished == {"t/one": "exhausted"})
-        says(site, "says why", lambda status: "no such directory" in status.last_message)
-    assert "no such directory" in waiting_notes(site.workspace)[0].text
+        says(site, "submits one", lambda status: status.last_message.startswith("submit MODE=eager"))
 
 
 @pytest.mark.slow

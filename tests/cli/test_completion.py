@@ -35,7 +35,7 @@ def test_bash_reads_its_script(site: Site) -> None:
 
 
 def test_commands_problems_and_branches_are_completed(site: Site) -> None:
-    assert {"pr", "proof", "problems"} == set(complete(site, "harness p", 1)) - {"planner"}
+    assert {"pr", "profile", "proof", "problems"} == set(complete(site, "harness p", 1)) - {"planner"}
     assert complete(site, "harness pr t/o", 2) == ["t/one"]
     site.submit("w01", "t/two")
     assert complete(site, "harness review agents/", 2) == ["agents/main/w01/t/two"]
