@@ -1,35 +1,27 @@
-"""The repository: refs, objects, commits on branches, worktrees. The only user of GitPython.
+"""The repository: refs, objects, commits on branches, worktrees.
 
-GitPython keeps `git cat-file` running, so that reading an object costs no process; commands run through
-`harness.git.environment`, with the user's configuration, hooks and variables kept out.
+Commands run through `harness.git.environment`, with the user's configuration, hooks and variables kept out.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import stat
-import tempfile
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from harness.errors import RepositoryError
 from harness.git import branch_commits, checkout, worktrees
 from harness.git import solution_commits as submissions
-from harness.git.branch_commits import BranchBusyError, BranchMovedError, check_path
+from harness.git.branch_commits import BranchBusyError, BranchMovedError
 from harness.git.checkout import LocalChange
 from harness.git.environment import Git
-from harness.git.objects import Commit, commit_of, trailers_of, tree_entries_of
+from harness.git.object_reader import ObjectReader
+from harness.git.objects import Commit, commit_of, trailers_of
 from harness.git.solution_commits import Submission
+from harness.git.tree_export import UnfitTreeError, export_tree, name_in
 from harness.git.worktrees import WorktreeInfo
 from harness.workspace.directories import Workspace
-
-os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # without git `harness doctor` must still be able to say so
-import git as gitpython
 
 __all__ = [
     "BranchBusyError",
@@ -41,12 +33,7 @@ __all__ = [
     "WorktreeInfo",
 ]
 
-T = TypeVar("T")
 SAVED = worktrees.SAVED
-
-
-class UnfitTreeError(RepositoryError):
-    """A tree holds what cannot be judged: a submodule, or a link that leads out of it."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +44,6 @@ class Blob:
     bytes: int
 
 
-class _CleanGit(gitpython.Git):
-    """GitPython's command wrapper, with our environment instead of the process' own."""
-
-    def __init__(self, plain: Git) -> None:
-        super().__init__(str(plain.git_dir))
-        self._plain = plain
-
-    def execute(self, command: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - GitPython's signature
-        # `env -i` because GitPython always adds the process' environment, GIT_* included.
-        clean = [f"{name}={value}" for name, value in self._plain.environment().items()]
-        return super().execute(["env", "-i", *clean, *self._plain.command(*command[1:])], *args, **options)
-
-    def alive(self) -> bool:
-        """Return whether every kept process is running."""
-        return all(kept is None or kept.poll() is None for kept in (self.cat_file_all, self.cat_file_header))
-
-
 class Repo:
     """A workspace's git repository. Safe to use from several threads; `close` (or `with`) ends its git processes."""
 
@@ -81,9 +51,7 @@ class Repo:
         self.workspace = workspace
         self.git = Git(workspace.git_common_dir)
         self._scratch = workspace.state / "git"
-        self._reading = threading.Lock()
-        self._cat: _CleanGit | None = None
-        self._cat_pid = 0
+        self._objects = ObjectReader(self.git)
 
     def __enter__(self) -> Self:
         return self
@@ -93,10 +61,7 @@ class Repo:
 
     def close(self) -> None:
         """End the git processes kept for reading."""
-        with self._reading:
-            if self._cat is not None and self._cat_pid == os.getpid():
-                self._cat.clear_cache()
-            self._cat = None
+        self._objects.close()
 
     # --- refs ---
 
@@ -106,10 +71,10 @@ class Repo:
         Raises:
             RepositoryError: there is no such branch.
         """
-        header = self._header(f"refs/heads/{branch}^{{commit}}")
+        header = self._objects.header(f"refs/heads/{branch}^{{commit}}")
         if header is None:
             raise RepositoryError(f"there is no branch {branch}", where=str(self.workspace.root))
-        return header[0]
+        return header.oid
 
     def branches(self, prefix: str = "") -> dict[str, str]:
         """Branch -> commit, of the branches whose names start with `prefix`."""
@@ -129,22 +94,22 @@ class Repo:
 
     def has_object(self, oid: str) -> bool:
         """Return whether the repository holds an object."""
-        return self._header(oid) is not None
+        return self._objects.header(oid) is not None
 
     def tree_of(self, commit: str, path: str = "") -> str | None:
         """Id of the tree or blob at `path` ("" is the root) in a commit, or None."""
-        header = self._header(_at(commit, path))
-        return header[0] if header else None
+        header = self._objects.header(name_in(commit, path))
+        return header.oid if header else None
 
     def read(self, commit: str, path: str) -> bytes | None:
         """A file's content in a commit, or None where there is no file."""
-        found = self._object(_at(commit, path))
-        return found[1] if found and found[0] == "blob" else None
+        blob = self._objects.read(name_in(commit, path))
+        return blob.content if blob and blob.kind == "blob" else None
 
     def read_many(self, commit: str, paths: Sequence[str]) -> dict[str, bytes]:
         """Path -> content, of those of `paths` that are files in a commit."""
-        found = ((path, self.read(commit, path)) for path in paths)
-        return {path: data for path, data in found if data is not None}
+        contents = ((path, self.read(commit, path)) for path in paths)
+        return {path: content for path, content in contents if content is not None}
 
     def files(self, commit: str, path: str = "") -> list[str]:
         """Every file below `path` in a commit, as paths from the repository's root, sorted."""
@@ -168,57 +133,7 @@ class Repo:
             RepositoryError: no such subtree.
             UnfitTreeError: it holds a submodule or a link that leads out of it.
         """
-        if destination.is_dir():
-            return destination
-        entries = self._subtree(commit, path)
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
-        try:
-            for name, (mode, oid) in entries.items():
-                self._write_entry(temporary, name, mode, oid)
-            temporary.chmod(0o755)
-            with suppress(OSError):  # another process was first, with the same content
-                temporary.rename(destination)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        if not destination.is_dir():
-            raise RepositoryError("cannot be written", where=str(destination))
-        return destination
-
-    def _subtree(self, commit: str, path: str) -> dict[str, tuple[str, str]]:
-        """Path below `path` -> (mode, id) of every entry that is no directory."""
-        entries: dict[str, tuple[str, str]] = {}
-        waiting = [("", _at(commit, path))]
-        while waiting:
-            below, name = waiting.pop()
-            tree = self._object(name)
-            if tree is None or tree[0] != "tree":
-                raise RepositoryError(f"there is no directory {path!r} in commit {commit[:12]}")
-            for entry in tree_entries_of(tree[1]):
-                if entry.is_tree:
-                    waiting.append((f"{below}{entry.name}/", entry.id))
-                else:
-                    entries[f"{below}{entry.name}"] = entry.mode, entry.id
-        return entries
-
-    def _write_entry(self, root: Path, name: str, mode: str, oid: str) -> None:
-        check_path(name)
-        if mode == "160000":
-            raise UnfitTreeError(f"{name} is a submodule: only plain files can be judged")
-        found = self._object(oid)
-        if found is None:
-            raise RepositoryError(f"object {oid} of {name} is missing", remedy="see `git fsck`")
-        file = root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if mode == "120000":
-            target = os.path.normpath(os.path.join(os.path.dirname(name), os.fsdecode(found[1])))  # noqa: PTH118, PTH120
-            if os.path.isabs(target) or target.split("/")[0] == "..":  # noqa: PTH117 - links are text, not paths
-                raise UnfitTreeError(f"{name} is a link that leads out of its directory")
-            file.symlink_to(os.fsdecode(found[1]))
-            return
-        file.write_bytes(found[1])
-        if mode == "100755":
-            file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        return export_tree(self._objects, commit, path, destination)
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Return whether `old` is `new` or an ancestor of it."""
@@ -237,8 +152,8 @@ class Repo:
         line: list[Commit] = []
         oid = newer
         while oid != older:
-            found = self._object(oid) if len(line) < most else None
-            commit = commit_of(oid, found[1]) if found and found[0] == "commit" else None
+            raw = self._objects.read(oid) if len(line) < most else None
+            commit = commit_of(oid, raw.content) if raw and raw.kind == "commit" else None
             if commit is None or len(commit.parents) != 1:
                 return None
             line.append(commit)
@@ -392,30 +307,6 @@ class Repo:
             submissions.Message(message, trailers), even_if_unchanged=even_if_unchanged,
         )  # fmt: skip
 
-    # --- GitPython ---
-
-    def _object(self, name: str) -> tuple[str, bytes] | None:
-        found = self._ask_reader(lambda reader: reader.get_object_data(name))
-        return (_text(found[1]), bytes(found[3])) if found else None
-
-    def _header(self, name: str) -> tuple[str, str, int] | None:
-        found = self._ask_reader(lambda reader: reader.get_object_header(name))
-        return (_text(found[0]), _text(found[1]), found[2]) if found else None
-
-    def _ask_reader(self, question: Callable[[_CleanGit], T]) -> T | None:
-        """Ask a kept `git cat-file`; None when there is no such object. One that died is replaced once."""
-        with self._reading:
-            for _ in range(2):
-                if self._cat is None or self._cat_pid != os.getpid():  # a forked child must not share these pipes
-                    self._cat, self._cat_pid = _CleanGit(self.git), os.getpid()
-                try:
-                    return question(self._cat)
-                except (ValueError, BrokenPipeError):
-                    if self._cat.alive():
-                        return None
-                    self._cat = None
-        raise RepositoryError("git cat-file ends at once", where=str(self.git.git_dir), remedy="try `git fsck`")
-
 
 def requirements(workspace: Workspace) -> list[str]:
     """Return a sentence for each setting of the repository that the harness cannot work with."""
@@ -433,18 +324,6 @@ def requirements(workspace: Workspace) -> list[str]:
     if settings.get("core.bare") == "true":
         problems.append("the repository is bare: the workspace needs a checkout")
     return problems
-
-
-def _text(value: str | bytes) -> str:
-    """GitPython's types say str, and most of its versions give bytes."""
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _at(commit: str, path: str) -> str:
-    if not path:
-        return f"{commit}^{{tree}}"
-    check_path(path.rstrip("/"))
-    return f"{commit}:{path.rstrip('/')}"
 
 
 def _commit(fields: Sequence[str]) -> Commit:

@@ -1,0 +1,92 @@
+"""Writing a subtree of a commit to a directory, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from harness.errors import RepositoryError
+from harness.git.branch_commits import check_path
+from harness.git.object_reader import ObjectReader
+from harness.git.objects import tree_entries_of
+
+
+class UnfitTreeError(RepositoryError):
+    """A tree holds what cannot be judged: a submodule, or a link that leads out of it."""
+
+
+def name_in(commit: str, path: str) -> str:
+    """Return the revision expression of what is at `path` ("" is the root) in a commit."""
+    if not path:
+        return f"{commit}^{{tree}}"
+    check_path(path.rstrip("/"))
+    return f"{commit}:{path.rstrip('/')}"
+
+
+def export_tree(objects: ObjectReader, commit: str, path: str, destination: Path) -> Path:
+    """Write the subtree at `path` of a commit to `destination`; returns `destination`.
+
+    A destination that is there already is left as it is: callers name it by content.
+
+    Raises:
+        RepositoryError: no such subtree.
+        UnfitTreeError: it holds a submodule or a link that leads out of it.
+    """
+    if destination.is_dir():
+        return destination
+    entries = _subtree(objects, commit, path)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    try:
+        for name, (mode, oid) in entries.items():
+            _write_entry(objects, temporary, name, mode, oid)
+        temporary.chmod(0o755)
+        with suppress(OSError):  # another process was first, with the same content
+            temporary.rename(destination)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    if not destination.is_dir():
+        raise RepositoryError("cannot be written", where=str(destination))
+    return destination
+
+
+def _subtree(objects: ObjectReader, commit: str, path: str) -> dict[str, tuple[str, str]]:
+    """Path below `path` -> (mode, id) of every entry that is no directory."""
+    entries: dict[str, tuple[str, str]] = {}
+    waiting = [("", name_in(commit, path))]
+    while waiting:
+        below, name = waiting.pop()
+        tree = objects.read(name)
+        if tree is None or tree.kind != "tree":
+            raise RepositoryError(f"there is no directory {path!r} in commit {commit[:12]}")
+        for entry in tree_entries_of(tree.content):
+            if entry.is_tree:
+                waiting.append((f"{below}{entry.name}/", entry.id))
+            else:
+                entries[f"{below}{entry.name}"] = entry.mode, entry.id
+    return entries
+
+
+def _write_entry(objects: ObjectReader, root: Path, name: str, mode: str, oid: str) -> None:
+    check_path(name)
+    if mode == "160000":
+        raise UnfitTreeError(f"{name} is a submodule: only plain files can be judged")
+    blob = objects.read(oid)
+    if blob is None:
+        raise RepositoryError(f"object {oid} of {name} is missing", remedy="see `git fsck`")
+    file = root / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if mode == "120000":
+        link = os.fsdecode(blob.content)
+        target = os.path.normpath(os.path.join(os.path.dirname(name), link))  # noqa: PTH118, PTH120
+        if os.path.isabs(target) or target.split("/")[0] == "..":  # noqa: PTH117 - links are text, not paths
+            raise UnfitTreeError(f"{name} is a link that leads out of its directory")
+        file.symlink_to(link)
+        return
+    file.write_bytes(blob.content)
+    if mode == "100755":
+        file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
