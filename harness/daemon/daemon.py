@@ -12,22 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from harness.daemon.attempts import MOST, Attempts, Loss
+from harness.daemon.after_entry import AfterEntry
+from harness.daemon.attempts import Attempts, Loss
 from harness.daemon.check_orders import CheckOrders
 from harness.daemon.device_judges import DeviceJudges
 from harness.daemon.disk_watch import DiskWatch
 from harness.daemon.dispatch import (
-    Ask,
     Decided,
     JobPlanner,
     Outdated,
     Work,
-    baseline_identity,
     baseline_identity_of,
     job_identity,
 )
-from harness.daemon.drafts import baseline_draft, champion_draft, judged_draft
+from harness.daemon.drafts import baseline_draft, judged_draft
 from harness.daemon.due_work import DueWork
+from harness.daemon.lost_work import LostWork
 from harness.daemon.metrics import DaemonMetrics
 from harness.daemon.postponed import PostponedWork
 from harness.daemon.profiles import Profiles
@@ -41,8 +41,7 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.config import Config
-from harness.model.entry import Entry
-from harness.model.judging import JudgeAnswer, JudgeReady
+from harness.model.judging import JudgeReady
 from harness.model.verdict import Verdict
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
@@ -88,7 +87,6 @@ class Daemon:
     ) -> None:
         self._workspace, self._config, self._repo, self._ledger = workspace, config, repo, ledger
         self._max_evaluations = max_evaluations
-        self._evaluations_done = evaluations_done
         self._metrics = metrics or DaemonMetrics()
         self._disk = DiskWatch((workspace.state, workspace.derived))
         self._inbox: _Inbox = queue.SimpleQueue()
@@ -98,9 +96,12 @@ class Daemon:
         self._snapshots = Snapshots(workspace, repo, data_root_of(workspace, config))
         self._attempts = Attempts(workspace.state / "attempts")
         self._postponed = PostponedWork()
+        self._lost_work = LostWork(self._queue, self._attempts, self._postponed)
         self._planner = JobPlanner(config, self._snapshots, index, self._attempts)
         self._profiles = Profiles(workspace, self._snapshots, lambda: repo.tip(config.coordination_branch))
-        self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, self._record_champion)
+        self._after_entry = AfterEntry(self._recorder, self._queue, self._attempts, self._note_entry, evaluations_done)
+        record_champion = self._after_entry.record_champion
+        self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, record_champion)
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
         self._judges = DeviceJudges(workspace, config, devices, self._inbox.put)
@@ -110,9 +111,6 @@ class Daemon:
         self._dispatch_at = 0.0
         self._answered_at = time.monotonic()
         self._recoveries_said = 0
-        self._champions_entering: set[tuple[str, int]] = set()
-        self._entered_for: set[tuple[str, str]] = set()
-        """Problem and target of entries whose next steps are still to be taken."""
 
     # --- the loop ---
 
@@ -268,17 +266,14 @@ class Daemon:
             self._scan_at = 0.0
         elif isinstance(plan, Decided) and plan.of_baseline:
             self._queue.put_back(job)
-            self._recorder.enter(plan.draft, self._baseline_entered)
+            self._recorder.enter(plan.draft, self._after_entry.baseline_entered)
         elif isinstance(plan, Decided):
-            self._recorder.enter(plan.draft, lambda entry: self._entered(job, entry))
+            self._recorder.enter(plan.draft, lambda entry: self._after_entry.judged(job, entry))
         else:
-            self._ask(judge, job, plan)
+            self._ask(judge, Work(job, plan))
         return True
 
-    def _ask(self, judge: JudgeClient, job: Job, ask: Ask) -> None:
-        self._ask_for(judge, Work(job, ask))
-
-    def _ask_for(self, judge: JudgeClient, work: Work) -> None:
+    def _ask(self, judge: JudgeClient, work: Work) -> None:
         self._work[judge.device] = work
         if not work.is_baseline:
             self._metrics.waited(self._queue.waited_s(work.job))
@@ -302,7 +297,7 @@ class Daemon:
             if not isinstance(work, Work):
                 self._checks.baseline_is_known(order, work)
             elif not self._postponed.waits(work.identity):
-                self._ask_for(judge, work)
+                self._ask(judge, work)
 
     def _allowed(self, ready: JudgeReady) -> Callable[[Job], bool]:
         """Which jobs may be handed out now: within the limit, and not waiting for a baseline that is being measured."""
@@ -342,15 +337,17 @@ class Daemon:
         self._postponed.answered(work.identity)
         self._answered_at = time.monotonic()
         if answer.environment.judge != job.key.judge:
-            self._gone(work, Loss(how="ended", reason="the judge answered as another version than it began as"))
+            self._lost_work.put_back(
+                work, Loss(how="ended", reason="the judge answered as another version than it began as")
+            )
         elif work.is_baseline:
-            if answer.verdict is not Verdict.PASSED and self._try_again(work, answer):
+            if answer.verdict is not Verdict.PASSED and self._lost_work.baseline_failed(work, answer):
                 return
             draft = baseline_draft(run, job.key.problem, answered.request.problem_digest, job.key.target, answer)
-            self._recorder.enter(draft, self._baseline_entered)
+            self._recorder.enter(draft, self._after_entry.baseline_entered)
         else:
             draft = judged_draft(run, job, work.ask.language, answer, work.ask.baseline)
-            self._recorder.enter(draft, lambda entry: self._entered(job, entry))
+            self._recorder.enter(draft, lambda entry: self._after_entry.judged(job, entry))
 
     def _lost(self, judge: JudgeClient, work: Work | None, lost: JudgeLost) -> None:
         """Count a loss against what was being judged. The job waits for the judge's next process, or for its verdict.
@@ -362,7 +359,7 @@ class Daemon:
         if lost.how == "protocol":
             raise ConfigurationError(lost.reason, where=str(judge.log_file), remedy=lost.fix)
         if work is not None:
-            self._gone_with(work, lost)
+            self._lost_work.judge_lost(work, lost)
         if not self._judges.must_be_given_up(judge):
             return
         self._give_up(judge)
@@ -381,68 +378,16 @@ class Daemon:
             self._queue.drop(lambda job: job.key.target == target)
             self._due_work.forget()
 
-    def _gone_with(self, work: Work, lost: JudgeLost) -> None:
-        """Count a loss against what was being judged, unless this machine is to blame: then it waits."""
-        of_host = lost.how in {"host", "memory"}
-        if of_host and not (self._postponed.postpone(work.identity) and lost.how == "memory"):
-            if not work.is_baseline:
-                self._queue.put_last(work.job)
-            return
-        self._gone(work, Loss(how="deadline" if lost.how == "deadline" else "ended", reason=lost.reason))
-
-    def _gone(self, work: Work, loss: Loss) -> None:
-        if not work.is_baseline:
-            self._queue.put_back(work.job)
-        self._count_loss(work, loss)
-
-    def _try_again(self, work: Work, answer: JudgeAnswer) -> bool:
-        """Whether a baseline that failed is measured once more: its entry would condemn every candidate."""
-        self._count_loss(work, Loss(how="ended", reason=answer.reason or answer.verdict))
-        return len(self._attempts.losses(work.identity)) < MOST
-
-    def _count_loss(self, work: Work, loss: Loss) -> None:
-        """An attempt at a measurement came to nothing."""
-        try:
-            self._attempts.lost(work.identity, loss)
-        except HarnessError as error:
-            logger.warning("a lost judge could not be recorded: %s", error)
-
     # --- after an entry ---
 
-    def _baseline_entered(self, entry: Entry) -> None:
-        failpoint("daemon.after_baseline")
-        self._due_work.is_behind = True
-        judge = entry.environment.judge if entry.environment else ""
-        self._attempts.forget(baseline_identity(entry.problem, entry.problem_digest, entry.target, judge))
-
-    def _entered(self, job: Job, entry: Entry) -> None:
-        """An evaluation or confirmation is on disk: tell the worker, and see what follows from it."""
-        if job.kind == "evaluation":
-            self._evaluations_done += 1
-            self._recorder.leave_outcome(entry)
-        self._queue.finish(job)
-        self._attempts.forget(job_identity(job))
-        self._entered_for.add((job.key.problem, job.key.target))
-        self._due_work.is_behind = True
-
-    def _record_champion(self, confirmation: Entry) -> None:
-        if (confirmation.problem, confirmation.seq) in self._champions_entering:
-            return  # its entry is held: the ledger cannot take it now
-        self._champions_entering.add((confirmation.problem, confirmation.seq))
-        failpoint("daemon.before_champion")
-        self._recorder.enter(champion_draft(confirmation), self._champion_entered)
-
-    def _champion_entered(self, entry: Entry) -> None:
-        failpoint("daemon.after_champion")
-        self._entered_for.add((entry.problem, entry.target))
+    def _note_entry(self) -> None:
         self._due_work.is_behind = True
 
     def _follow_up(self) -> None:
         """Queue and record what is due after the last entries; when that fails, the next scan does it."""
-        while self._entered_for:
-            entered, self._entered_for = self._entered_for, set()
+        while self._after_entry.is_due:
             try:
-                self._due_work.follow_up(entered, self._judges.ready())
+                self._due_work.follow_up(self._after_entry.take_due(), self._judges.ready())
             except (HarnessError, OSError) as error:
                 logger.warning("seeing what follows from an entry failed: %s", error)
                 self._scan_at = min(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
@@ -453,17 +398,17 @@ class Daemon:
         """Evaluations that may still be handed out."""
         if self._max_evaluations is None:
             return float("inf")
-        return self._max_evaluations - self._evaluations_done - len(self._queue.in_flight("evaluation"))
+        return self._max_evaluations - self._after_entry.evaluations_done - len(self._queue.in_flight("evaluation"))
 
     def _limit_reached(self) -> bool:
         """The limit's evaluations are entered, and so are the confirmations that they called for."""
-        if self._max_evaluations is None or self._evaluations_done < self._max_evaluations:
+        if self._max_evaluations is None or self._after_entry.evaluations_done < self._max_evaluations:
             return False
         return not (self._recorder.held or self._work or any(self._queue.waiting("confirmation")))
 
     def _is_idle(self) -> bool:
         """Nothing waits that may be handed out, and nothing is on its way."""
-        if self._work or self._recorder.held or self._entered_for or not self._judges.are_idle:
+        if self._work or self._recorder.held or self._after_entry.is_due or not self._judges.are_idle:
             return False
         left = len(self._queue) or self._due_work.waits_for_room or self._due_work.is_incomplete
         return self._limit_reached() or not left
@@ -481,7 +426,7 @@ class Daemon:
             self._queue,
             list(self._judges),
             {device: work.job.worker for device, work in self._work.items()},
-            evaluations_done=self._evaluations_done,
+            evaluations_done=self._after_entry.evaluations_done,
             limit_reached=self._limit_reached(),
             fault=self._disk.fault(),
             force=force,
