@@ -1,13 +1,13 @@
-"""What the head costs with many judges and workers: 64 stub judges, 200 branches, 30 entries a second, real git.
+"""Measure the head under load: 64 stub judges, 200 branches, 30 submissions a second, a real daemon and real git.
 
     python -m benchmarks.head [--minutes 10] [--judges 64] [--workers 200] [--rate 30] [--problems 100] [--keep DIR]
     python -m benchmarks.head start [--entries 100000] [--branches 1000]
 
-The first starts a real daemon and a real planner and moves the workers' branches at the given rate to commits that were
-made before, as many submissions would. The queue wait of a candidate is the time from the move of its branch to the
-moment at which a judge reads the request. At the end each candidate must have one evaluation.
+The first command starts a daemon and a planner, and moves the workers' branches to prepared commits at the given rate.
+The queue wait of a candidate is the time from the move of its branch to the moment at which a judge reads the request.
+At the end each candidate must have one evaluation.
 
-The second makes a large ledger and many branches, starts a daemon without an index, and waits for the first request of
+The second command makes a large ledger and many branches, starts a daemon without an index, and waits for the first request of
 a new candidate.
 """
 

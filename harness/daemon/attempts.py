@@ -1,7 +1,6 @@
-"""How often each measurement has cost a judge its life. Kept on disk: a restart must not grant a candidate new tries.
+"""Number of judges lost over each measurement. Kept on disk: a restart must not grant a candidate new attempts.
 
-Only losses that the daemon saw count. A daemon that is killed itself leaves no trace here, so that people who pull
-plugs do not condemn candidates.
+Only losses that the daemon saw count. A crash of the daemon does not count as a failed attempt of the candidate.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from harness.daemon.metrics import DaemonMetrics, MetricsServer
 from harness.errors import ConfigurationError
 from harness.model.process_status import DaemonStatus, JudgeStatus
 from tests.daemon.conftest import Daemon, kinds
-from tests.ledger.ledgers import small_disk
+from tests.ledger.ledgers import required_small_disk
 from tests.site import Site
 from tests.waiting import wait_until
 
@@ -91,9 +91,7 @@ def test_judging_pauses_before_the_disk_is_full_and_goes_on(
 
 def test_a_disk_that_fills_and_empties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_watch, "_LOOK_EVERY_S", 0.0)
-    with small_disk(tmp_path / "disk", "4m") as mounted:
-        if not mounted:
-            pytest.skip("this process may not mount a file system")
+    with required_small_disk(tmp_path / "disk", "4m"):
         watch = DiskWatch((tmp_path / "disk", tmp_path / "not there"))
         assert watch.fault() is None
         file = tmp_path / "disk" / "large"

@@ -26,7 +26,7 @@ from harness.workspace.judge_client import JudgeClient, JudgeLost, JudgeNotice, 
 from tests.judge.confined import confined
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
 from tests.judge.made import problem, tensor
-from tests.ledger.ledgers import small_disk
+from tests.ledger.ledgers import required_small_disk, small_disk
 from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("own_locks")
@@ -124,9 +124,7 @@ def test_a_candidate_that_meets_its_own_limit_is_told_from_a_machine_without_mem
 
 def test_a_full_disk_is_no_compile_error(made: Problem, tmp_path: Path) -> None:
     solution = load_solution(write_cpp(tmp_path / "solution"))
-    with small_disk(tmp_path / "disk", "128k") as mounted:
-        if not mounted:
-            pytest.skip("this process may not mount a file system, so there is no full disk to build on")
+    with required_small_disk(tmp_path / "disk", "128k"):
         fill(tmp_path / "disk")
         with pytest.raises(OSError, match="No space left on device") as raised:
             build_cpp(made, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap")

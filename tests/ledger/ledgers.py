@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from harness.model.entry import Candidate, EntryDraft
 from harness.model.interval import summarise, workload_interval
 from harness.model.judging import JUDGE_PROTOCOL, Cost, DeviceRecord, EnvironmentRecord, Summary, WorkloadResult
@@ -61,6 +63,15 @@ def small_disk(at: Path, size: str) -> Iterator[bool]:
     finally:
         if mounted:
             subprocess.run(["umount", "--lazy", str(at)], check=True)
+
+
+@contextmanager
+def required_small_disk(at: Path, size: str) -> Iterator[None]:
+    """A file system of its own at `at`; the test is skipped where this process may not mount one."""
+    with small_disk(at, size) as mounted:
+        if not mounted:
+            pytest.skip("this process may not mount a file system: that takes root, and a container that allows it")
+        yield
 
 
 def ticking(start: datetime = START, step_s: float = 1.0) -> Callable[[], datetime]:

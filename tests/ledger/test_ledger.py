@@ -23,7 +23,7 @@ from harness.ledger.spool import segments
 from harness.model.entry import EntryDraft
 from harness.model.paths import DECISIONS, HEADS, ledger_file
 from harness.workspace.directories import Workspace
-from tests.ledger.ledgers import PROBLEM, START, draft, git, make_workspace, small_disk, ticking
+from tests.ledger.ledgers import PROBLEM, START, draft, git, make_workspace, required_small_disk, ticking
 
 FILE = ledger_file(PROBLEM)
 
@@ -243,9 +243,7 @@ def fill_up(path: Path) -> None:
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "1200k") as mounted:
-        if not mounted:
-            return  # tests/ledger/test_spool.py has a stand-in for the full disk
+    with required_small_disk(tmp_path / "disk", "1200k"):
         workspace = make_workspace(tmp_path / "disk" / "w")
         with Repo(workspace) as repo:
             ledger = open_ledger(workspace, repo)

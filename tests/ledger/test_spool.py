@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import render
 from harness.ledger.spool import HEADER, Record, Spool, read_all, read_segment, segments, signature
-from tests.ledger.ledgers import small_disk
+from tests.ledger.ledgers import required_small_disk
 
 _FILE = "ledger/starter/a b.yaml"
 
@@ -146,9 +146,7 @@ with opened(directory) as spool:
 
 
 def test_a_really_full_disk(tmp_path: Path) -> None:
-    with small_disk(tmp_path, "64k") as mounted:
-        if not mounted:
-            return  # the limit above stands for it
+    with required_small_disk(tmp_path, "64k"):
         with opened(tmp_path / "daemon") as spool:
             spool.append(record(1))
             with pytest.raises(LedgerError, match="no space left to write the ledger's spool"):
@@ -159,9 +157,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_read_only_spool(tmp_path: Path) -> None:
-    with small_disk(tmp_path, "64k") as mounted:
-        if not mounted:
-            return
+    with required_small_disk(tmp_path, "64k"):
         with opened(tmp_path / "daemon") as spool:
             spool.append(record(1))
             spool.close_segment()
