@@ -7,8 +7,8 @@ The first command starts a daemon and a planner, and moves the workers' branches
 The queue wait of a candidate is the time from the move of its branch to the moment at which a judge reads the request.
 At the end each candidate must have one evaluation.
 
-The second command makes a large ledger and many branches, starts a daemon without an index, and waits for the first request of
-a new candidate.
+The second command makes a large ledger and many branches, starts a daemon without an index, and waits for the first
+request of a new candidate.
 """
 
 from __future__ import annotations
