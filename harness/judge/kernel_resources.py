@@ -1,7 +1,7 @@
 """Registers, shared memory and spills of compiled kernels: from the assembler's log, and from the cubin itself.
 
-Sources: the ELF-64 object file format; CUDA Binary Utilities, for the sections of a cubin; `ptxas --verbose`. The
-attributes of `.nv.info` are those that `cuobjdump -elf` prints (EIATTR_REGCOUNT, EIATTR_FRAME_SIZE).
+Sources: CUDA Binary Utilities, for the sections of a cubin; `ptxas --verbose`. The attributes of `.nv.info` are those
+that `cuobjdump -elf` prints (EIATTR_REGCOUNT, EIATTR_FRAME_SIZE).
 """
 
 from __future__ import annotations
@@ -9,18 +9,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from harness.model.counters import KernelResources, kernel_name
+from harness.runner.elf import ELF_ERRORS, ElfSection, elf_sections, elf_symbol
 
 MOST_KERNELS = 64
 """Of one solution, in an answer."""
-_HEADER = struct.Struct("<4s36xQ10xHHH")
-"""Magic; offset of the section headers; their size, their number, the section that holds their names."""
-_SECTION = struct.Struct("<II16xQQII16x")
-"""Name, type, offset, size, linked section, info."""
-_SYMBOL = struct.Struct("<I20x")
-_SYMBOL_BYTES = 24
 _ATTRIBUTE = struct.Struct("<BBH")
 _PAIR = struct.Struct("<II")
 _SIZED = 4
@@ -33,15 +27,6 @@ _SPILLS = re.compile(r"(\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads
 _MOST_REGISTERS = 65_536
 
 
-class _CubinSection(NamedTuple):
-    name: int
-    kind: int
-    begin: int
-    size: int
-    link: int
-    info: int
-
-
 def resources_of_cubin(cubin: bytes, names: Mapping[str, str], log: str = "") -> tuple[KernelResources, ...]:
     """Return what each kernel of a cubin occupies. Empty for bytes that are no cubin of a known form.
 
@@ -52,7 +37,7 @@ def resources_of_cubin(cubin: bytes, names: Mapping[str, str], log: str = "") ->
     """
     try:
         facts = _facts(cubin)
-    except (struct.error, IndexError, ValueError, OverflowError):
+    except ELF_ERRORS:
         return ()
     spills = spills_in_log(log)
     resources = []
@@ -88,29 +73,23 @@ def spills_in_log(log: str) -> dict[str, tuple[int, int]]:
 
 def _facts(cubin: bytes) -> dict[str, tuple[int, int, int]]:
     """Symbol -> registers, bytes of the stack frame, bytes of static shared memory."""
-    magic, table, entry_bytes, count, names = _HEADER.unpack_from(cubin)
-    if magic != b"\x7fELF":
-        raise ValueError("not an ELF file")
-    sections = [_CubinSection(*_SECTION.unpack_from(cubin, table + number * entry_bytes)) for number in range(count)]
-    labels = [_text(cubin, sections[names], section.name) for section in sections]
-    reserved = _RESERVED_BYTES if _RESERVED_SECTION in labels else 0
-    shared = {label: section.size for label, section in zip(labels, sections, strict=True)}
+    sections = elf_sections(cubin)
+    sizes = {section.name: section.size for section in sections}
+    reserved = _RESERVED_BYTES if _RESERVED_SECTION in sizes else 0
     registers: dict[str, int] = {}
     frames: dict[str, int] = {}
-    for label, section in zip(labels, sections, strict=True):
-        if label != ".nv.info":
+    for section in sections:
+        if section.name != ".nv.info":
             continue
-        for attribute, symbol, value in _pairs(cubin, section, sections[section.link], sections):
+        for attribute, symbol, value in _pairs(cubin, section, sections):
             (registers if attribute == _REGISTERS else frames)[symbol] = value
     return {
-        symbol: (count, frames.get(symbol, 0), max(shared.get(f".nv.shared.{symbol}", 0) - reserved, 0))
+        symbol: (count, frames.get(symbol, 0), max(sizes.get(f".nv.shared.{symbol}", 0) - reserved, 0))
         for symbol, count in registers.items()
     }
 
 
-def _pairs(
-    cubin: bytes, info: _CubinSection, symbols: _CubinSection, sections: list[_CubinSection]
-) -> Iterator[tuple[int, str, int]]:
+def _pairs(cubin: bytes, info: ElfSection, sections: list[ElfSection]) -> Iterator[tuple[int, str, int]]:
     """(attribute, symbol, value) of each attribute of `.nv.info` that we read."""
     at, end = info.begin, min(info.begin + info.size, len(cubin))
     while at < end:
@@ -120,11 +99,5 @@ def _pairs(
             continue
         if attribute in (_REGISTERS, _FRAME) and size == _PAIR.size:
             number, value = _PAIR.unpack_from(cubin, at)
-            (name,) = _SYMBOL.unpack_from(cubin, symbols.begin + number * _SYMBOL_BYTES)
-            yield attribute, _text(cubin, sections[symbols.link], name), value
+            yield attribute, elf_symbol(cubin, sections, sections[info.link], number).name, value
         at += size
-
-
-def _text(cubin: bytes, strings: _CubinSection, offset: int) -> str:
-    begin = strings.begin + offset
-    return cubin[begin : cubin.index(b"\0", begin)].decode()
