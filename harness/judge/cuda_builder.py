@@ -33,7 +33,6 @@ from harness.judge.limits import GIB
 from harness.judge.toolkit import Toolkit, find_toolkit
 from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind
-from harness.model.counters import KernelResources
 from harness.model.launches import DeviceLimits, ResolvedPlan, resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Problem, ScalarInput, Workload
@@ -63,16 +62,13 @@ class SealedBuild:
     cached: bool
 
     @property
-    def resources(self) -> tuple[KernelResources, ...]:
-        """Registers, shared memory and spills of each kernel."""
+    def report(self) -> BuildReport:
+        """Warnings, and registers, shared memory and spills of each kernel."""
+        messages = self._messages()
         symbols: dict[str, str] = load_json_file(self.directory / "names.json")["symbols"]
         names = {symbol: name for name, symbol in symbols.items()}
-        return resources_of_cubin((self.directory / "kernel.cubin").read_bytes(), names, self._messages())
-
-    @property
-    def report(self) -> BuildReport:
-        """Warnings and each kernel's resources."""
-        return BuildReport(warnings=build_warnings(self._messages()), kernels=self.resources)
+        kernels = resources_of_cubin((self.directory / "kernel.cubin").read_bytes(), names, messages)
+        return BuildReport(warnings=build_warnings(messages), kernels=kernels)
 
     def _messages(self) -> str:
         """What the compiler printed; a link in its place is not followed."""

@@ -405,7 +405,7 @@ class Evaluation:
             reason=reason or said,
             trust=Trust.RECORDED if self._recorded is not None and trust.by_events else trust,
             recording=self._recording,
-            resources=self._staged.resources if self._staged is not None else (),
+            resources=self._staged.report.kernels if self._staged is not None else (),
             workloads=tuple(results),
             summary=summarise(results),
             device=self._device.record(),

@@ -23,6 +23,7 @@ from harness.judge.layout import Layout
 from harness.judge.memory import Region
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side, Stage, Staged
+from harness.model.checking import BuildReport
 from harness.model.launches import (
     MAX_BLOCK,
     MAX_CLUSTER,
@@ -151,7 +152,8 @@ class Recorded:
             for number, cubin in enumerate(self.cubins)
             for resource in resources_of_cubin(cubin, {symbol: symbol for symbol in symbols[number].values()})
         )
-        return Staged(put, _RECORD_S, self.plans, resources)
+        plans = {uuid: plan.as_json() for uuid, plan in self.plans.items()}
+        return Staged(put, _RECORD_S, plans, BuildReport(kernels=resources))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.judge.build_warnings import build_warnings
 from harness.judge.builder import Built, build_cpp
@@ -18,8 +18,6 @@ from harness.judge.layout import Layout
 from harness.judge.runners import Runner
 from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind
-from harness.model.counters import KernelResources
-from harness.model.launches import ResolvedPlan
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import wire
@@ -39,7 +37,7 @@ class Side:
     first_call_s: float
     """Seconds that the first batch of a workload may take: compilers start then."""
 
-    plans: Mapping[str, ResolvedPlan]
+    plans: Mapping[str, Mapping[str, Any]]
 
     def prepare(self, workload: Workload, layout: Layout, slots: int, variant: str = "") -> None:
         """Tell the runner a workload's slots.
@@ -50,7 +48,7 @@ class Side:
         placed, descriptors = self.device.place(self.runner, layout, slots)
         message = {**layout.message(slots, variant), **placed}
         if workload.uuid in self.plans:
-            message["plan"] = self.plans[workload.uuid].as_json()
+            message["plan"] = self.plans[workload.uuid]
         try:
             self.runner.ask(message, wire.Code.READY, _LOAD_S, descriptors)
         finally:
@@ -84,12 +82,10 @@ class Staged:
     put: Callable[[Stage], dict[str, object]]
     """Puts it into a runner's stage, and says so in words for its load message."""
     first_call_s: float
-    plans: Mapping[str, ResolvedPlan] = field(default_factory=dict)
-    """Of a sealed solution, by workload."""
-    resources: tuple[KernelResources, ...] = ()
-    """Of a sealed or recorded solution: what its kernels occupy."""
+    plans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of a sealed or recorded solution: workload uuid -> `ResolvedPlan` as plain data."""
     report: BuildReport = field(default_factory=BuildReport)
-    """Warnings and resources; empty for what is not compiled beforehand."""
+    """Warnings of the build, and resources of a sealed or recorded solution's kernels."""
     artefact: Path | None = None
     """The shared object of a compiled solution."""
     cubin: Path | None = None
@@ -121,7 +117,8 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
             return {**words, "artefacts": [runner.inside(runner.stage)]}
 
         cubin = made.directory / "kernel.cubin"
-        return Staged(stage_cubin, _COMPILED_S, made.plans, made.resources, report=made.report, cubin=cubin)
+        plans = {uuid: plan.as_json() for uuid, plan in made.plans.items()}
+        return Staged(stage_cubin, _COMPILED_S, plans, made.report, cubin=cubin)
     if spec.language == "cpp":
         built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
         return _stage_built(built, words, needs_torch=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,25 +16,10 @@ from harness.judge.sides import Stage, Staged, load
 from harness.runner import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from harness.judge.devices.interface import Device
-    from harness.model.launches import ResolvedPlan
     from harness.model.problem import Problem, Workload
 
 _WITHIN_S = 30.0
-
-
-class _KeptPlan:
-    """A plan that is plain data already."""
-
-    def __init__(self, plan: Mapping[str, Any]) -> None:
-        self._plan = plan
-
-    def as_json(self) -> dict[str, Any]:
-        """See `ResolvedPlan`."""
-        return dict(self._plan)
 
 
 def staged_replay(replay: Replay) -> Staged:
@@ -48,8 +33,7 @@ def staged_replay(replay: Replay) -> Staged:
             directories.append(stage.inside(target))
         return {"op": "load", "language": "cuda", "artefacts": directories}
 
-    plans = {uuid: cast("ResolvedPlan", _KeptPlan(plan)) for uuid, plan in replay.plans.items()}
-    return Staged(put, _WITHIN_S, plans)
+    return Staged(put, _WITHIN_S, replay.plans)
 
 
 def cold_and_warm_us(

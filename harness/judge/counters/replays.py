@@ -72,8 +72,7 @@ def keep_replay(cache_dir: Path, key: str, staged: Staged) -> None:
         incoming = Path(scratch) / "replay"
         incoming.mkdir()
         words = staged.put(_ReplayStage(incoming))
-        plans = {uuid: plan.as_json() for uuid, plan in staged.plans.items()}
-        (incoming / _PLAN).write_text(json.dumps({"artefacts": words["artefacts"], "plans": plans}))
+        (incoming / _PLAN).write_text(json.dumps({"artefacts": words["artefacts"], "plans": dict(staged.plans)}))
         (incoming / "sha256").write_text(_digest(incoming, words["artefacts"]))
         shutil.rmtree(store / key, ignore_errors=True)
         incoming.rename(store / key)
