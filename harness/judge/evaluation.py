@@ -382,11 +382,7 @@ class Evaluation:
             begin = time.monotonic()
             runner = self._device.runner(needs_torch=self._staged.needs_torch)
             self._deadline += time.monotonic() - begin  # a runner's start-up is not the candidate's time
-            try:
-                self._candidate = load(self._device, runner, self._staged, trusted=False)
-            except RunnerFailed:
-                self._device.forget(runner)
-                raise
+            self._candidate = load(self._device, runner, self._staged, trusted=False)
         return self._candidate
 
     def _lose_candidate(self) -> None:

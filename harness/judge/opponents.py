@@ -18,7 +18,7 @@ from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
-from harness.judge.runners import Runner, RunnerFailed
+from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, load, stage_reference, stage_solution
 from harness.model.config import SandboxKind
 from harness.model.judging import Variant
@@ -56,16 +56,12 @@ class Opponents:
         if side is None:
             while len(self._references) >= _KEPT:
                 self._drop(next(iter(self._references)))
-            side = self._start(problem, self._device.runner(trusted=True))
+            try:
+                side = load(self._device, self._device.runner(trusted=True), stage_reference(problem), trusted=True)
+            except RunnerFailed as failure:
+                raise BaselineFailed(f"the reference does not load: {failure.reason}") from None
         self._references[problem.digest] = side
         return side
-
-    def _start(self, problem: Problem, runner: Runner) -> Side:
-        try:
-            return load(self._device, runner, stage_reference(problem), trusted=True)
-        except RunnerFailed as failure:
-            self._device.forget(runner)
-            raise BaselineFailed(f"the reference does not load: {failure.reason}") from None
 
     def own(self, problem: Problem) -> Side:
         """A fresh runner with the problem's `baseline/`. The caller closes it.
@@ -80,7 +76,6 @@ class Opponents:
         language = solution.spec.language
         if language not in self._device.languages:
             raise BaselineFailed(f"baseline/ is in {language}, which does not run on the device {self._device.target}")
-        runner: Runner | None = None
         try:
             staged = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)
             runner = self._device.runner(needs_torch=staged.needs_torch)
@@ -88,8 +83,6 @@ class Opponents:
         except BuildFailed as failure:
             raise BaselineFailed(f"baseline/ does not build: {failure.reason}") from None
         except RunnerFailed as failure:
-            if runner is not None:
-                self._device.forget(runner)
             raise BaselineFailed(f"baseline/ does not load: {failure.reason}") from None
 
     def compile_ahead(

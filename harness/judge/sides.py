@@ -167,12 +167,16 @@ def stage_reference(problem: Problem) -> Staged:
 
 
 def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Side:
-    """Give a fresh runner its solution.
+    """Give a fresh runner its solution. A runner that does not load it is ended.
 
     Raises:
         RunnerFailed: loading it crashed, raised or took too long.
     """
-    words, descriptors = device.grant(runner, sealed=staged.sealed)
-    record = runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _LOAD_S, descriptors)
-    device.loaded(runner, record.claimed_ns)
+    try:
+        words, descriptors = device.grant(runner, sealed=staged.sealed)
+        record = runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _LOAD_S, descriptors)
+        device.loaded(runner, record.claimed_ns)
+    except BaseException:
+        device.forget(runner)
+        raise
     return Side(device, runner, trusted, staged.first_call_s, staged.plans)

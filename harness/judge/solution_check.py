@@ -225,11 +225,7 @@ class _Checking:
         """
         if self._side is None:
             runner = self._device.runner(needs_torch=self._staged.needs_torch)
-            try:
-                self._side = load(self._device, runner, self._staged, trusted=False)
-            except RunnerFailed:
-                self._device.forget(runner)
-                raise
+            self._side = load(self._device, runner, self._staged, trusted=False)
         return self._side
 
     def _batch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,21 +43,18 @@ def cold_and_warm_us(
     """Return microseconds of a call with L2 displaced before it, and right after another; None if a call fails."""
     clock = device.clock(sealed=True)
     layout = layout_of(problem, workload)
-    runner = clock.runner()
     try:
-        side = load(clock, runner, staged_replay(replay), trusted=False)
-        memory = clock.memory(layout)
-        side.prepare(workload, layout, memory.capacity)
-        WorkloadSets(problem, source, workload).fill([memory.views(0)])
-        clock.settle()
-        with clock.timing():
-            batch = side.batch(memory, range(1), _WITHIN_S)
-            message = {"op": "cold_and_warm", "placement": batch.readings[-1].placement}
-            record = runner.ask(message, wire.Code.READY, _WITHIN_S)
+        with closing(load(clock, clock.runner(), staged_replay(replay), trusted=False)) as side:
+            memory = clock.memory(layout)
+            side.prepare(workload, layout, memory.capacity)
+            WorkloadSets(problem, source, workload).fill([memory.views(0)])
+            clock.settle()
+            with clock.timing():
+                batch = side.batch(memory, range(1), _WITHIN_S)
+                message = {"op": "cold_and_warm", "placement": batch.readings[-1].placement}
+                record = side.runner.ask(message, wire.Code.READY, _WITHIN_S)
     except (RunnerFailed, torch.OutOfMemoryError):
         return None
-    finally:
-        clock.forget(runner)
     around_ns = clock.calibration.around_ns
     cold, warm = (max(ns - around_ns, 0.0) / 1e3 for ns in (record.call, record.claimed_ns))
     return cold, warm
