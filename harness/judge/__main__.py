@@ -27,7 +27,7 @@ from harness.judge.host_faults import host_fault
 from harness.judge.judge import Judge
 from harness.judge.request_inbox import RequestInbox
 from harness.judge.solution_check import WaitingChecks, check_solution
-from harness.model.checking import CheckAnswer, CheckRequest
+from harness.model.checking import CheckRequest
 from harness.model.judging import JudgeAnswer, JudgeReady, JudgeRequest
 from harness.workspace.crash_report import report_crash
 
@@ -66,11 +66,11 @@ def _serve(arguments: argparse.Namespace) -> None:
     device = open_device(arguments.device, cache=arguments.cache, sandbox=arguments.sandbox)
     inbox = RequestInbox(sys.stdin.fileno())
 
-    def check(request: CheckRequest) -> CheckAnswer:
-        return check_solution(request, device, cache_dir=arguments.cache, sandbox=arguments.sandbox)
+    def check(request: CheckRequest) -> None:
+        _say(check_solution(request, device, cache_dir=arguments.cache, sandbox=arguments.sandbox))
 
     try:
-        checks = WaitingChecks(check, _say, inbox.take_checks)
+        checks = WaitingChecks(check, inbox.next_check)
         judge = Judge(device, cache_dir=arguments.cache, sandbox=arguments.sandbox, checks=checks)
     except BaseException:
         device.close()
@@ -80,15 +80,12 @@ def _serve(arguments: argparse.Namespace) -> None:
         inbox.start()
         while (request := inbox.next()) is not None:
             if isinstance(request, CheckRequest):
-                checks.add(request)
-                judge.serve_check(idle=True)
+                check(request)
                 device.start_standby()
                 continue
             answer = _answer(judge, request)
             failpoint("judge.answered")
             _say(answer)
-            while judge.serve_check(idle=True):
-                pass  # those that waited for their turn beside it
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are ending already
         judge.close()

@@ -25,7 +25,7 @@ from harness.judge.opponents import Opponents
 from harness.judge.reference import Reference, load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.sides import Staged
-from harness.judge.solution_check import NO_CHECKS, WaitingChecks
+from harness.judge.solution_check import WaitingChecks
 from harness.judge.verdict import failed
 from harness.judge.version import judge_version
 from harness.model.config import SandboxKind
@@ -69,7 +69,7 @@ class Judge:
         self._opponents: dict[int, Opponents] = {}
         self._bounds: dict[tuple[str, str], Bounds | NoBoundError] = {}
         self._tried_references: set[str] = set()
-        self.checks = checks or NO_CHECKS
+        self._checks = checks
         device.start_standby()
 
     def opponents(self, clock: Device) -> Opponents:
@@ -173,9 +173,9 @@ class Judge:
             measured_cpu(self.cache_dir, again=True)
             self._bounds.clear()
 
-    def serve_check(self, *, idle: bool = False) -> float:
-        """Serve a check that waits, if it is its turn; seconds that it took. `idle`: nothing is being judged."""
-        return self.checks.serve_one(idle=idle)
+    def serve_check(self) -> float:
+        """Serve a check that waits, if it is its turn; seconds that it took."""
+        return self._checks.serve_next() if self._checks is not None else 0.0
 
     def environment_with(self, other: EnvironmentRecord) -> EnvironmentRecord:
         """This judge's environment with what another record has beyond it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections import deque
 
 from pydantic import BaseModel, ValidationError
 
@@ -30,12 +30,12 @@ class RequestInbox:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._waiting: list[JudgeRequest] = []
-        self._checks: list[CheckRequest] = []
+        self._waiting: deque[JudgeRequest] = deque()
+        self._checks: deque[CheckRequest] = deque()
         self._ended = False
 
     def start(self) -> None:
-        """Start the thread. It ends with its file or its process."""
+        """Start the thread. It ends at the end of the file, or with the process."""
         threading.Thread(target=self._read, name="requests", daemon=True).start()
 
     def _read(self) -> None:
@@ -53,24 +53,23 @@ class RequestInbox:
             HarnessError: a line is no request, or one of another protocol version.
         """
         while True:
-            self._sort()
-            if self._checks:
-                return self._checks.pop(0)
+            if (check := self.next_check()) is not None:
+                return check
             if self._waiting:
-                return self._waiting.pop(0)
+                return self._waiting.popleft()
             if self._ended:
                 return None
             self._take(self._lines.get())
 
-    def take_checks(self) -> Sequence[CheckRequest]:
-        """Return the checks that have come, without waiting."""
-        self._sort()
-        checks, self._checks = self._checks, []
-        return checks
+    def next_check(self) -> CheckRequest | None:
+        """Return the next check without waiting; None where none has come.
 
-    def _sort(self) -> None:
+        Raises:
+            HarnessError: as `next`.
+        """
         while not self._lines.empty():
             self._take(self._lines.get())
+        return self._checks.popleft() if self._checks else None
 
     def _take(self, line: bytes | None) -> None:
         if line is None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -49,46 +48,29 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class WaitingChecks:
-    """Requests that wait for the next boundary of what is being judged.
+    """Serves requests at the boundaries of what is being judged.
 
     Args:
-        run: carries a check out.
-        answer: sends its answer.
+        serve: carries a check out and sends its answer.
+        next_check: returns the next request, without waiting; None where there is none.
     """
 
-    run: Callable[[CheckRequest], CheckAnswer]
-    answer: Callable[[CheckAnswer], None]
-    take: Callable[[], Sequence[CheckRequest]] = tuple
-    """Returns the requests that came since the last time, without waiting."""
-    _waiting: deque[CheckRequest] = field(default_factory=deque)
+    serve: Callable[[CheckRequest], None]
+    next_check: Callable[[], CheckRequest | None]
     _not_before: float = 0.0
 
-    def serve_one(self, *, idle: bool = False) -> float:
-        """Carry out the next check if it is its turn; seconds that it took.
-
-        Args:
-            idle: nothing is being judged, so that nothing is delayed.
-        """
-        self._waiting.extend(self.take())
+    def serve_next(self) -> float:
+        """Serve the next check if it is its turn; seconds that it took."""
         begin = time.monotonic()
-        if not self._waiting or (begin < self._not_before and not idle):
+        if begin < self._not_before:
             return 0.0
-        self.answer(self.run(self._waiting.popleft()))
+        request = self.next_check()
+        if request is None:
+            return 0.0
+        self.serve(request)
         took_s = time.monotonic() - begin
         self._not_before = time.monotonic() + REST * took_s
         return took_s
-
-    def add(self, request: CheckRequest) -> None:
-        """Queue a request."""
-        self._waiting.append(request)
-
-
-def _nobody(_: object) -> CheckAnswer:
-    raise AssertionError("nobody asks for checks here")
-
-
-NO_CHECKS = WaitingChecks(_nobody, lambda _: None)
-"""Of a judge that nobody sends checks."""
 
 
 def check_solution(request: CheckRequest, device: Device, *, cache_dir: Path, sandbox: SandboxKind) -> CheckAnswer:
