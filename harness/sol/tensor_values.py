@@ -271,7 +271,10 @@ def _on(kwargs: Mapping[str, Untyped], device: str) -> dict[str, Untyped]:
 
 
 def _shape_of(func: Untyped, args: Untyped, kwargs: Untyped) -> Untyped:
-    """The result without values; None where torch needs values for it, or its shape depends on them."""
+    """The result without values; None where torch needs values for it, or its shape depends on them.
+
+    Torch raises NotImplementedError or RuntimeError when an operator needs a value that a meta tensor does not have.
+    """
     try:
         return func(*with_tensors(args, _to_meta), **_on(with_tensors(kwargs, _to_meta), "meta"))
     except (NotImplementedError, RuntimeError):
