@@ -35,9 +35,7 @@ def replay(directory: Path, workload: str) -> None:
         for argument in step["args"]:
             name = argument.get("buffer")
             if name and name not in buffers:
-                buffers[name] = (
-                    torch.randn(1 << 28, device="cuda").mul_(0.1).bfloat16()
-                )  # 512 MB: larger than any input
+                buffers[name] = torch.randn(_ELEMENTS, device="cuda").mul_(0.1).bfloat16()
                 addresses[name] = buffers[name].data_ptr()
     launches = [driver.PreparedLaunch(functions[step["kernel"]], step, addresses) for step in plan["steps"]]
     torch.cuda.synchronize()
