@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.model.judging import GpuVariant, JudgeAnswer
-from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from harness.workspace.blocking_judge import JudgeProcess
 from tests.gpu.cases import HONEST, write_problem
 from tests.judge import courtroom
 
@@ -34,11 +34,8 @@ WAITING = "def run(x):\n    return x if x.sum().item() > 1e30 else x * 2\n"
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    directory = tmp_path_factory.mktemp("variants")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HARNESS_LOCK_DIR", str(directory / "locks"))
-        with judge_process("cuda", directory / "cache", "bubblewrap") as judge:
-            yield judge
+    with courtroom.judge_with_own_locks("cuda", tmp_path_factory.mktemp("variants")) as judge:
+        yield judge
 
 
 def vectors(directory: Path, reference: str) -> Path:

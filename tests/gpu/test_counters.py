@@ -27,7 +27,7 @@ from harness.model.config import SandboxKind
 from harness.model.counter_text import report_lines, resource_lines
 from harness.model.counters import CounterReport
 from harness.model.judging import JudgeAnswer, JudgeRequest
-from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from harness.workspace.blocking_judge import JudgeProcess
 from tests.gpu.cases import write_problem as write_attacked
 from tests.gpu.test_recording import RECORDED
 from tests.judge import courtroom
@@ -135,10 +135,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProfiledCase]:
 @pytest.fixture(scope="module", params=["none", "bubblewrap"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProfiledRun]:
     directory = tmp_path_factory.mktemp("counters")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HARNESS_LOCK_DIR", str(directory / "locks"))
-        with judge_process("cuda", directory / "cache", request.param) as judge:
-            yield ProfiledRun(judge, directory / "cache", request.param)
+    with courtroom.judge_with_own_locks("cuda", directory, request.param) as judge:
+        yield ProfiledRun(judge, directory / "cache", request.param)
 
 
 def _show(text: str) -> None:
@@ -147,13 +145,13 @@ def _show(text: str) -> None:
 
 
 def _restricted() -> bool:
-    """Whether the driver gives counters to administrators only."""
+    """True where the driver gives counters to administrators only."""
     file = Path("/proc/driver/nvidia/params")
     return "RmProfilingAdminOnly: 1" in file.read_text() if file.is_file() else True
 
 
 def _may_be_refused(report: CounterReport) -> bool:
-    """True for a report without counters that says that the permission is missing, where it is."""
+    """True for a report without counters whose reason is the missing permission; checks that it is missing."""
     if report.kernels:
         return False
     assert report.reason == NO_PERMISSION, (report.reason, report.fix)

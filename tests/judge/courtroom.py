@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from harness.formats.problems import problem_digest
+from harness.model.config import SandboxKind
 from harness.model.judging import JudgeAnswer, JudgeRequest
-from harness.workspace.blocking_judge import JudgeProcess
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 SCALE = "def run(x, factor):\n    return x * factor\n"
 KERNEL = """
@@ -21,6 +24,23 @@ extern "C" void scale(const float* x, double factor, float* y, int64_t n) {
 }
 """
 """An honest solution of the problem that `write_problem` writes."""
+
+
+@contextmanager
+def judge_with_own_locks(
+    device: str,
+    directory: Path,
+    sandbox: SandboxKind = "bubblewrap",
+    *,
+    cache: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[JudgeProcess]:
+    """A judge whose locks, and whose cache unless another is given, are below a directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"HARNESS_LOCK_DIR": str(directory / "locks"), **(environment or {})}.items():
+            patch.setenv(name, value)
+        with judge_process(device, cache or directory / "cache", sandbox) as process:
+            yield process
 
 
 def write_problem(

@@ -20,8 +20,8 @@ from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
 from harness.model.verdict import Verdict
-from harness.workspace.blocking_judge import JudgeProcess, judge_process
-from tests.judge.courtroom import judge, write_cpp, write_problem, write_pytorch
+from harness.workspace.blocking_judge import JudgeProcess
+from tests.judge.courtroom import judge, judge_with_own_locks, write_cpp, write_problem, write_pytorch
 from tests.judge.made import problem, tensor
 
 pytestmark = pytest.mark.xdist_group("judge")
@@ -32,12 +32,9 @@ _MUL = "import torch\ndef run(x, factor, y, **params):\n    torch.mul(x, factor,
 
 @pytest.fixture(scope="module")
 def two_clocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    directory = tmp_path_factory.mktemp("two-clocks")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HARNESS_LOCK_DIR", str(directory / "locks"))
-        patch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, str(_JUDGE)]))
-        with judge_process("cpu", directory / "cache", "bubblewrap") as process:
-            yield process
+    command = {"HARNESS_JUDGE_COMMAND": shlex.join([sys.executable, str(_JUDGE)])}
+    with judge_with_own_locks("cpu", tmp_path_factory.mktemp("two-clocks"), environment=command) as process:
+        yield process
 
 
 @pytest.mark.slow
