@@ -269,7 +269,7 @@ def test_the_launcher_gets_its_request_and_the_inputs(
     def look(stage: Path, **_: object) -> ncu.Profiled:
         seen["request"] = json.loads((stage / "request.json").read_text())
         seen["inputs"] = (stage / "inputs").read_bytes()
-        seen["cubin"] = (stage / "artefact-0" / "kernel.cubin").read_bytes()
+        seen["cubin"] = (stage / "replay-0" / "kernel.cubin").read_bytes()
         return ncu.Profiled(reason="looked")
 
     monkeypatch.setattr("harness.judge.counters.profiling.profile_request", look)

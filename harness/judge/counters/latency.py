@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -27,11 +26,7 @@ def staged_replay(replay: Replay) -> Staged:
     """Return a replay as what a trusted launcher loads."""
 
     def put(stage: Stage) -> dict[str, object]:
-        directories = []
-        for number, name in enumerate(replay.artefacts):
-            target = stage.stage / f"replay-{number}"
-            shutil.copytree(replay.directory / name, target, ignore=shutil.ignore_patterns("replay.json", "sha256"))
-            directories.append(stage.inside(target))
+        directories = [stage.inside(directory) for directory in replay.copy_artefacts(stage.stage)]
         return {"op": "load", "language": "cuda", "artefacts": directories}
 
     return Staged(put, _WITHIN_S, replay.plans)

@@ -148,13 +148,7 @@ def _write_stage(
 ) -> None:
     """Write the launcher's files: cubins, inputs as bytes, and the request."""
     stage.mkdir()
-    artefacts = []
-    for number, name in enumerate(replay.artefacts):
-        target = stage / f"artefact-{number}"
-        target.mkdir()
-        for part in ("kernel.cubin", "names.json"):
-            shutil.copyfile(replay.directory / name / part, target / part)
-        artefacts.append(inside(stage, target, sandbox))
+    artefacts = [inside(stage, directory, sandbox) for directory in replay.copy_artefacts(stage)]
     data = stage / "inputs"
     data.write_bytes(b"")
     with data.open("r+b") as file:

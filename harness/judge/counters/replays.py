@@ -48,6 +48,17 @@ class Replay:
             found |= load_json_file(self.directory / name / "names.json")["symbols"]
         return found
 
+    def copy_artefacts(self, stage: Path) -> list[Path]:
+        """Copy the cubins and names below a directory, and return their directories."""
+        copies = []
+        for number, name in enumerate(self.artefacts):
+            target = stage / f"replay-{number}"
+            target.mkdir()
+            for file in _FILES:
+                shutil.copyfile(self.directory / name / file, target / file)
+            copies.append(target)
+        return copies
+
 
 @dataclass(frozen=True)
 class _ReplayStage:
