@@ -1,4 +1,4 @@
-"""Warnings in what a compiler printed: untrusted text, of which lines are kept."""
+"""Select the warnings of a compiler's messages, which are untrusted text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 _MOST_WARNINGS = 8
 _LONGEST = 240
 _SOURCES = "/sources/"
-"""Where a build's sandbox shows the sources; readers know them by their own names."""
+"""Directory of the sources in a build's sandbox. It is removed from messages."""
 _WARNING = re.compile(r"\bwarning\b|\bperformance\b.*\bwgmma\b|setmaxnreg", re.IGNORECASE)
 _ABOUT_WARNINGS = re.compile(r"^Remark:|\[-W\w+=?\]?$")
 
@@ -16,7 +16,7 @@ def build_warnings(messages: str) -> tuple[str, ...]:
     """Return the compiler's first warnings, each once and without control characters.
 
     Args:
-        messages: as the compiler wrote them.
+        messages: of the compiler.
     """
     lines = messages.splitlines()
     chosen = [_printable(line) for line in lines if _WARNING.search(line) and not _ABOUT_WARNINGS.match(line)]

@@ -44,7 +44,7 @@ BUILD_S = 180.0
 LARGEST_ARTEFACT = 64 << 20
 ARTEFACT = "artefact.so"
 MESSAGES = "messages"
-"""File beside an artefact with what its compiler wrote."""
+"""File beside an artefact with its compiler's messages."""
 QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
 """For g++ and clang++: an error is one line."""
 _MESSAGE_BYTES = 64 << 10
@@ -73,7 +73,7 @@ class Built:
     path: Path
     cached: bool
     messages: str = ""
-    """What the compiler wrote when it was built; untrusted."""
+    """The compiler's messages of the build; untrusted."""
 
 
 @dataclass(frozen=True)

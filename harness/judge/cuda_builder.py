@@ -44,7 +44,7 @@ from harness.runner.wire import TRUSTED_KERNELS
 _FORMAT = 1
 _OPTIONS = ("-std=c++17", "-default-device")
 _VERBOSE = "--ptxas-options=-v"
-"""Lets the log tell the spills of each kernel."""
+"""The log then has the spills of each kernel."""
 _MAKES = ("kernel.cubin", "names.json")
 _LOG = "compile.log"
 PTX_NAME = "kernel.ptx"
@@ -71,7 +71,7 @@ class SealedBuild:
         return BuildReport(warnings=build_warnings(messages), kernels=kernels)
 
     def _messages(self) -> str:
-        """What the compiler printed; a link in its place is not followed."""
+        """The compiler's messages. A symbolic link in the place of their file is not followed."""
         log = self.directory / _LOG
         return log.read_text(errors="replace")[:_LOG_CHARACTERS] if log.is_file() and not log.is_symlink() else ""
 

@@ -140,7 +140,7 @@ class Evaluation:
 
     @property
     def sealed(self) -> Staged | None:
-        """What the trusted launcher loads of the candidate; None where its own code makes its calls."""
+        """Files and plans of the candidate for the trusted launcher; None where its own code makes its calls."""
         return self._staged if self._staged is not None and self._staged.sealed else None
 
     def _choose_clock(self, *, sealed: bool) -> None:

@@ -51,7 +51,7 @@ def _places(wrong: torch.Tensor, count: int) -> str:
 
 
 def _region(wrong: torch.Tensor, count: int) -> str:
-    """Say which rows and columns are affected; all axes but the last make up the rows."""
+    """Name the rows and columns affected; all axes but the last make up the rows."""
     total = wrong.numel()
     matrix = wrong.reshape(-1, wrong.shape[-1]) if wrong.dim() > 1 else wrong.reshape(1, -1)
     rows, columns = matrix.any(dim=1), matrix.any(dim=0)
@@ -72,7 +72,7 @@ def _region(wrong: torch.Tensor, count: int) -> str:
 
 
 def _set(name: str, present: torch.Tensor) -> str:
-    """Say which of an axis' indices are present: a range, a tile's edge, a period, or a few ranges."""
+    """Name the indices of an axis that are present: a range, a tile's edge, a period, or a few ranges."""
     size, indices = present.numel(), present.nonzero().flatten().tolist()
     if len(indices) == size:
         return f"every {name}"
@@ -103,7 +103,7 @@ def _ranges(indices: list[int]) -> list[tuple[int, int]]:
 
 
 def _values(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
-    """Say how the wrong values are related to the expected ones."""
+    """Describe the relation of the wrong values to the expected ones."""
     if not actual.dtype.is_floating_point:
         actual, expected = actual.double(), expected.double()
     x, y = actual[wrong], expected[wrong]
@@ -123,7 +123,7 @@ def _values(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -
 
 
 def _order(actual: torch.Tensor, expected: torch.Tensor) -> str:
-    """Say whether the values are right and lie in another order."""
+    """Describe the order of values that are right and in another order; empty for others."""
     if expected.dim() < 2 or 1 in expected.shape[-2:]:
         return ""
     rows, columns = expected.shape[-2:]

@@ -21,7 +21,7 @@ _SIZED = 4
 """Format of an attribute that is followed by so many bytes as its value says."""
 _REGISTERS, _FRAME = 0x2F, 0x11
 _RESERVED_SECTION, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024
-"""Where a cubin has this section, those of its kernels contain the 1 KiB that the driver reserves of a block."""
+"""In a cubin with this section, the shared memory of each kernel contains the 1 KiB that the driver reserves."""
 _ENTRY = re.compile(r"Compiling entry function '([A-Za-z0-9_$]+)'")
 _SPILLS = re.compile(r"(\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads")
 _MOST_REGISTERS = 65_536

@@ -1,8 +1,8 @@
 """Checks: build a solution and compare its outputs with the reference, without timing.
 
-A check runs beside an evaluation: between two blocks of it, in a runner of its own that is gone before the next block.
-Nothing it does reaches a number. It looks at every workload as far as its time allows, the small ones first, with
-ordinary inputs, the same inputs twice, and every awkward case of the workload in one batch.
+A check runs when the judge is idle, or between two batches of an evaluation, in a runner of its own that has ended
+before the next batch. It affects no measured number. Workloads are checked from small to large while its time allows:
+two calls with equal ordinary inputs, then every stress case.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _code(request: CheckRequest, solution: Solution, staged: Staged, sandbox: Sa
 
 
 class _Checking:
-    """One check's runner and what it is asked for."""
+    """One check: its runner, its inputs and its workloads."""
 
     def __init__(self, problem: Problem, reference: Reference, device: Device, staged: Staged) -> None:
         self._problem, self._reference, self._device, self._staged = problem, reference, device, staged
@@ -250,7 +250,7 @@ class _Checking:
 
 
 def _difference(memory: Memory, side: Side, outcomes: Sequence[CheckOutcome]) -> str:
-    """Say how two calls with equal inputs differ, as the beginning of a reason; empty where they do not."""
+    """Describe the difference of two calls with equal inputs, as the beginning of a reason; empty if there is none."""
     if len(outcomes) < _TWICE:
         return ""
     first, second = (memory.outputs(side.runner, slot) for slot in range(_TWICE))

@@ -79,7 +79,7 @@ class AgentRole(_Section):
     """null: the session's own."""
     effort: Literal["low", "medium", "high"] | None = None
     tools: tuple[RoleTool, ...] = ("Read", "Glob", "Grep", "Bash", "docs", "history")
-    """What it may use."""
+    """Tools that it may use."""
 
 
 class AgentConfig(_Section):

@@ -23,7 +23,7 @@ class _CountersPart(BaseModel):
 
 
 class KernelResources(_CountersPart):
-    """What one compiled kernel occupies."""
+    """Resources of one compiled kernel."""
 
     kernel: KernelName
     registers: Annotated[int, Field(ge=0, le=65_536)]
@@ -47,7 +47,7 @@ class Stall(_CountersPart):
 
 
 class KernelCounters(_CountersPart):
-    """One launch as the hardware counted it, with cold caches. Null: here is no such counter."""
+    """One launch as the hardware counted it, with cold caches. Null: the GPU has no such counter."""
 
     kernel: KernelName
     launch: Count
@@ -69,9 +69,9 @@ class KernelCounters(_CountersPart):
     occupancy: Share | None = None
     """Achieved: active warps, of those that a multiprocessor can hold."""
     possible_occupancy: Share | None = None
-    """What registers, shared memory and the size of a block allow."""
+    """Highest occupancy that registers, shared memory and the size of a block allow."""
     occupancy_limits: tuple[OccupancyLimit, ...] = ()
-    """What allows no more; several where they allow the same."""
+    """Resource with the lowest limit; several where their limits are equal."""
     waves: Annotated[float, Field(ge=0, lt=1e9)] | None = None
     """Blocks of the launch, in units of those that the GPU holds at once."""
     registers: Count | None = None
@@ -106,7 +106,7 @@ class CounterReport(_CountersPart):
     reason: str | None = None
     """Why there are no counters."""
     fix: str | None = None
-    """What to do about it."""
+    """Action that makes counters available."""
     needs_verdict: bool = False
     """The solution is not known to pass: it must be judged first."""
     took_s: Annotated[float, Field(ge=0)] = 0.0

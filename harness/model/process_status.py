@@ -55,7 +55,7 @@ class StartStatus(ProcessStatus):
     max_minutes: float | None = None
     max_usd: float | None = None
     usd_before: float = 0.0
-    """What the run had spent before this invocation."""
+    """USD that the run had spent before this invocation."""
 
 
 class JudgeStatus(_StatusRecord):

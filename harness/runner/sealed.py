@@ -19,7 +19,7 @@ from .module_variables import module_variables
 from .variable_snapshot import VariableSnapshot
 
 _REPEATS = 11
-"""Calls of each kind whose median is told."""
+"""Calls of each kind, of which the median is reported."""
 
 
 class SealedCalls:

@@ -27,7 +27,7 @@ ADD = "def run(x):\n    return x + 1\n"
 
 
 class ThreeWorkloads:
-    """Reference's runners, without a GPU: a variant fails in the way that its entry says."""
+    """Reference's runners, without a GPU: a variant with an entry in `fails` raises that error."""
 
     def __init__(self, fails: dict[str, Exception]) -> None:
         self.fails = fails

@@ -1,4 +1,4 @@
-"""What the pattern of wrong elements says about the mistake that made them."""
+"""The pattern of wrong elements names the mistake that caused them."""
 
 from __future__ import annotations
 

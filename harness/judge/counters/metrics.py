@@ -1,6 +1,6 @@
-"""Metrics of Nsight Compute that are read, and what they say about a kernel.
+"""Metrics of Nsight Compute that are read, and the counters of a kernel made of them.
 
-Only the metrics named here are asked for, and only numbers are taken from the answer: no text of a candidate reaches
+Only the metrics named here are requested, and only numbers are taken from the output: no text of a candidate reaches
 a report this way.
 
 Source: Nsight Compute, Kernel Profiling Guide (structure and names of metrics), and its sections SpeedOfLight,
@@ -36,7 +36,7 @@ _BREAKDOWN = f"breakdown:{_COMPUTE}"
 _ANY_TENSOR = re.compile(
     r"^sm__(inst_executed_)?(pipe_tensor|pipe_tc)[a-z0-9_]*\.avg\.pct_of_peak_sustained_(elapsed|active)$"
 )
-"""Which of them exist depends on the architecture; the largest of those that count cycles counts."""
+"""The architecture decides which of them exist. The largest of those that count cycles is used."""
 _L2_HIT = "lts__t_sector_hit_rate.pct"
 _OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _POSSIBLE = "sm__maximum_warps_per_active_cycle_pct"
@@ -70,11 +70,11 @@ METRICS: tuple[str, ...] = (
     *_LIMITS.values(), _WAVES, _REGISTERS, *_SHARED, *_LOCAL_SECTORS, _CONFLICTS, _SHARED_PASSES,
     *(f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in _STALLS),
 )  # fmt: skip
-"""Everything that Nsight Compute is asked for."""
+"""All metrics that are requested from Nsight Compute."""
 CORE_METRICS: tuple[str, ...] = (
     _TIME, _DRAM, *_DRAM_BYTES, _L2, _L1, _COMPUTE, _L2_HIT, _OCCUPANCY, _POSSIBLE, _WAVES, _REGISTERS, *_SHARED,
 )  # fmt: skip
-"""Those that exist on every architecture since sm_80: asked for where Nsight Compute refuses the whole list."""
+"""Those that exist on every architecture since sm_80: requested where Nsight Compute refuses the whole list."""
 _KERNEL_COLUMN = "Kernel Name"
 _UNITS = {
     "nsecond": 1.0, "ns": 1.0, "usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms": 1e6, "second": 1e9, "s": 1e9,

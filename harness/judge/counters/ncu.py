@@ -46,12 +46,12 @@ _MESSAGES = {
         "run `ncu --version`: it may be older than the driver",
     ),
 }
-"""What a message of Nsight Compute contains -> (reason, fix). No other text of it is passed on."""
+"""Part of a message of Nsight Compute -> (reason, fix). No other text of it is passed on."""
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """What Nsight Compute read, or why it read nothing."""
+    """Launches that Nsight Compute read, or the reason why there are none."""
 
     launches: tuple[ProfiledLaunch, ...] = ()
     reason: str | None = None

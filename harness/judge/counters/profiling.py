@@ -32,7 +32,7 @@ _MOST_BYTES = 4 * GIB
 
 @dataclass(frozen=True)
 class ProfileTarget:
-    """Where a profile is made."""
+    """Device, sandbox and cache of a profile."""
 
     target: str
     """cpu, h200 ..."""

@@ -32,7 +32,7 @@ _FILES = ("kernel.cubin", "names.json")
 
 @dataclass(frozen=True)
 class Replay:
-    """What the trusted launcher loads of one solution."""
+    """Files and plans of one solution, as the trusted launcher loads them."""
 
     directory: Path
     artefacts: tuple[str, ...]
@@ -93,7 +93,7 @@ def keep_replay(cache_dir: Path, key: str, staged: Staged) -> None:
 
 
 def find_replay(cache_dir: Path, key: str) -> Replay | None:
-    """Return the replay of this key; None if the solution has not passed here, or what is kept is not whole."""
+    """Return the replay of this key; None if the solution has not passed here, or its files are damaged."""
     directory = cache_dir / "replays" / key
     with contextlib.suppress(OSError, FormatError, KeyError):
         content = load_json_file(directory / _PLAN)
