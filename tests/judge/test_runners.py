@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from harness.errors import ConfigurationError
+from harness.judge.devices.cpu import CpuDevice
 from harness.judge.limits import SandboxLimits
 from harness.judge.runners import Runner, RunnerPlan, Standby
+from harness.judge.sides import Staged, load
 from harness.runner import wire
 
 pytestmark = pytest.mark.xdist_group("judge")
@@ -59,3 +63,14 @@ def test_a_device_that_cannot_be_prepared_is_said(plan: RunnerPlan) -> None:
     runner = Runner(replace(plan, warms=True, env={"HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}))
     with pytest.raises(ConfigurationError, match=r"the runner does not start in its sandbox: .*(CUDA|cuda|NVIDIA)"):
         runner.wait_ready()
+
+
+def test_a_runner_is_ended_when_its_files_cannot_be_written() -> None:
+    def put(_: object) -> dict[str, object]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    device, runner = mock.create_autospec(CpuDevice, instance=True), mock.create_autospec(Runner, instance=True)
+    device.grant.return_value = {}, ()
+    with pytest.raises(OSError, match="No space left"):
+        load(device, runner, Staged(put, 1.0), trusted=False)
+    device.forget.assert_called_once_with(runner)
