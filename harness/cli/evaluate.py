@@ -11,14 +11,14 @@ from harness.cli.output import echo_json, emit, json_option
 
 if TYPE_CHECKING:
     from harness.cli.devices import Chosen
-    from harness.model.config import Config
+    from harness.model.config import Config, SandboxKind
     from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
     from harness.model.problem import Problem
     from harness.workspace.blocking_judge import JudgeProcess
     from harness.workspace.directories import Workspace
 
 _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; by default as `harness start`.")
-_sandbox = click.option(
+sandbox_option = click.option(
     "--sandbox",
     type=click.Choice(["bubblewrap", "none"]),
     default="bubblewrap",
@@ -45,7 +45,7 @@ _sandbox = click.option(
     help="What to compare with; `fastest` measures the baselines first, once.",
 )
 @_device
-@_sandbox
+@sandbox_option
 @json_option
 def evaluate(
     what: str,
@@ -56,7 +56,7 @@ def evaluate(
     half_width: float | None,
     against: str,
     device: str | None,
-    sandbox: str,
+    sandbox: SandboxKind,
     as_json: bool,
 ) -> None:
     """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
@@ -68,7 +68,7 @@ def evaluate(
     cache = cache_of(workspace)
     config, chosen = chosen_device(workspace, device)
     with candidate(what, named, theirs, target=chosen.target, workspace=workspace) as (problem, solution_dir):
-        with judge_process(first_device(chosen), cache, _kind(sandbox)) as judge:
+        with judge_process(first_device(chosen), cache, sandbox) as judge:
             measured = _baselines(judge, problem, cache, config) if against == "fastest" else None
             if measured is not None:
                 raced = _fastest(measured)
@@ -112,7 +112,7 @@ def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
     "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="With --make: its evaluations; 30 by default."
 )
 @_device
-@_sandbox
+@sandbox_option
 @json_option
 def baseline(
     problem: str,
@@ -122,7 +122,7 @@ def baseline(
     max_minutes: float | None,
     max_evaluations: int | None,
     device: str | None,
-    sandbox: str,
+    sandbox: SandboxKind,
     as_json: bool,
 ) -> None:
     """Measure what a candidate has to beat: the reference eagerly, compiled, and the problem's baseline/."""
@@ -134,7 +134,7 @@ def baseline(
     workspace = workspace_near(Path(problem))
     found = find_problem(problem, workspace)
     config, chosen = chosen_device(workspace, device)
-    with judge_process(first_device(chosen), cache_of(workspace), _kind(sandbox)) as judge:
+    with judge_process(first_device(chosen), cache_of(workspace), sandbox) as judge:
         if make:
             _make(judge, found, workspace, config, usd=max_usd, minutes=max_minutes, evaluations=max_evaluations)
             found = find_problem(problem, workspace)
@@ -209,10 +209,6 @@ def _columns(key: str, table: Baselines) -> dict[str, Any]:
     variants = ("eager", "compile", "max_autotune", "cuda_graph", "baseline")
     names = [name for name in variants if any(name in each for each in table.values())]
     return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
-
-
-def _kind(sandbox: str) -> Any:  # noqa: ANN401 - click has checked the choice
-    return sandbox
 
 
 def _variant(against: str) -> Variant:

@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.evaluate import (
+    cache_of,
+    chosen_device,
+    clear_progress,
+    first_device,
+    judge_request,
+    sandbox_option,
+    show_progress,
+    workspace_near,
+)
 from harness.cli.output import echo, echo_json, json_option
 
 if TYPE_CHECKING:
@@ -26,13 +36,7 @@ _QUICK_HALF_WIDTH = 0.1
     "--workload", metavar="UUID", help="The workload, by the beginning of its uuid; by default the one with most data."
 )
 @click.option("--device", metavar="DEVICE", help="cuda, cuda:1; by default as `harness start`.")
-@click.option(
-    "--sandbox",
-    type=click.Choice(["bubblewrap", "none"]),
-    default="bubblewrap",
-    show_default=True,
-    help="none: run the code unconfined; only for code you trust.",
-)
+@sandbox_option
 @json_option
 def profile(
     what: str, *, named: str | None, workload: str | None, device: str | None, sandbox: SandboxKind, as_json: bool
@@ -42,7 +46,6 @@ def profile(
     Nsight Compute reads them around the harness's own launcher, for language cuda and for Triton solutions whose
     launches can be recorded. No verdict uses them.
     """
-    from harness.cli.evaluate import cache_of, chosen_device, clear_progress, first_device, workspace_near
     from harness.cli.targets import candidate
     from harness.errors import AnswerIsNo
     from harness.model.counter_text import report_lines
@@ -74,7 +77,6 @@ def _report(judge: JudgeProcess, problem: Problem, solution_dir: Path, workload:
     Raises:
         AnswerIsNo: it does not pass.
     """
-    from harness.cli.evaluate import judge_request, show_progress
     from harness.errors import AnswerIsNo, HarnessError
 
     settings = {"kind": "profile", "workload": workload}
