@@ -1,5 +1,5 @@
 "use strict";
-// What the report and the live page share: elements, numbers as people read them, charts.
+// Shared by the report and the live page: elements, formatted numbers, charts, the table of problems.
 const Charts = (() => {
   const SVG = "http://www.w3.org/2000/svg";
 
@@ -30,6 +30,7 @@ const Charts = (() => {
   const duration = (hours) =>
     hours >= 48 ? (hours / 24).toFixed(1) + " days" : hours >= 1 ? hours.toFixed(1) + " h" : hours >= 1 / 60 ? (hours * 60).toFixed(0) + " min" : (hours * 3600).toFixed(hours * 3600 < 10 ? 1 : 0) + " s";
   const count = (number, noun) => number.toLocaleString("en") + " " + noun + (number === 1 ? "" : "s");
+
   // --- charts: each draws itself for the width that it has ---
 
   const charts = new Map();
@@ -79,7 +80,6 @@ const Charts = (() => {
     svg.append(text(right, bottom + 32, unit + " since the first entry", { "text-anchor": "end" }));
   }
 
-
   function empty(box, words) {
     charts.delete(box);
     box.replaceChildren(h("p", { class: "empty" }, words));
@@ -88,7 +88,7 @@ const Charts = (() => {
   // --- one problem's trajectory ---
 
   function trajectory(box, one, moment, linkStep) {
-    if (!one.steps.length && !one.dots.length) return box.replaceChildren(h("p", { class: "empty" }, "Nothing has passed yet, so there is no trajectory."));
+    if (!one.steps.length && !one.dots.length) return empty(box, "Nothing has passed yet, so there is no trajectory.");
     const bound = one.bound_us && one.baseline_us ? one.baseline_us / one.bound_us : null;
     const values = [1, ...one.dots.map((dot) => dot[1]), ...one.steps.flatMap((step) => [step.speedup, step.low, step.high])].filter((value) => value > 0);
     const reached = Math.max(...values);
@@ -135,5 +135,30 @@ const Charts = (() => {
     if (bound && !drawn) box.after(h("p", { class: "sub" }, `The hardware's bound (SOL) is ${latency(one.bound_us)}, ${times(bound)}: above this chart.`));
   }
 
-  return { h, s, times, interval, plain, latency, duration, count, chart, text, line, niceSteps, logSteps, timeSteps, empty, trajectory };
+  // --- the table of problems: a column is [name, value to order by, cell, true for a column of words] ---
+
+  const STATES = { confirmed: "confirmed", unconfirmed: "not confirmed", outdated: "history", none: "nothing passed", untried: "untried" };
+  const stateColumn = ["State", (one) => Object.keys(STATES).indexOf(one.state), (one) => h("span", { class: "state" }, [STATES[one.state], one.state === "outdated" ? h("span", { class: "flag" }, ` judge protocol ${one.judge_protocol}`) : null, one.verdicts.SUSPECT ? h("span", { class: "flag" }, ` ${one.verdicts.SUSPECT} SUSPECT`) : null]), true];
+
+  function drawHeads(table, columns, sorting, changed) {
+    table.tHead.replaceChildren(h("tr", {}, columns.map(([name, , , words], number) => {
+      const active = sorting.column === number;
+      const sort = () => {
+        Object.assign(sorting, { column: number, down: active ? !sorting.down : !words });
+        drawHeads(table, columns, sorting, changed);
+        changed();
+        table.tHead.querySelectorAll("button")[number].focus();
+      };
+      return h("th", { scope: "col", class: words ? "text" : null, "aria-sort": active ? (sorting.down ? "descending" : "ascending") : null }, h("button", { type: "button", onclick: sort }, name));
+    })));
+  }
+  const words = new Intl.Collator("en", { numeric: true });
+  // A missing value stands last in both directions.
+  const byColumn = ([, value], down) => (a, b) => {
+    const left = value(a) ?? null, right = value(b) ?? null;
+    const order = typeof left === "string" ? words.compare(left, right) : left - right;
+    return (left === null || right === null ? (left === null) - (right === null) : down ? -order : order) || words.compare(a.key, b.key);
+  };
+
+  return { h, s, times, interval, plain, latency, duration, count, chart, text, line, niceSteps, logSteps, timeSteps, empty, trajectory, STATES, stateColumn, drawHeads, byColumn };
 })();

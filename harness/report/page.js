@@ -3,7 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const { meta, headline, problems, moves, spend, verdicts } = data;
   const $ = (id) => document.getElementById(id);
-  const { h, s, times, interval, plain, latency, duration, count, chart, text, line, niceSteps, logSteps, timeSteps } = Charts;
+  const { h, s, times, interval, plain, latency, duration, count, chart, text, line, niceSteps, logSteps, timeSteps, stateColumn, drawHeads, byColumn } = Charts;
 
   // --- moments and commits ---
 
@@ -142,11 +142,10 @@
 
   // --- the table ---
 
-  const STATES = { confirmed: "confirmed", unconfirmed: "not confirmed", outdated: "history", none: "nothing passed", untried: "untried" };
   const most = Math.max(1.0001, ...problems.map((one) => (one.state === "confirmed" ? one.speedup : 1)));
   const columns = [
     ["Problem", (one) => one.key, (one) => h("button", { type: "button", class: "open", onclick: () => open(one) }, one.key), true],
-    ["State", (one) => Object.keys(STATES).indexOf(one.state), (one) => h("span", { class: "state" }, [STATES[one.state], one.state === "outdated" ? h("span", { class: "flag" }, ` judge protocol ${one.judge_protocol}`) : null, one.verdicts.SUSPECT ? h("span", { class: "flag" }, ` ${one.verdicts.SUSPECT} SUSPECT`) : null]), true],
+    stateColumn,
     ["Speed-up", (one) => (one.state === "outdated" ? null : one.speedup), (one) => h("span", {}, [times(one.speedup, 3), mark(one) ? h("abbr", { class: "flag", title: one.weaknesses.join("; ") }, mark(one)) : null, h("span", { class: "bar-cell", "aria-hidden": "true" }, h("i", { style: `width:${one.speedup > 1 && one.state !== "outdated" ? (100 * Math.log(one.speedup)) / Math.log(most) : 0}%` }))])],
     ["95 %", (one) => one.low, (one) => (one.low ? `${plain(one.low, 3)} – ${plain(one.high, 3)}` : "–")],
     ["Score", (one) => one.score, (one) => plain(one.score)],
@@ -158,28 +157,13 @@
     ["Device time", (one) => one.cost_s, (one) => duration(one.cost_s / 3600)],
     ["Commit", (one) => one.commit || "", (one) => (one.commit ? h("a", { href: commitLink(one.commit), class: "mono", "data-commit": one.commit, onclick: (event) => { if (!meta.commit_url) { event.preventDefault(); open(one); follow({ currentTarget: event.target, preventDefault() {} }); } } }, one.commit.slice(0, 8)) : "–"), true],
   ];
-  let sorting = { column: 2, down: true };
+  const sorting = { column: 2, down: true };
 
-  function heads() {
-    const row = h("tr", {}, columns.map(([name, , , words], number) => {
-      const active = sorting.column === number;
-      return h("th", { scope: "col", class: words ? "text" : null, "aria-sort": active ? (sorting.down ? "descending" : "ascending") : null },
-        h("button", { type: "button", onclick: () => { sorting = { column: number, down: active ? !sorting.down : !words }; table(); heads(); $("problems").tHead.querySelectorAll("button")[number].focus(); } }, name));
-    }));
-    $("problems").tHead.replaceChildren(row);
-  }
   function table() {
     const wanted = $("find").value.trim().toLowerCase(), suite = $("suite").value, state = $("state").value;
     const rows = problems.filter((one) => (!suite || one.suite === suite) && (!state || one.state === state)
       && (!wanted || [one.key, one.worker, one.commit].some((word) => (word || "").toLowerCase().includes(wanted))));
-    const key = columns[sorting.column][1];
-    rows.sort((a, b) => {
-      const one = key(a), other = key(b);
-      if (one === null || one === undefined) return 1; // what is not there stands last, whichever way
-      if (other === null || other === undefined) return -1;
-      const order = typeof one === "string" ? one.localeCompare(other, "en", { numeric: true }) : one - other;
-      return (sorting.down ? -order : order) || a.key.localeCompare(b.key, "en", { numeric: true });
-    });
+    rows.sort(byColumn(columns[sorting.column], sorting.down));
     $("problems").tBodies[0].replaceChildren(...rows.map((one) => h("tr", { "data-problem": one.key },
       columns.map(([, , cell, words]) => h("td", { class: words ? "text" : null }, cell(one))))));
     $("count").textContent = rows.length === problems.length ? count(rows.length, "problem") : `${rows.length} of ${count(problems.length, "problem")}`;
@@ -328,7 +312,7 @@
   for (const id of ["find", "suite", "state"]) $(id).addEventListener("input", table);
 
   head();
-  heads();
+  drawHeads($("problems"), columns, sorting, table);
   table();
   drawSpeedups();
   drawScores();

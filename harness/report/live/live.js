@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { h, s, times, interval, plain, latency, duration, count, chart, text, line, logSteps, empty, trajectory } = Charts;
+  const { h, s, times, interval, plain, latency, duration, count, chart, text, line, logSteps, empty, trajectory, STATES, stateColumn, drawHeads, byColumn } = Charts;
   const $ = (id) => document.getElementById(id);
   const PROBLEM = "problem:";
   const parts = new Map(); // name -> value, of the parts that are no problems
@@ -165,7 +165,6 @@
 
   // --- the table: a row is kept for each problem, so that focus and selection stay ---
 
-  const STATES = { confirmed: "confirmed", unconfirmed: "not confirmed", outdated: "history", none: "nothing passed", untried: "untried" };
   function spark(one) {
     const width = 112, height = 26, gains = one.steps.filter((step) => step.gain);
     if (!one.dots.length && !gains.length) return h("span", { class: "state" }, "–");
@@ -194,20 +193,12 @@
     ["Latency", (one) => one.latency_us, (one) => latency(one.latency_us)],
     ["Evaluations", (one) => one.evaluations, (one) => one.evaluations.toLocaleString("en")],
     ["Since gain", (one) => one.since_gain, (one) => one.since_gain.toLocaleString("en")],
-    ["State", (one) => Object.keys(STATES).indexOf(one.state), (one) => h("span", { class: "state" }, [STATES[one.state], one.state === "outdated" ? h("span", { class: "flag" }, ` judge protocol ${one.judge_protocol}`) : null, one.verdicts.SUSPECT ? h("span", { class: "flag" }, ` ${one.verdicts.SUSPECT} SUSPECT`) : null]), true],
+    stateColumn,
     ["By", (one) => one.worker || "", (one) => one.worker || "–", true],
   ];
-  let sorting = { column: 1, down: true };
+  const sorting = { column: 1, down: true };
   const tableRows = new Map(); // key -> row
 
-  function drawHeads() {
-    const row = h("tr", {}, columns.map(([name, , , words], number) => {
-      const active = sorting.column === number;
-      return h("th", { scope: "col", class: words ? "text" : null, "aria-sort": active ? (sorting.down ? "descending" : "ascending") : null },
-        h("button", { type: "button", onclick: () => { sorting = { column: number, down: active ? !sorting.down : !words }; drawHeads(); orderRows(); $("problems").tHead.querySelectorAll("button")[number].focus(); } }, name));
-    }));
-    $("problems").tHead.replaceChildren(row);
-  }
   function drawRow(one, fresh) {
     let row = tableRows.get(one.key);
     if (!row) {
@@ -221,14 +212,9 @@
     row.classList.toggle("fresh", fresh);
   }
   function orderRows() {
-    const wanted = $("find").value.trim().toLowerCase(), state = $("state").value, key = columns[sorting.column][1];
+    const wanted = $("find").value.trim().toLowerCase(), state = $("state").value;
     const rows = [...problems.values()].filter((one) => (!state || one.state === state) && (!wanted || [one.key, one.worker].some((word) => (word || "").toLowerCase().includes(wanted))));
-    rows.sort((a, b) => {
-      const one = key(a), other = key(b), missing = (value) => value === null || value === undefined;
-      if (missing(one) || missing(other)) return missing(one) - missing(other) || a.key.localeCompare(b.key, "en", { numeric: true });
-      const order = typeof one === "string" ? one.localeCompare(other, "en", { numeric: true }) : one - other;
-      return (sorting.down ? -order : order) || a.key.localeCompare(b.key, "en", { numeric: true });
-    });
+    rows.sort(byColumn(columns[sorting.column], sorting.down));
     const body = $("problems").tBodies[0], nodes = rows.map((one) => tableRows.get(one.key));
     if (nodes.length !== body.rows.length || nodes.some((node, number) => body.rows[number] !== node)) {
       const focused = document.activeElement;
@@ -371,5 +357,5 @@
   });
   $("filters").addEventListener("submit", (event) => event.preventDefault());
   for (const id of ["find", "state"]) $(id).addEventListener("input", orderRows);
-  drawHeads();
+  drawHeads($("problems"), columns, sorting, orderRows);
 })();
