@@ -40,6 +40,7 @@ def worker_facts(name: str, status: WorkerStatus | None, stint: int) -> WorkerFa
 
 def _problem(standing: Standing, recent: Sequence[str], policy: PolicyConfig) -> ProblemFacts:
     best = standing.champion or standing.best
+    gains = [(gain.evaluation, gain.speedup) for gain in standing.gains]
     return ProblemFacts(
         problem=standing.problem,
         evaluations=standing.evaluations,
@@ -48,15 +49,9 @@ def _problem(standing: Standing, recent: Sequence[str], policy: PolicyConfig) ->
         speedup=best.speedup if best else None,
         score=best.score if best else None,
         since_gain=standing.since_gain,
-        recent_gain=recent_gain(
-            [(gain.evaluation, gain.speedup) for gain in standing.gains], standing.evaluations, policy.stale_after
-        ),
-        gains=len(standing.gains),
-        half_gain=recent_gain(
-            [(gain.evaluation, gain.speedup) for gain in standing.gains],
-            standing.evaluations,
-            (standing.evaluations + 1) // 2,
-        ),
+        recent_gain=recent_gain(gains, standing.evaluations, policy.stale_after),
+        gains=len(gains),
+        half_gain=recent_gain(gains, standing.evaluations, (standing.evaluations + 1) // 2),
         cost_s=round(standing.cost_s, 3),
         elsewhere=len(recent) - bisect_right(recent, standing.last_at) if standing.last_at else 0,
     )
