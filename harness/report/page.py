@@ -11,8 +11,12 @@ from harness.model.printable import printable
 
 
 def render(data: dict[str, Any]) -> str:
-    """A page that opens from disk and asks nothing of any network."""
-    part = {"html": _read("page.html"), "css": _read("page.css"), "js": _read("charts.js") + _read("page.js")}
+    """Return a page that opens from disk and loads nothing from a network."""
+    part = {
+        "html": page_file("page.html"),
+        "css": page_file("page.css"),
+        "js": page_file("charts.js") + page_file("page.js"),
+    }
     # `<` in a string of the data could end the script element that holds it.
     data = printable_data(data)
     embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
@@ -35,5 +39,6 @@ def printable_data(value: Any) -> Any:  # noqa: ANN401 - JSON
     return [printable_data(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _read(name: str) -> str:
+def page_file(name: str) -> str:
+    """Return the text of a template, style or script of this package."""
     return resources.files("harness.report").joinpath(name).read_text(encoding="utf-8")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
+
+from harness.report.page import page_file
 
 Json = dict[str, Any]
 
@@ -14,8 +15,6 @@ _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 22, 40
 _TIMES = "\u00d7"
 _COLOURS = ("--accent", "--bound", "--base", "--bad", "--warn", "--soft")
-
-
 _BY_HOURS = "Geometric mean of the speed-ups; the dashed line is half of the budget"
 
 
@@ -29,7 +28,7 @@ def render_simulation(data: Json) -> str:
     settings = data["settings"]
     size = f"{settings['problems']} problems, {settings['gpus']} GPUs, {settings['workers']} workers"
     parts = {
-        "css": _read("page.css"),
+        "css": page_file("page.css"),
         "title": "Planner policies in simulation",
         "eyebrow": f"{size}, {settings['hours'] / 24:.3g} days · {data['seeds']}",
         "lede": (
@@ -44,10 +43,9 @@ def render_simulation(data: Json) -> str:
         ),
         "worlds": "\n".join(_world(world, data) for world in data["worlds"]),
     }
-    page = _read("simulation.html")
-    for name in ("css", "eyebrow", "lede", "tiles", "fine", "worlds", "title"):
-        safe = name in {"css", "tiles", "worlds"}
-        page = page.replace("{{" + name + "}}", parts[name] if safe else html.escape(parts[name]))
+    page = page_file("simulation.html")
+    for name, text in parts.items():
+        page = page.replace("{{" + name + "}}", text if name in {"css", "tiles", "worlds"} else html.escape(text))
     return page
 
 
@@ -161,7 +159,3 @@ def _chart(
             f"<title>{html.escape(outcome['policy'])}</title></path>"
         )
     return "".join([*parts, "</svg>"])
-
-
-def _read(name: str) -> str:
-    return resources.files("harness.report").joinpath(name).read_text(encoding="utf-8")

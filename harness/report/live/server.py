@@ -10,13 +10,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import resources
 
 from aiohttp import web
 
 from harness.errors import ConfigurationError
 from harness.report.live.access import Access
 from harness.report.live.page_state import PageState
+from harness.report.page import page_file
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -142,8 +142,7 @@ class _Page:
     async def file(self, request: web.Request) -> web.Response:
         """Return a file of the package."""
         name, kind = _FILES[request.path.removeprefix(self.access.path)]
-        text = resources.files("harness.report").joinpath(name).read_text(encoding="utf-8")
-        return web.Response(text=text, content_type=kind)
+        return web.Response(text=page_file(name), content_type=kind)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Return the stream of changes."""
