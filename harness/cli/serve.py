@@ -35,7 +35,7 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
     """Show a run as a live page in a browser, at the URL that is printed. Read-only; Ctrl-C ends it at once.
 
     Champions against bounds, trajectories as they grow, workers, queue, spend against limits, recent verdicts. The
-    page needs the token in the URL and is served on this machine only.
+    page needs the token in the URL. Without --bind it is served on this machine only.
     """
     from harness.cli.progress import progress_bar
     from harness.git.repo import Repo
@@ -67,10 +67,10 @@ def _announce(access: Access) -> None:
 
 
 def _warnings(config: Config, bind: str) -> Iterator[str]:
-    """Reasons why the page is protected less here."""
+    """Yield a warning for each setting that weakens the page's protection."""
     if not ipaddress.ip_address(bind).is_loopback:
         yield (
-            f"warning: other machines can connect to {bind}, and what they exchange with it is not encrypted: "
+            f"warning: other machines can connect to {bind}, and the connection is not encrypted: "
             f"`ssh -L {PORT}:127.0.0.1:{PORT} HOST` from the other machine is safer than --bind"
         )
     if config.agent.network == "host":

@@ -66,7 +66,7 @@ def simulate(
     """Compare policies at equal cost in simulated runs, without a device, a model or a workspace.
 
     Each policy is the function that the planner calls. The worlds are fitted to the public result under round robin
-    (docs/explanation/simulation.md). A full-size run takes about half a minute for each policy, world and seed.
+    (docs/explanation/simulation.md). A full-size run takes about 10 s of processor time.
     """
     from harness.errors import ConfigurationError
     from harness.planner.policies import POLICIES, ROUND_ROBIN, policy_named
