@@ -114,7 +114,9 @@ def _print(compared: list[PolicyOutcome], *, as_json: bool) -> None:
             "at 1/2": lambda row: f"{row['half']:.3f}",
             "at the end": lambda row: f"{row['end']:.3f}",
             "ratio at 1/2": lambda row: f"{row['ratio_half']:.3f}",
-            "95 % interval": lambda row: "{:.3f} to {:.3f}".format(*row["ratio_half_ci95"]),
+            "95 % interval": lambda row: (
+                "{:.3f} to {:.3f}".format(*row["ratio_half_ci95"]) if row["ratio_half_ci95"] else "-"
+            ),
             "ratio at 1/2 USD": lambda row: f"{row['ratio_half_usd']:.3f}",
             "ahead": lambda row: f"{row['wins']} of {row['seeds']}",
             "faster": lambda row: f"{row['faster']:.0%}",

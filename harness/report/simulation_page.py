@@ -51,16 +51,13 @@ def render_simulation(data: Json) -> str:
 
 def _tile(world: Json, data: Json) -> str:
     outcome = next((one for one in world["outcomes"] if one["policy"] == data["shipped"]), world["outcomes"][0])
-    low, high = outcome["ratio_half_ci95"]
+    interval = outcome["ratio_half_ci95"]
+    shown = " [{:.3f}, {:.3f}]".format(*interval) if interval else ""
     return (
         f'<div class="tile"><b>{outcome["ratio_half"]:.3f}{_TIMES}</b><span>{html.escape(world["title"])}</span>'
-        f"<small>{html.escape(outcome['policy'])} against round robin at half of the budget "
-        f"[{low:.3f}, {_finite(high)}], ahead on {outcome['wins']} of {outcome['seeds']} seeds</small></div>"
+        f"<small>{html.escape(outcome['policy'])} against round robin at half of the budget"
+        f"{shown}, ahead on {outcome['wins']} of {outcome['seeds']} seeds</small></div>"
     )
-
-
-def _finite(value: float) -> str:
-    return f"{value:.3f}" if value < 1e6 else "∞"
 
 
 def _world(world: Json, data: Json) -> str:
@@ -94,13 +91,13 @@ def _table(outcomes: Sequence[Json], data: Json) -> str:
              "ahead", "faster", f"above 2{_TIMES}", "median score", "evaluations", "kUSD")  # fmt: skip
     rows = []
     for outcome in outcomes:
-        low, high = outcome["ratio_half_ci95"]
+        interval = outcome["ratio_half_ci95"]
         cells = (
             f"{outcome['quarter']:.3f}",
             f"{outcome['half']:.3f}",
             f"{outcome['end']:.3f}",
             f"{outcome['ratio_half']:.3f}",
-            f"{low:.3f} to {_finite(high)}",
+            "{:.3f} to {:.3f}".format(*interval) if interval else "-",
             f"{outcome['ratio_half_usd']:.3f}",
             f"{outcome['wins']} of {outcome['seeds']}",
             f"{outcome['faster']:.0%}",

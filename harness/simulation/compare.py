@@ -14,8 +14,6 @@ from harness.simulation.settings import SimulationSettings
 from harness.simulation.worlds import WORLDS
 
 CURVE_POINTS = 60
-_T95 = 2.09
-"""Quantile of Student's t for a 95 % interval of 20 seeds. Intervals of fewer seeds are too narrow."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,11 @@ class PolicyOutcome:
     """Geometric mean at half of the dollars that round robin spends in the whole time with the same seed."""
     ratio_half: float
     """Geometric mean over the seeds of the ratio to round robin at half of the GPU-hours."""
-    ratio_half_ci95: tuple[float, float]
+    ratio_half_ci95: tuple[float, float] | None
+    """None for one seed."""
     ratio_half_usd: float
     """The same ratio at half of round robin's dollars."""
-    ratio_half_usd_ci95: tuple[float, float]
+    ratio_half_usd_ci95: tuple[float, float] | None
     wins: int
     """Seeds with a ratio above 1, at half of the GPU-hours."""
     curve: tuple[tuple[float, float], ...]
@@ -108,8 +107,8 @@ def _outcome(
     at_half_usd_even = [
         math.log(at_cost(run.samples, usd, spent / 2)) for run, spent in zip(even, dollars, strict=True)
     ]
-    ratios = [mine - its for mine, its in zip(at_half, at_half_even, strict=True)]
-    ratios_usd = [mine - its for mine, its in zip(at_half_usd, at_half_usd_even, strict=True)]
+    ratios = [log - log_even for log, log_even in zip(at_half, at_half_even, strict=True)]
+    ratios_usd = [log - log_even for log, log_even in zip(at_half_usd, at_half_usd_even, strict=True)]
     return PolicyOutcome(
         world=world,
         policy=policy,
@@ -143,10 +142,14 @@ def usd(sample: RunSample) -> float:
     return sample.usd
 
 
-def _interval(logs: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of exp(mean(logs))."""
-    half = _T95 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
-    return math.exp(mean(logs) - half), math.exp(min(mean(logs) + half, 700.0))
+def _interval(logs: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of exp(mean(logs)) by Student's t; None for one value."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import, and processes that simulate do not need it
+
+    if len(logs) < 2:
+        return None
+    half = float(stdtrit(len(logs) - 1, 0.975)) * stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean(logs) - half), math.exp(mean(logs) + half)
 
 
 def _curve(

@@ -14,7 +14,7 @@ from harness.planner.decision import Decision, PolicyInputs
 from harness.planner.facts import inputs_of
 from harness.planner.policies import POLICIES, ROUND_ROBIN
 from harness.planner.policy import decide
-from harness.simulation.compare import RunKey, outcomes, run_all
+from harness.simulation.compare import RunKey, gpu_hours, outcomes, run_all
 from harness.simulation.engine import RunSample, at_cost, simulate
 from harness.simulation.ledger_model import SimulatedStanding
 from harness.simulation.settings import DEVELOPMENT_SEEDS, SimulationSettings
@@ -154,4 +154,27 @@ def test_a_comparison_divides_by_round_robin_with_the_same_seed() -> None:
     for policy in policies:
         ratio = compared[policy].half / even.half
         assert compared[policy].ratio_half == pytest.approx(ratio)
-        assert compared[policy].ratio_half_ci95[0] <= ratio <= compared[policy].ratio_half_ci95[1]
+        interval = compared[policy].ratio_half_ci95
+        assert interval is not None
+        assert interval[0] <= ratio <= interval[1]
+
+
+def test_the_interval_has_students_quantile_of_its_number_of_seeds() -> None:
+    runs = dict(run_all(["diminishing"], list(POLICIES), DEVELOPMENT_SEEDS[:2], SMALL, jobs=1))
+    outcome = next(outcome for outcome in outcomes(runs, SMALL) if outcome.wins)
+    logs = [
+        math.log(
+            at_cost(runs[RunKey("diminishing", outcome.policy, seed)].samples, gpu_hours, 72.0)
+            / at_cost(runs[RunKey("diminishing", ROUND_ROBIN, seed)].samples, gpu_hours, 72.0)
+        )
+        for seed in DEVELOPMENT_SEEDS[:2]
+    ]
+    assert outcome.ratio_half_ci95 is not None
+    # 12.706: 97.5 % quantile of Student's t, one degree of freedom. The error of two values' mean is half of their gap.
+    expected = 12.706 * abs(logs[0] - logs[1]) / 2
+    assert math.log(outcome.ratio_half_ci95[1] / outcome.ratio_half) == pytest.approx(expected, rel=1e-3)
+
+
+def test_one_seed_has_no_interval() -> None:
+    runs = dict(run_all(["diminishing"], [ROUND_ROBIN], DEVELOPMENT_SEEDS[:1], SMALL, jobs=1))
+    assert [outcome.ratio_half_ci95 for outcome in outcomes(runs, SMALL)] == [None]
