@@ -1,9 +1,9 @@
 """Three worlds: how the speed-up of a problem grows with the attempts made on it, under different assumptions.
 
-Nobody has published the trajectories of the public result, only where they ended. Each world is one explanation that
-ends at the published figures when the attempts are spread evenly. A policy is worth something only if it helps under
-more than one explanation. The constants marked "fitted" come from `python -m benchmarks.fit_worlds`; the others are
-assumptions, listed in `World.assumptions` and in docs/explanation/simulation.md.
+The public result has the final figures, and not the trajectories. Each world is one explanation that ends at them when
+the attempts are spread evenly. A policy is worth something only if it helps under more than one explanation. The
+constants marked "fitted" come from `python -m benchmarks.fit_worlds`; the others are assumptions, listed in
+`World.assumptions` and in docs/explanation/simulation.md.
 """
 
 from __future__ import annotations

@@ -93,6 +93,6 @@ def test_the_shipped_policy_beats_round_robin_in_a_small_run(world: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_shipped_policy_beats_round_robin_at_half_of_the_public_budget(world: str) -> None:
-    """On the first three held-out seeds; docs/explanation/simulation.md has all twenty."""
+    """On the first three held-out seeds; docs/explanation/simulation.md has the first nine."""
     half = SimulationSettings(hours=SimulationSettings.hours / 2)
     assert ratio(world, HELD_OUT_SEEDS[:3], half) > 1.02
