@@ -17,12 +17,10 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -31,9 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tabulate import tabulate
-
-from benchmarks.ledger import Figure, make, problem_name, timed
+from benchmarks.ledger import Figure, make, print_figures, problem_name, timed, workspace_root
 from harness.git.repo import Repo
 from harness.git.tree_ids import TreeFile, blob_id, tree_id
 from harness.ledger.audit.audit import audit
@@ -333,16 +329,12 @@ def main() -> None:
     parser.add_argument("--branches", type=int, default=1_000)
     parser.add_argument("--keep", type=Path, help="make the workspace here and leave it")
     given = parser.parse_args()
-    root = given.keep or Path(tempfile.mkdtemp(prefix="kernel-harness-bench-")) / "workspace"
-    try:
+    with workspace_root(given.keep) as root:
         if given.what == "start":
             figures = measure_start(given.entries, given.branches, root)
         else:
             figures = measure(given.minutes, given.judges, given.workers, given.rate, given.problems, root)
-    finally:
-        if not given.keep:
-            shutil.rmtree(root.parent, ignore_errors=True)
-    print(tabulate([(each.what, each.limit, each.seen) for each in figures], headers=("what", "limit", "seen")))
+    print_figures(figures)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,14 @@ import argparse
 import math
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -204,20 +204,31 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
     return time.perf_counter() - started, result
 
 
-def main() -> None:
+@contextmanager
+def workspace_root(keep: Path | None) -> Iterator[Path]:
+    """Yield where a benchmark makes its workspace: `keep`, or a temporary directory that is removed."""
+    if keep is not None:
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="kernel-harness-bench-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory) / "workspace"
+
+
+def print_figures(figures: Sequence[Figure]) -> None:
     """Print the table."""
+    rows = [(figure.what, figure.limit, figure.seen) for figure in figures]
+    print(tabulate(rows, headers=("figure", "at most", "seen")))
+
+
+def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--problems", type=int, default=235)
     parser.add_argument("--keep", type=Path, help="make the workspace here and leave it")
     given = parser.parse_args()
-    root = given.keep or Path(tempfile.mkdtemp(prefix="kernel-harness-bench-")) / "workspace"
-    try:
-        figures = measure(given.entries, given.problems, root)
-    finally:
-        if not given.keep:
-            shutil.rmtree(root.parent, ignore_errors=True)
-    print(tabulate([(each.what, each.limit, each.seen) for each in figures], headers=("what", "limit", "seen")))
+    with workspace_root(given.keep) as root:
+        print_figures(measure(given.entries, given.problems, root))
 
 
 if __name__ == "__main__":

@@ -12,26 +12,22 @@ import argparse
 import json
 import os
 import re
-import shutil
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
-from tabulate import tabulate
+from playwright.sync_api import Browser, Page
 
+from benchmarks.ledger import Figure, print_figures, workspace_root
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import draft
 from tests.report.big_run import make_run
+from tests.report.chromium import chromium
+from tests.report.live.serve_process import serve_process
 
 LOADS, UPDATES, IDLE_S = 7, 15, 20.0
 # The page's policy forbids code from text, which playwright's own way of waiting needs.
@@ -53,24 +49,8 @@ _SHOWN = """(word) => new Promise((done) => {
 })"""
 
 
-@contextmanager
-def serving(root: Path) -> Iterator[tuple[str, int, float]]:
-    """`harness serve` as a process: its URL, its pid, and seconds until it printed the URL."""
-    since = time.perf_counter()
-    command = [sys.executable, "-m", "harness", "serve", str(root), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        url = re.search(r"http\S+", process.stdout.readline())
-        assert url
-        yield url[0], process.pid, time.perf_counter() - since
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
-
-
 def load_s(browser: Browser, url: str) -> float:
-    """Seconds from opening the URL in a fresh profile to the drawn page."""
+    """Return the seconds from opening the URL in a fresh profile to the drawn page."""
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
         since = time.perf_counter()
@@ -80,7 +60,7 @@ def load_s(browser: Browser, url: str) -> float:
 
 
 def load_processor_s(browser: Browser, url: str) -> float:
-    """Processor time of the browser's threads for one load, which other processes of the machine do not lengthen."""
+    """Return the processor time of the browser's threads for one load, which other processes do not lengthen."""
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
         browser.start_tracing(page=page, categories=["devtools.timeline", "disabled-by-default-devtools.timeline"])
@@ -92,7 +72,7 @@ def load_processor_s(browser: Browser, url: str) -> float:
 
 
 def update_s(page: Page, ledger: Ledger, key: str, digest: str, number: int) -> float:
-    """Seconds from the append of an entry to the drawn page that shows it."""
+    """Return the seconds from the append of an entry to the drawn page that shows it."""
     entry = draft(tree=f"{number:040x}", problem=key, speedup=1.1, worker=f"u{number}")
     entry = entry.model_copy(update={"target": "h200", "problem_digest": digest})
     since = time.perf_counter()
@@ -101,35 +81,37 @@ def update_s(page: Page, ledger: Ledger, key: str, digest: str, number: int) -> 
     return time.perf_counter() - since
 
 
-def measure(workspace: Workspace, problems: int) -> list[tuple[str, str, str]]:
-    """The lines of the table."""
+def measure(workspace: Workspace, problems: int) -> list[Figure]:
+    """Measure the page of a workspace."""
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
         keys = {row.problem: row.problem_digest for row in index.rows(kind="baseline")}
     assert len(keys) == problems
-    with sync_playwright() as playwright, serving(workspace.root) as (url, pid, ready_s):
-        browser = playwright.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
+    with ExitStack() as stack:
+        browser = stack.enter_context(chromium())
+        since = time.perf_counter()
+        url, process = stack.enter_context(serve_process(workspace.root))
+        ready_s = time.perf_counter() - since
         loads = [load_s(browser, url) for _ in range(LOADS)]
         load_processor = statistics.median(load_processor_s(browser, url) for _ in range(LOADS))
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(url)
         page.evaluate(_LOADED)
-        used = processor_s(pid)
+        used = processor_s(process.pid)
         time.sleep(IDLE_S)
-        idle = (processor_s(pid) - used) / IDLE_S
+        idle = (processor_s(process.pid) - used) / IDLE_S
         with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
             chosen = list(keys.items())[:UPDATES]
             updates = [update_s(page, ledger, *one, number) for number, one in enumerate(chosen)]
-        memory_mb = int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1e3  # type: ignore[index]
-        browser.close()
+        memory_mb = int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1]) / 1e3  # type: ignore[index]
     return [
-        ("harness serve, index up to date, until it prints the URL", "", f"{ready_s:.2f} s"),
-        (f"page loaded and drawn: median, worst of {LOADS}", "<= 2 s", seconds(loads)),
-        ("the same, processor time of the browser's threads", "", f"{load_processor:.2f} s"),
-        (f"appended entry drawn: median, worst of {UPDATES}", "<= 1 s", seconds(updates)),
-        ("processor time of the server with one viewer and no change", "", f"{100 * idle:.1f} % of a core"),
-        ("load average of the machine meanwhile", "", f"{os.getloadavg()[0]:.1f}"),
-        ("server, resident", "", f"{memory_mb:.0f} MB"),
+        Figure("harness serve, index up to date, until it prints the URL", "", f"{ready_s:.2f} s"),
+        Figure(f"page loaded and drawn: median, worst of {LOADS}", "<= 2 s", seconds(loads)),
+        Figure("the same, processor time of the browser's threads", "", f"{load_processor:.2f} s"),
+        Figure(f"appended entry drawn: median, worst of {UPDATES}", "<= 1 s", seconds(updates)),
+        Figure("processor time of the server with one viewer and no change", "", f"{100 * idle:.1f} % of a core"),
+        Figure("load average of the machine meanwhile", "", f"{os.getloadavg()[0]:.1f}"),
+        Figure("server, resident", "", f"{memory_mb:.0f} MB"),
     ]
 
 
@@ -144,12 +126,6 @@ def seconds(times: list[float]) -> str:
     return f"{statistics.median(times):.2f} s, {max(times):.2f} s"
 
 
-def _chromium() -> str:
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert executable, "no Chromium here: `make browser` installs it"
-    return executable
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -157,14 +133,10 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=20_000)
     parser.add_argument("--keep", type=Path, help="make the workspace here and leave it, or use the one that is there")
     given = parser.parse_args()
-    root = given.keep or Path(tempfile.mkdtemp(prefix="kernel-harness-live-")) / "workspace"
-    try:
+    with workspace_root(given.keep) as root:
         workspace = Workspace(root) if root.exists() else make_run(root, problems=given.problems, entries=given.entries)
         figures = measure(workspace, given.problems)
-    finally:
-        if not given.keep:
-            shutil.rmtree(root.parent, ignore_errors=True)
-    print(tabulate(figures, headers=("what", "limit", "seen")))
+    print_figures(figures)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import resource
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
 from harness.git.repo import Repo
 from harness.ledger.ledger import Ledger
 from tests.cli.test_audit import harness
 from tests.report.big_run import make_run
+from tests.report.chromium import chromium
 from tests.site import site_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -65,13 +65,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    assert found, "no Chromium here: `make browser` installs it"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @dataclass

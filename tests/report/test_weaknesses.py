@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -206,16 +204,11 @@ def test_a_sound_number_is_not_marked(output: str, outputs: dict[str, dict[str, 
 @pytest.mark.browser
 @pytest.mark.slow
 def test_the_page_marks_weakened_numbers(outputs: dict[str, dict[str, str]], tmp_path: Path) -> None:
-    from playwright.sync_api import sync_playwright
+    from tests.report.chromium import chromium
 
     file = tmp_path / "report.html"
     file.write_text(outputs["report"][SOUND.problem])
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert found, "no Chromium here: `make browser` installs it"
-    with (
-        sync_playwright() as playwright,
-        closing(playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])) as browser,
-    ):
+    with chromium() as browser:
         page = browser.new_page()
         page.goto(file.as_uri())
         assert SYMBOL in page.locator("#title").inner_text()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from harness.git.repo import Repo
 from harness.ledger.ledger import Ledger
@@ -25,6 +23,8 @@ from harness.workspace.directories import Workspace
 from harness.workspace.status import write_status
 from tests.ledger.ledgers import draft
 from tests.report.big_run import make_run
+from tests.report.chromium import chromium
+from tests.report.live.serve_process import serve_process
 from tests.report.test_browser import OUTSIDE, background
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -36,27 +36,8 @@ HARNESS = (sys.executable, "-m", "harness")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert executable, "no Chromium here: `make browser` installs it"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+    with chromium() as started:
         yield started
-        started.close()
-
-
-@contextmanager
-def serving(root: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`harness serve` as a process: its URL."""
-    command = [*HARNESS, "serve", str(root), "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        url = re.search(r"http\S+", process.stdout.readline())
-        assert url
-        yield url[0], process
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
 
 
 @dataclass
@@ -100,7 +81,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 @pytest.fixture
 def live(workspace: Workspace) -> Iterator[str]:
-    with serving(workspace.root) as (url, _):
+    with serve_process(workspace.root) as (url, _):
         yield url
 
 
@@ -125,7 +106,11 @@ def test_during_a_real_run(browser: Browser, tmp_path: Path) -> None:
     globs = ("starter/rmsnorm_h4096", "starter/rope_gqa", "starter/causal_conv1d_silu")
     chosen = [word for glob in globs for word in ("--problem", glob)]
     command = [*HARNESS, "start", "--agent", "tuner", "--device", "cpu", "--max-evaluations", "4", *chosen]
-    with serving(root) as (url, _), watching(browser, url, DESKTOP) as desktop, watching(browser, url, PHONE) as phone:
+    with (
+        serve_process(root) as (url, _),
+        watching(browser, url, DESKTOP) as desktop,
+        watching(browser, url, PHONE) as phone,
+    ):
         viewers = {"desktop": desktop, "phone": phone}
         expect(desktop.page.locator("#lede")).to_contain_text("No run is in progress")
         run = subprocess.Popen(command, cwd=root, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -194,7 +179,7 @@ def test_every_part_is_drawn_and_nothing_comes_from_elsewhere(browser: Browser, 
 
 
 def test_it_grows_while_it_is_watched_and_keeps_focus_and_filters(browser: Browser, workspace: Workspace) -> None:
-    with serving(workspace.root) as (url, _), watching(browser, url, DESKTOP) as viewer:
+    with serve_process(workspace.root) as (url, _), watching(browser, url, DESKTOP) as viewer:
         page = viewer.page
         page.fill("#find", "rmsnorm")
         key = page.locator("#problems button.open").first.inner_text()
@@ -236,14 +221,14 @@ def test_weakened_numbers_have_the_symbol_and_the_sentence(browser: Browser, liv
 
 
 def test_a_page_outlives_its_server_and_names_what_to_do(browser: Browser, workspace: Workspace) -> None:
-    with serving(workspace.root) as (url, process), watching(browser, url, DESKTOP) as viewer:
+    with serve_process(workspace.root) as (url, process), watching(browser, url, DESKTOP) as viewer:
         connection = viewer.page.locator("#connection")
         expect(connection).to_have_text("live")
         process.send_signal(signal.SIGINT)
         process.wait(timeout=120)
         expect(connection).to_have_text("connection lost, trying again", timeout=60_000)
         expect(viewer.page.locator("#problems tbody tr")).to_have_count(40)
-        with serving(workspace.root, urlsplit(url).port or 0):
+        with serve_process(workspace.root, urlsplit(url).port or 0):
             expect(connection).to_contain_text("open the URL that harness serve printed last", timeout=60_000)
 
 
@@ -254,7 +239,7 @@ def test_text_of_agents_is_shown_as_text(browser: Browser, workspace: Workspace)
     judge = JudgeStatus(
         device="cuda:0", state="busy", problem="L1/rmsnorm_000", kind="evaluation", stage="timing", done=3, of=12
     )
-    with serving(workspace.root) as (url, _), watching(browser, url, PHONE) as viewer:
+    with serve_process(workspace.root) as (url, _), watching(browser, url, PHONE) as viewer:
         for status in (
             StartStatus(children=("daemon",), run="main"),
             DaemonStatus(queued=3, judges=(judge,), paused="no space left on device"),
