@@ -51,10 +51,6 @@ class SimulatedRun:
     samples: tuple[RunSample, ...]
     final: ResultFigures
     gpu_busy_hours: float
-    moves: int
-    """How often a worker came to another problem."""
-    idle_hours: float
-    """Hours of all workers without anything to do."""
 
 
 def simulate(world: World, policy: Policy, seed: int, settings: SimulationSettings) -> SimulatedRun:
@@ -97,7 +93,7 @@ class _SimulatedWorker:
         self._facts = WorkerFacts(worker=name)
 
     def facts(self) -> WorkerFacts:
-        """Return what the planner would read of the worker."""
+        """Return the facts that the planner would read of the worker."""
         if self._facts.stint != self.stint or self._facts.finished != self.finished:
             self._facts = WorkerFacts.model_construct(worker=self.name, stint=self.stint, finished=dict(self.finished))
         return self._facts
@@ -121,8 +117,8 @@ class _Run:
         self._decided = environment.event()
         self._crowd: Counter[str] = Counter()
         """Workers on each problem."""
-        self._evaluations = self._moves = 0
-        self._agent_s = self._gpu_busy_s = self._idle_s = 0.0
+        self._evaluations = 0
+        self._agent_s = self._gpu_busy_s = 0.0
         self._log_speedup_sum = 0.0
         self._samples: list[RunSample] = []
 
@@ -153,30 +149,27 @@ class _Run:
             problem = problems.get(worker.name)
             if problem != worker.problem:
                 worker.problem, worker.stint, worker.resting = problem, 0, None
-                self._moves += 1
         self._crowd = Counter(problems.values())
 
     def work(self, worker: _SimulatedWorker) -> Generator[simpy.Event, object, None]:
-        """One worker: sessions on the problem of its row, until the end of time."""
+        """Run one worker's sessions on the problem of its row, until the end of the simulation."""
         while True:
             problem = worker.problem
             if problem is None or problem == worker.resting:
-                since = self._environment.now
                 yield self._decided
-                self._idle_s += self._environment.now - since
                 continue
             worker.finished.pop(problem, None)
             yield from self._settle()
-            gained, made = False, 0
+            gained, submissions = False, 0
             while worker.problem == problem:
                 gained |= yield from self._submit(worker, self._standings[problem])
-                made += 1
-                if made >= self._settings.session_evaluations:
+                submissions += 1
+                if submissions >= self._settings.session_evaluations:
                     if not gained:
                         worker.finished[problem] = "stale"
                         worker.resting = problem
                         break
-                    gained, made = False, 0
+                    gained, submissions = False, 0
 
     def _settle(self) -> Generator[simpy.Event, object, None]:
         seconds = 60.0 * self._settings.settling_min
@@ -184,7 +177,7 @@ class _Run:
         yield self._environment.timeout(seconds)
 
     def _submit(self, worker: _SimulatedWorker, standing: SimulatedStanding) -> Generator[simpy.Event, object, bool]:
-        """One submission: the agent's work, the queue, the judge. Returns whether it is a gain."""
+        """Run one submission through the agent's work, the queue and the judge; return true for a gain."""
         problem = standing.problem
         agent_s = problem.agent_s()
         yield self._environment.timeout(agent_s)
@@ -225,8 +218,6 @@ class _Run:
                 [standing.problem.headroom for standing in standings],
             ),
             gpu_busy_hours=self._gpu_busy_s / 3600.0,
-            moves=self._moves,
-            idle_hours=self._idle_s / 3600.0,
         )
 
 
