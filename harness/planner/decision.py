@@ -16,7 +16,7 @@ class _Facts(BaseModel):
 
 
 class ProblemFacts(_Facts):
-    """What the ledger says of one problem, for one run and target."""
+    """State of one problem by the ledger, for one run and target."""
 
     problem: str
     evaluations: int = 0
@@ -42,13 +42,13 @@ class ProblemFacts(_Facts):
 
 
 class WorkerFacts(_Facts):
-    """What one worker has done."""
+    """State of one worker."""
 
     worker: str
     stint: int = 0
     """Its evaluations on its present problem since it came there."""
     finished: dict[str, FinishReason] = {}
-    """Problems it says it can do no more on, and why."""
+    """Problem -> reason why the worker ended its work on it."""
 
 
 class PolicyInputs(_Facts):
@@ -62,7 +62,7 @@ class PolicyInputs(_Facts):
 
 
 class Decision(_Facts):
-    """The table to put in force, and one line of reason per worker the policy looked at."""
+    """The table to put in force, and a reason of one line for each worker that the policy placed."""
 
     assignments: tuple[Assignment, ...]
     reasons: dict[str, str]

@@ -107,7 +107,7 @@ class _Table:
         self._free = [number for number, problem in enumerate(self._order) if not self._crowd[problem]]
 
     def place(self, worker: WorkerFacts) -> tuple[Assignment | None, str]:
-        """The worker's row, kept or new, and why; no row when nothing is left for it."""
+        """Return the worker's row, kept or new, and the reason; no row when nothing is left for it."""
         row = self._rows.get(worker.worker)
         if row:
             self._leave(row.problem)
@@ -138,7 +138,7 @@ class _Table:
             insort(self._free, self._numbers[problem])
 
     def _is_available(self, worker: WorkerFacts, problem: str) -> bool:
-        """Whether the worker can do something there: open, and not finished for it, or stale for long enough."""
+        """Return true if the problem is open, and not finished for the worker or stale for long enough."""
         if problem not in self._numbers:
             return False
         finished = worker.finished.get(problem)
@@ -149,7 +149,7 @@ class _Table:
         return rank.tier, rank.order, -rank.value, problem
 
     def _best_elsewhere(self, worker: WorkerFacts, here: str | None) -> str | None:
-        """The best ranked of the least crowded problems that are available to the worker; None where there is none."""
+        """Return the best ranked of the least crowded problems available to the worker; None without one."""
         for number in self._free:
             problem = self._order[number]
             if problem != here and self._is_available(worker, problem):
@@ -158,7 +158,7 @@ class _Table:
         return min(crowded, key=self._crowd.__getitem__, default=None)
 
     def _why_stay(self, worker: WorkerFacts, here: str, best: str | None) -> str | None:
-        """Why the worker is not to be moved now; None when it is. The crowd is of the others only."""
+        """Return the reason to leave the worker there; None to move it. The crowd is of the others only."""
         if best is None or self._crowd[best] >= max(self._crowd[here], 1):
             return "stays: nothing else is free"
         mine, other = self._ranks[here], self._ranks[best]

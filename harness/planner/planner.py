@@ -149,9 +149,9 @@ class _Planner:
         self._table_standings = StandingsCache(index, target, config.run)
         self._written_at = -STANDINGS_EVERY_S
         self.waits_to_write = False
-        """Whether a changed table is still to be written."""
+        """A changed table is still to be written."""
         self._edited_since: float | None = None
-        """When the planner first saw that a person edits COORDINATION.md; None while nobody does."""
+        """When the planner first saw that a person edits COORDINATION.md; None while no edit is seen."""
         self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
         self._accounted = {account.id for account in recorded(workspace, repo, config.coordination_branch)}
         self._reasons: dict[str, str] = self._last_reasons()
@@ -209,7 +209,7 @@ class _Planner:
         self._ledger.flush()
 
     def _may_write(self, *, moved: bool) -> bool:
-        """Whether COORDINATION.md is due and nobody is editing it. What is not written now is decided again later."""
+        """Return true if COORDINATION.md is due and not being edited. A table not written is decided again later."""
         now = time.monotonic()
         table_every_s = min(_TABLE_EVERY_S * len(self._workers), _LONGEST_REST_S)
         self.waits_to_write = moved

@@ -13,7 +13,7 @@ from harness.planner.policy import NAME, decide
 
 
 def least_tried(inputs: PolicyInputs) -> Decision:
-    """Send each worker where the fewest evaluations were made, for a slice; never again where it has finished."""
+    """Send each worker to the problem with the fewest evaluations, for a slice; never back to one that it finished."""
     return _spread(inputs, lambda worker, _: set(worker.finished))
 
 
@@ -21,7 +21,7 @@ def round_robin(inputs: PolicyInputs) -> Decision:
     """Spread evaluations evenly, for ever: the policy that every other one must beat.
 
     As `least_tried`, but no worker comes to a problem where another one stays while one without a worker is left. A
-    problem that is stale for a worker is open to it again when its turn comes, so that nobody is idle. A worker that
+    problem that is stale for a worker is open to it again when its turn comes, so that no worker is idle. A worker that
     has just finished its problem moves on at once.
     """
     return _spread(
@@ -41,7 +41,7 @@ def _spread(
     Args:
         inputs: of the decision.
         closed: (a worker, the problem it is on) -> problems on which it can do nothing now.
-        apart: count workers that are placed later as being where they are, so that nobody joins them.
+        apart: count workers that are placed later as being where they are, so that no other worker joins them.
     """
     kept = tuple(row for row in inputs.assignments if row.state != "active")
     paused = {row.problem for row in kept if row.state == "paused"}

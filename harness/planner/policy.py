@@ -1,4 +1,4 @@
-"""Who should work on what: a pure function of what the ledger says.
+"""The planner's policy: workers are assigned to problems by a pure function of the ledger's facts.
 
 `decide` reads nothing and keeps nothing: the same inputs always give the same decision, so that recorded inputs can
 be decided again, by this policy or another, without a device. `harness.planner.placement` obeys people, slices and

@@ -65,14 +65,14 @@ class PolicyOutcome:
 def run_all(
     worlds: Sequence[str], policies: Sequence[str], seeds: Sequence[int], settings: SimulationSettings, jobs: int
 ) -> Iterator[tuple[RunKey, SimulatedRun]]:
-    """Simulate every policy in every world with every seed; yields each run when it is done.
+    """Simulate every policy in every world with every seed; yield each run when it ends.
 
     Args:
         worlds: names of `WORLDS`.
         policies: names of `POLICIES`.
         seeds: of the realisations.
         settings: of every run.
-        jobs: processes; 1 runs in this one.
+        jobs: number of processes; 1 simulates in this process.
     """
     keys = [RunKey(world, policy, seed) for seed in seeds for world in worlds for policy in policies]
     if jobs == 1:

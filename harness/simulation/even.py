@@ -8,7 +8,7 @@ from harness.simulation.problems import SimulatedProblem
 
 
 def spread_evenly(problems: Sequence[SimulatedProblem], attempts_each: int) -> list[float]:
-    """Make so many attempts on each problem, in turn; return ln of each best speed-up, -inf where none passed."""
+    """Make the attempts on each problem, in turn; return ln of each best speed-up, -inf where none passed."""
     best = [float("-inf")] * len(problems)
     for _ in range(attempts_each):
         for number, problem in enumerate(problems):

@@ -1,4 +1,4 @@
-"""What the ledger of a simulated run says of one problem, by the rules of `harness.ledger.standings`."""
+"""The standing of one problem in a simulated run, by the rules of `harness.ledger.standings`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SimulatedStanding:
             rng: of the measurement's noise.
 
         Returns:
-            Whether it is a gain: its whole interval is above the last gain.
+            True for a gain: its whole interval is above the last gain.
         """
         self.evaluations += 1
         self.cost_s += cost_s
@@ -71,7 +71,7 @@ class SimulatedStanding:
         return self.log_speedup - _REPEATED_LOSS if self._best_measured else None
 
     def facts(self, run_evaluations: int, policy: PolicyConfig) -> ProblemFacts:
-        """Return what `harness.planner.facts` would read from the ledger after so many evaluations of the run."""
+        """Return the facts that `harness.planner.facts` would read after this number of evaluations of the run."""
         elsewhere = min(run_evaluations - self.last_evaluation, policy.return_after + 1) if self.evaluations else 0
         # Not validated, and copied where only `elsewhere` changed: this is most of the time of a round.
         if self._facts is None:

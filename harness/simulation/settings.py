@@ -29,7 +29,7 @@ class SimulationSettings:
     settling_min: float = 10.0
     """Minutes an agent reads and sets up when it comes to a problem, besides its first submission."""
     overlap: float = 0.15
-    """Share of a worker's submissions that repeat, for each other worker on the same problem, what that one tries too.
+    """Share of a worker's submissions that repeat, for each other worker on the same problem, an attempt of that one.
     A repeated submission is judged and changes nothing. An assumption."""
     usd_per_gpu_hour: float = 5.0
     """Of a reserved B200, whether busy or idle. An assumption; prices in 2026 range from 3 to 9 USD."""

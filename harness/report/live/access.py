@@ -1,4 +1,4 @@
-"""Who may read the live page: the holder of the token, at an address of this server, from no other site."""
+"""Access control of the live page: token, cookie, Host and Origin of each request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Access:
         return f"harness_serve_{self.port}"
 
     def host_allowed(self, host: str | None) -> bool:
-        """Return whether a Host header names this server; another name may be a page's that had its DNS name moved."""
+        """Return whether a Host header names this server; another may be of a page that moved its DNS name here."""
         name, colon, port = (host or "").rpartition(":")
         if not colon or port != str(self.port):
             return False

@@ -61,7 +61,7 @@ class Collector:
         self._view: _RunView | None = None
         self._last_target = "", ""
         self.messages: list[str] = []
-        """Sentences about the index at the last look: made anew, entries that cannot be read."""
+        """Sentences about the index at the last look: that it was built anew, and entries that cannot be read."""
 
     def collect(self, progress: Callable[[int, int], None] | None = None) -> dict[str, str]:
         """Return every part as JSON: name -> text.
@@ -112,7 +112,7 @@ class _RunView:
         self._texts: dict[str, str] = {}
         self._listed: tuple[float, tuple[str, ...], list[str]] = (float("-inf"), (), [])
         self._decided: tuple[str | None, set[str]] = "", set()
-        """Id of the file of decisions, and what the planner decided about last."""
+        """Id of the file of decisions, and the problems of the planner's last decision."""
         self._last_start: StartStatus | None = None
         self._last_daemon: DaemonStatus | None = None
         self._last_workers: list[Json] = []

@@ -19,7 +19,7 @@ from harness.report.live.server import Viewers, serve
 logger = logging.getLogger(__name__)
 
 _WATCHED_S = 0.25
-"""Pause between two looks while somebody watches; a look without changes takes 10 ms."""
+"""Pause between two looks while a viewer is connected; a look without changes takes 10 ms."""
 _ALONE_S = 15.0
 _JOIN_S = 2.0
 
@@ -29,8 +29,8 @@ class Following:
 
     Args:
         collector: used by this thread alone, which closes it.
-        state: what it publishes to.
-        viewers: whom it tells.
+        state: receives the parts.
+        viewers: woken after each change.
     """
 
     def __init__(self, collector: Collector, state: PageState, viewers: Viewers) -> None:
@@ -82,7 +82,7 @@ def serve_page(
     Args:
         listener: from `listen`; closed at the end.
         collector: reads the ledger, from now on in a thread that closes it.
-        texts: what it has collected first.
+        texts: the parts that it collected first.
         announce: called once the page can be opened.
 
     Raises:

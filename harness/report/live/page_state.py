@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 
 class PageState:
-    """Parts that one thread publishes and that others read.
+    """Parts that one thread publishes and other threads read.
 
     A viewer names the version that it has and gets what changed since, so that the server keeps nothing per viewer and
     a slow viewer gets several changes as one.

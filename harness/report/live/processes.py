@@ -17,7 +17,7 @@ from harness.workspace.status import is_alive, recorded_processes
 
 
 def read_processes(workspace: Workspace) -> Json:
-    """Return what runs, and what the processes that have ended left, as JSON has it."""
+    """Return the running processes, and the records of those that have ended, as JSON."""
     records = recorded_processes(workspace)
     alive = {name: status for name, status in records.items() if is_alive(status)}
     daemon, planner, start = alive.get("daemon"), alive.get("planner"), records.get("start")
@@ -40,7 +40,7 @@ def _messages(*statuses: ProcessStatus | None) -> list[str]:
 
 
 def _how_it_ended(workspace: Workspace, start: ProcessStatus | None) -> Json | None:
-    """Return the result of the last `harness start`; None where it left none."""
+    """Return the result of the last `harness start`; None where no record of it exists."""
     result = read_run_result(workspace)
     if result is None:
         return {"why": "it was killed", "exit_code": None} if start is not None else None

@@ -52,7 +52,7 @@ _REFUSED_FOREIGN = "Refused: this request does not come from the page at the URL
 
 
 class Viewers:
-    """The open streams, and what wakes them.
+    """The open streams, and the event that wakes them.
 
     Args:
         loop: the event loop of the streams.
@@ -81,7 +81,7 @@ class Viewers:
         self._changed = asyncio.Event()
 
     async def stream(self, request: web.Request, state: PageState) -> web.StreamResponse:
-        """Send what the viewer lacks, and then each change, until the connection or the server ends."""
+        """Send the parts that the viewer lacks, and then each change, until the connection or the server ends."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         await response.write(f"retry: {_RETRY_MS}\n\n".encode())
