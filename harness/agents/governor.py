@@ -69,19 +69,22 @@ class Purse:
         self._looked_at = time.monotonic()
 
 
-def over(budget: Budget, spent: Spent, whose: str) -> str | None:
-    """Which limit is reached, in words; None when none is."""
-    pairs = (
+def limits_and_use(budget: Budget, spent: Spent) -> list[tuple[str, float, float]]:
+    """Return (unit, limit, amount used) of every limit that a budget sets."""
+    amounts = (
         ("USD", budget.usd, spent.usd),
-        ("tokens", budget.tokens, spent.tokens),
+        ("evaluations", budget.evaluations, spent.evaluations),
         ("turns", budget.turns, spent.turns),
         ("minutes", budget.minutes, spent.seconds / 60),
-        ("evaluations", budget.evaluations, spent.evaluations),
+        ("tokens", budget.tokens, spent.tokens),
     )
-    for unit, limit, used in pairs:
-        if limit is not None and used >= limit:
-            return f"{limit:g} {unit} {whose} are used up"
-    return None
+    return [(unit, limit, used) for unit, limit, used in amounts if limit is not None]
+
+
+def over(budget: Budget, spent: Spent, whose: str) -> str | None:
+    """Return the first limit that is reached, as a sentence; None when none is reached."""
+    reached = ((unit, limit) for unit, limit, used in limits_and_use(budget, spent) if used >= limit)
+    return next((f"{limit:g} {unit} {whose} are used up" for unit, limit in reached), None)
 
 
 def used_up(config: Config, worker: str, purse: Purse) -> str | None:

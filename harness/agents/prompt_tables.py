@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from harness.agents.governor import limits_and_use
 from harness.agents.kernel_facts import KernelFacts
 from harness.ledger.accounts import Spent
 from harness.model.config import Budget
@@ -135,22 +136,20 @@ def limit_classes(problem: Problem, facts: KernelFacts, target: str) -> list[str
 
 
 def remaining(limits: Mapping[str, tuple[Budget, Spent]]) -> str:
-    """What is left of the limits, the least of each unit: `4.20 USD, 38 submissions`.
+    """Return the remaining budget, such as `4.20 USD, 38 submissions`: the smallest remainder for each unit.
 
     Args:
-        limits: whose -> the limit, and what counts against it.
+        limits: the holder of each limit (session, worker or run) -> the limit and the amounts that count against it.
     """
     left: dict[str, float] = {}
     for budget, spent in limits.values():
-        pairs = (
-            ("USD", budget.usd, spent.usd),
-            ("submissions", budget.evaluations, spent.evaluations),
-            ("turns", budget.turns, spent.turns),
-            ("minutes", budget.minutes, spent.seconds / 60),
-            ("tokens", budget.tokens, spent.tokens),
-        )
-        for unit, limit, used in pairs:
-            if limit is not None:
-                left[unit] = min(left.get(unit, float("inf")), max(0.0, limit - used))
-    words = [f"{amount:.2f} {unit}" if unit == "USD" else f"{amount:,.0f} {unit}" for unit, amount in left.items()]
+        for unit, limit, used in limits_and_use(budget, spent):
+            left[unit] = min(left.get(unit, float("inf")), max(0.0, limit - used))
+    words = [_amount(unit, left[unit]) for unit in left]
     return ", ".join(words) or "no limit is set; stop when you have no idea left that is worth a submission"
+
+
+def _amount(unit: str, amount: float) -> str:
+    if unit == "USD":
+        return f"{amount:.2f} USD"
+    return f"{amount:,.0f} {'submissions' if unit == 'evaluations' else unit}"
