@@ -71,6 +71,22 @@ class View:
         return f"{TASK}/{solution_path(self.problem, self.target)}"
 
 
+def empty_view(root: Path, *, binds: tuple[Path, ...] = ()) -> View:
+    """Return a view without a problem's files, below a directory of the caller: for trying programs in the sandbox."""
+    view = View(
+        problem="suite/name",
+        directory=root / "problem",
+        solution=root / "solution",
+        target="cpu",
+        reading=root / "reading",
+        docs=root / "docs",
+        home=root / "home",
+        binds=binds,
+    )
+    view.docs.mkdir(parents=True)
+    return view
+
+
 def command_line(view: View, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """The command, confined. Its standard streams are the caller's; it dies with the calling thread.
 

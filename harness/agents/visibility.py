@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from harness.agents.command import PLACEHOLDERS, bound_paths, check_template
-from harness.agents.confinement import TASK, View, command_line
+from harness.agents.confinement import TASK, command_line, empty_view
 from harness.errors import ConfigurationError
 from harness.model.config import AgentKind, Config
 from harness.workspace.sandbox_mounts import python_prefixes
@@ -82,19 +82,7 @@ def _words(template: str) -> list[str]:
 def _hidden(words: Sequence[str], binds: tuple[Path, ...]) -> str | None:
     """The first of a program and files that a sandbox with these binds does not show; None when it shows all."""
     with tempfile.TemporaryDirectory(prefix="kernel-harness-agent-") as scratch:
-        root = Path(scratch)
-        view = View(
-            problem="suite/name",
-            directory=root / "problem",
-            solution=root / "solution",
-            target="cpu",
-            reading=root / "reading",
-            docs=root / "docs",
-            home=root / "home",
-            binds=binds,
-        )
-        view.docs.mkdir()
-        command = command_line(view, ["/bin/sh", "-c", _LOOK, "sh", *words], {})
+        command = command_line(empty_view(Path(scratch), binds=binds), ["/bin/sh", "-c", _LOOK, "sh", *words], {})
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRY_S, check=False)
     if done.returncode == _HIDDEN:
         return done.stdout.strip()

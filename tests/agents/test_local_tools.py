@@ -8,22 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness.agents import local_tools
-from harness.agents.confinement import View, command_line
+from harness.agents.confinement import command_line, empty_view
 from harness.agents.local_tools import find_local_tools
 
 
 def inside(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
-    view = View(
-        problem="suite/name",
-        directory=tmp_path / "problem",
-        solution=tmp_path / "solution",
-        target="cpu",
-        reading=tmp_path / "reading",
-        docs=tmp_path / "docs",
-        home=tmp_path / "home",
-    )
-    view.docs.mkdir()
-    command = command_line(view, ["/bin/sh", "-euc", script], {})
+    command = command_line(empty_view(tmp_path), ["/bin/sh", "-euc", script], {})
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -39,18 +39,7 @@ def attempts(served: Served) -> str:
 
 def in_agents_sandbox(code: str, root: Path) -> str:
     """Return what the code prints where an agent runs."""
-    for name in ("problem", "docs"):
-        (root / name).mkdir(parents=True)
-    view = confinement.View(
-        problem="t/one",
-        directory=root / "problem",
-        solution=root / "solution",
-        target="cpu",
-        reading=root / "reading",
-        docs=root / "docs",
-        home=root / "home",
-    )
-    command = confinement.command_line(view, [sys.executable, "-I", "-c", code], {})
+    command = confinement.command_line(confinement.empty_view(root), [sys.executable, "-I", "-c", code], {})
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stderr
 
 
