@@ -6,7 +6,6 @@ is on disk, so that it also goes on after the worker itself was killed.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from harness.agents import confinement, documentation, fleet, prompt_tables, prompting
 from harness.agents.answers import attempts
@@ -34,9 +33,9 @@ from harness.agents.others_work import best_of_others, show_others
 from harness.agents.profile import profile
 from harness.agents.request_budget import RequestBudget, worker_limits
 from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
+from harness.agents.session_record import SessionRecord
 from harness.agents.transcripts import agent_directory
-from harness.errors import ConfigurationError, FormatError, HarnessError
-from harness.formats.bounded import load_json_file
+from harness.errors import ConfigurationError, HarnessError
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, close_left_open, now
 from harness.ledger.coordination import read_text
@@ -102,6 +101,7 @@ class Sessions:
         self._stack = ExitStack()
         self.directory = agent_directory(workspace, name)
         """What the worker's agents need from one session to the next: their home, and what they are shown."""
+        self.record = SessionRecord(self.directory, config.run, kind)
         self.current: AgentSession | None = None
         """The session that was opened last."""
         self._refused: str | None = None
@@ -139,7 +139,7 @@ class Sessions:
             HarnessError: the session cannot be opened.
         """
         self._purse.reread(self._repo, self._config)
-        resume, crashes = self.left(stay.row.problem), 0
+        resume, crashes = self.record.unfinished(stay.row.problem), 0
         while True:
             end, submissions = self._once(stay, resume)
             crashes = 0 if submissions else crashes
@@ -153,11 +153,11 @@ class Sessions:
             if end.reason == "crashed":
                 crashes += 1
                 if crashes >= _CRASHES:
-                    self._forget()
+                    self.record.forget()
                     return End("failed", f"its process died {crashes} times: {end.text}")
             elif end.reason != "held":
                 if end.reason != "interrupted" or not self._stop.is_set():
-                    self._forget()
+                    self.record.forget()
                 return end
             logger.warning("%s on %s: %s (%s); it goes on", self._name, stay.row.problem, end.reason, end.text)
             if not self._wait_out(end):
@@ -196,7 +196,7 @@ class Sessions:
                 stack.callback(served.close)
             connecting = stack.enter_context(self._turn_to_connect() if self._kind == "claude" else ExitStack())
             self.current = KINDS[self._kind](self._brief(stay, desk, view, resume, before))
-            self._remember(stay.row.problem, self.current.id)
+            self.record.remember(stay.row.problem, self.current.id)
             meter.add(Spent(), session=self.current.id, model=self.current.model)
             if view is not None:
                 stack.callback(self._take_in, stay)
@@ -318,6 +318,7 @@ class Sessions:
 
     def _desk(self, stay: Stay, meter: Meter) -> Desk:
         directory = stay.worktree / problem_path(stay.row.problem)
+        axes = prompt_tables.axes_in_words(stay.problem)
 
         def hide(text: str) -> str:
             return text.replace(str(directory), f"{confinement.TASK}/{problem_path(stay.row.problem)}")
@@ -326,38 +327,38 @@ class Sessions:
             meter.add(spent)
             self.evaluations += spent.evaluations
 
-        def commit(message: str) -> Submitted:
-            if self._kind != "tuner":
-                take_in(self._written, stay.solution)
-            return stay.tools.commit(message)
-
-        ask = stay.tools.check
-
-        def check(show: ShownCode, function: str) -> CheckReply | None:
-            assert ask is not None  # noqa: S101 - offered only where there is one
-            if self._kind != "tuner":
-                take_in(self._written, stay.solution)
-            return ask(show, function)
-
-        def outcome(submitted: Submitted) -> Entry | None:
-            entry = stay.tools.outcome(submitted)
-            if self._kind != "tuner":
-                self._show_others(stay)
-            return entry
-
         return Desk(
-            tools=replace(stay.tools, commit=commit, outcome=outcome, check=check if ask is not None else None),
+            tools=stay.tools if self._kind == "tuner" else self._tools_of_agent(stay),
             lessons=stay.tools.lessons,
-            axes=prompt_tables.axes_in_words(stay.problem),
+            axes=axes,
             hide=hide,
-            profiled=lambda passed, workload: profile(
-                self._target, passed, workload, prompt_tables.axes_in_words(stay.problem), stay.tools.profile
-            ),
+            profiled=lambda passed, workload: profile(self._target, passed, workload, axes, stay.tools.profile),
             spend=spend,
         )
 
+    def _tools_of_agent(self, stay: Stay) -> Tools:
+        """Return the tools for an agent in a sandbox: its files are copied into the worktree before each use."""
+        tools = stay.tools
+        run_check = tools.check
+
+        def commit(message: str) -> Submitted:
+            take_in(self._written, stay.solution)
+            return tools.commit(message)
+
+        def check(show: ShownCode, function: str) -> CheckReply | None:
+            assert run_check is not None  # noqa: S101 - offered only where there is one
+            take_in(self._written, stay.solution)
+            return run_check(show, function)
+
+        def outcome(submitted: Submitted) -> Entry | None:
+            entry = tools.outcome(submitted)
+            self._show_others(stay)
+            return entry
+
+        return replace(tools, commit=commit, outcome=outcome, check=check if run_check is not None else None)
+
     def _show_others(self, stay: Stay) -> None:
-        """Put the champion and the best of other workers, as they are now, before the agent's eyes."""
+        """Write the current champion and the best solutions of other workers where the agent can read them."""
         history, champion = stay.tools.history(), stay.tools.champion()
         chosen = best_of_others(history, self._name, champion)
         show_others(self.directory / "view", chosen, stay.tools.sources)
@@ -386,32 +387,6 @@ class Sessions:
             model=self._config.agent.model or "none",
         )
         return Meter(self._workspace, account, self._config.agent.prices)
-
-    # --- which session is open, on disk ---
-
-    @property
-    def _file(self) -> Path:
-        return self.directory / "session.json"
-
-    def _remember(self, problem: str, session: str) -> None:
-        record = {"run": self._config.run, "kind": self._kind, "problem": problem, "session": session}
-        if record != self._noted():
-            atomic_write(self._file, json.dumps(record))
-
-    def left(self, problem: str) -> str | None:
-        """The id of a session on this problem that was not brought to its end."""
-        record = self._noted()
-        same = (record.get("run"), record.get("kind"), record.get("problem")) == (self._config.run, self._kind, problem)
-        return str(record["session"]) if same else None
-
-    def _noted(self) -> dict[str, Any]:
-        with suppress(OSError, FormatError):
-            record = load_json_file(self._file)
-            return record if isinstance(record, dict) else {}
-        return {}
-
-    def _forget(self) -> None:
-        self._file.unlink(missing_ok=True)
 
 
 def _why_refused(budget: RequestBudget) -> str | None:
