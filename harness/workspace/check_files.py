@@ -1,7 +1,7 @@
 """Files by which a worker asks the daemon for a check, below `.harness/checks/`: one directory for each order.
 
 The worker writes `solution/` and then `order.json`; the daemon writes `reply.json`; the worker removes the directory.
-All of it is derived: an order that is lost is made again.
+These files are derived data: a lost order means that a worker waits until its deadline.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from pydantic import ValidationError
 
 from harness.model.checking import CheckOrder, CheckReply, ShownCode
 from harness.workspace.directories import Workspace
-from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import atomic_write
+from harness.workspace.order_files import wait_for_reply
 
 _ORDER, _REPLY, _SOLUTION = "order.json", "reply.json", "solution"
-_LOOK_EVERY_S = 1.0
 _LEFT_S = 3600.0
-"""A directory that nobody has removed for so long belongs to no waiting worker."""
+"""A directory this old belongs to no waiting worker and is removed."""
 
 
 def ask_for_check(
@@ -51,10 +50,10 @@ def ask_for_check(
 def ask_for_baseline(
     workspace: Workspace, *, worker: str, problem: str, target: str, stop: threading.Event, within_s: float
 ) -> CheckReply | None:
-    """Ask for a problem's baselines to be measured and wait until they are; None when told to stop before.
+    """Order a measurement of a problem's baselines and wait until it is complete; None when told to stop before.
 
     Raises:
-        TimeoutError: they are not within `within_s`: no judge is ready, or none is free.
+        TimeoutError: not complete within `within_s`: no judge is ready or free.
     """
     order = CheckOrder(id=uuid.uuid4().hex, worker=worker, problem=problem, target=target, kind="baseline")
     (_directory(workspace) / order.id).mkdir()
@@ -63,24 +62,18 @@ def ask_for_baseline(
 
 def _reply_to(workspace: Workspace, order: CheckOrder, *, stop: threading.Event, within_s: float) -> CheckReply | None:
     directory = _directory(workspace) / order.id
-    until = time.monotonic() + within_s
+    missing = f"no {order.kind} within {within_s:.0f} s: no judge of {order.target} is ready"
     try:
-        with FileWatch(directory) as changes:
-            atomic_write(directory / _ORDER, order.model_dump_json())
-            while not stop.is_set():
-                with contextlib.suppress(FileNotFoundError, ValidationError):
-                    return CheckReply.model_validate_json((directory / _REPLY).read_bytes())
-                if time.monotonic() > until:
-                    raise TimeoutError(f"no {order.kind} within {within_s:.0f} s: no judge of {order.target} is ready")
-                changes.wait(_LOOK_EVERY_S, stop=stop)
+        return wait_for_reply(
+            directory / _ORDER, order, directory / _REPLY, CheckReply, stop=stop, within_s=within_s, missing=missing
+        )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return None
 
 
 def waiting_orders(workspace: Workspace) -> list[CheckOrder]:
-    """Return the orders without a reply, oldest first. Removes what was left behind."""
-    found: list[tuple[float, CheckOrder]] = []
+    """Return the orders without a reply, oldest first. Removes directories of workers that no longer wait."""
+    aged_orders: list[tuple[float, CheckOrder]] = []
     for directory in _directory(workspace).iterdir():
         with contextlib.suppress(OSError, ValidationError):
             age_s = time.time() - directory.stat().st_mtime
@@ -88,8 +81,8 @@ def waiting_orders(workspace: Workspace) -> list[CheckOrder]:
                 shutil.rmtree(directory, ignore_errors=True)
             elif not (directory / _REPLY).exists() and (directory / _ORDER).is_file():
                 order = CheckOrder.model_validate_json((directory / _ORDER).read_bytes())
-                found.append((-age_s, order.model_copy(update={"id": directory.name})))
-    return [order for _, order in sorted(found, key=lambda aged: aged[0])]
+                aged_orders.append((-age_s, order.model_copy(update={"id": directory.name})))
+    return [order for _, order in sorted(aged_orders, key=lambda aged: aged[0])]
 
 
 def ordered_solution(workspace: Workspace, order: CheckOrder) -> Path:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import uuid
 from pathlib import Path
 
@@ -15,15 +14,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.model.counters import CounterReport
 from harness.workspace.directories import Workspace
-from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import atomic_write
+from harness.workspace.order_files import wait_for_reply
 
 _LARGEST = 1 << 20
-_LOOK_EVERY_S = 0.5
 
 
 class ProfileOrder(BaseModel):
-    """A committed candidate whose counters are wanted."""
+    """An order to read the counters of a committed candidate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,24 +62,16 @@ def order_profile(
     """Place an order and wait for its answer; None when told to stop before.
 
     Raises:
-        TimeoutError: there is none within `deadline_s`; the order is withdrawn.
+        TimeoutError: no answer within `deadline_s`; the order is withdrawn.
     """
     directory = _directory(workspace)
     ordered, answered = directory / f"{order.id}.order", directory / f"{order.id}.report"
-    until = time.monotonic() + deadline_s
-    with FileWatch(directory) as changes:
-        atomic_write(ordered, order.model_dump_json())
-        try:
-            while not stop.is_set():
-                with contextlib.suppress(FileNotFoundError):
-                    return CounterReport.model_validate_json(answered.read_bytes())
-                if time.monotonic() > until:
-                    raise TimeoutError(f"the judge had no time for a profile within {deadline_s:.0f} s")
-                changes.wait(_LOOK_EVERY_S, stop=stop)
-        finally:
-            ordered.unlink(missing_ok=True)
-            answered.unlink(missing_ok=True)
-    return None
+    missing = f"the judge had no time for a profile within {deadline_s:.0f} s"
+    try:
+        return wait_for_reply(ordered, order, answered, CounterReport, stop=stop, within_s=deadline_s, missing=missing)
+    finally:
+        ordered.unlink(missing_ok=True)
+        answered.unlink(missing_ok=True)
 
 
 def _directory(workspace: Workspace) -> Path:
