@@ -161,4 +161,4 @@ def _no_tools() -> Tools:
     def refuse(_: str) -> Submitted:
         raise RepositoryError("the planner submits nothing")
 
-    return Tools(commit=refuse, outcome=lambda _: None, history=tuple, note=lambda _: None, turn=nullcontext)
+    return Tools(commit=refuse, outcome=lambda _: None, history=tuple, note=lambda *_: None, turn=nullcontext)

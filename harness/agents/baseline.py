@@ -95,7 +95,7 @@ class _SessionJudge:
         return tuple(self.attempts.values())
 
     def tools(self) -> Tools:
-        return Tools(self.commit, self.outcome, self.history, note=lambda _: None, turn=nullcontext)
+        return Tools(self.commit, self.outcome, self.history, note=lambda *_: None, turn=nullcontext)
 
 
 def make_baseline(

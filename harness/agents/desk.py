@@ -30,23 +30,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Desk:
-    """What one session has asked for, and the tools it asks with."""
+    """The tools of one session, and counts of their uses."""
 
     tools: Tools
     lessons: Callable[[], tuple[str, ...]]
-    """What was learned about the problem, by anyone, oldest first."""
+    """Return the lessons about the problem and its family, one line each."""
     axes: dict[str, str]
     """Workload uuid -> its sizes in words."""
     hide: Callable[[str], str]
     """Replaces the host's paths in a message by those the agent sees."""
     profiled: Callable[[Submitted | None, str], Answer]
-    """Profiles a candidate on the workload of this name."""
+    """Profiles a candidate on the workload with this name."""
     spend: Callable[[Spent], None]
     submissions: int = 0
     duplicates: int = 0
     """In a row."""
     last_entry: int | None = None
-    """`seq` of the entry of the last submission: what a lesson that is left now comes from."""
+    """`seq` of the entry of the last submission, which a lesson takes as its proof."""
     hacks: int = 0
     """Verdicts of REWARD_HACK."""
     passed: Submitted | None = None
@@ -128,7 +128,7 @@ class Desk:
         return Tool(name, description, parameters, safely)
 
     def submit(self, given: Mapping[str, object]) -> Answer:
-        """Commit, wait for the entry, and say what it means."""
+        """Commit, wait for the entry, and explain it."""
         message = _text(given, "message")[:_LONGEST_MESSAGE] or "Submit a solution"
         with self.tools.turn():
             before = {attempt.tree: attempt for attempt in self.tools.history()}
@@ -154,7 +154,7 @@ class Desk:
         return Answer(self.hide(said), failed=entry.verdict is not Verdict.PASSED)
 
     def check(self, given: Mapping[str, object]) -> Answer:
-        """Build and compare, without timing."""
+        """Have the judge build the solution and compare its outputs, without timing."""
         show = next((name for name in _SHOWN if name == _text(given, "show")), None)
         if show is None:
             return Answer(f"`show` is one of {', '.join(filter(None, _SHOWN))}, or empty", failed=True)
@@ -170,39 +170,37 @@ class Desk:
         )
 
     def history(self, given: Mapping[str, object]) -> Answer:
-        """What was tried and learned."""
+        """Return the attempts and lessons that match the query; with one commit's digits, that attempt in full."""
         query, tried = _text(given, "query").strip(), self.tools.history()
         if _COMMIT.fullmatch(query):
-            found = [each for each in tried if each.commit.startswith(query)]
-            if len(found) == 1:
-                return Answer(self.hide(self._attempt_in_full(found[0], tried)))
+            matches = [candidate for candidate in tried if candidate.commit.startswith(query)]
+            if len(matches) == 1:
+                return Answer(self.hide(self._attempt_in_full(matches[0], tried)))
         return Answer(attempts(tried, self.lessons(), query))
 
     def _attempt_in_full(self, attempt: TriedCandidate, tried: Sequence[TriedCandidate]) -> str:
-        """One attempt: its line, times per workload, and differences from the best other one that passed."""
+        """Return an attempt's line, its times per workload, and its differences from the best other passed attempt."""
         entry = self.tools.entry_of(attempt.tree)
         lines = [attempts([attempt], (), "")]
         if entry is not None:
             lines.append(outcome(entry, best=None, axes=self.axes))
-        others = [each for each in tried if each.verdict is Verdict.PASSED and each.commit and each is not attempt]
-        best = max(others, key=lambda each: each.speedup or 0.0, default=None)
+        passed = (candidate for candidate in tried if candidate.verdict is Verdict.PASSED and candidate.commit)
+        others = (candidate for candidate in passed if candidate is not attempt)
+        best = max(others, key=lambda candidate: candidate.speedup or 0.0, default=None)
         if best is not None:
-            changed = differences(self.tools.sources(best.commit), self.tools.sources(attempt.commit))
-            lines.append(f"differences from {best.commit[:10]} ({best.worker}, {best.speedup or 0:.3f}x):\n{changed}")
+            changes = differences(self.tools.sources(best.commit), self.tools.sources(attempt.commit))
+            lines.append(f"differences from {best.commit[:10]} ({best.worker}, {best.speedup or 0:.3f}x):\n{changes}")
         return "\n".join(lines)
 
     def note(self, given: Mapping[str, object]) -> Answer:
-        """Leave a lesson."""
+        """Record a lesson."""
         text = " ".join(_text(given, "text").split())[:_LONGEST_NOTE]
         if not text:
             return Answer("a note needs its text", failed=True)
         contradicts = _text(given, "contradicts").strip("[] ") or None
         if contradicts is not None and self.last_entry is None:
-            return Answer("a lesson is contradicted by a submission: submit what shows it first", failed=True)
-        if self.tools.lesson is not None:
-            self.tools.lesson(text, self.last_entry, contradicts)
-        else:
-            self.tools.note(text)
+            return Answer("a submission must show that the lesson is wrong: submit first", failed=True)
+        self.tools.note(text, self.last_entry, contradicts)
         return Answer("noted")
 
 

@@ -42,17 +42,15 @@ class Tools:
     """Wait for the candidate's entry; null when the worker was told to stop before it came."""
     history: Callable[[], tuple[TriedCandidate, ...]]
     """Every candidate of this problem and target, by anyone, judged or under way."""
-    note: Callable[[str], None]
-    """Leave a one-line lesson for whoever comes next."""
+    note: Callable[[str, int | None, str | None], None]
+    """Record a one-line lesson: its text, `seq` of the entry that proves it, the id of a lesson that it contradicts."""
     turn: Callable[[], AbstractContextManager[None]]
     """Held while choosing from `history` and committing, so that two workers never choose the same candidate."""
     profile: Callable[[Submitted, str | None], CounterReport | None] | None = None
-    """Has the judge read the counters of a candidate on a workload (its uuid; null: the one with the most data). Null
-    where no daemon runs. Null when the worker was told to stop before. Raises TimeoutError."""
-    lesson: Callable[[str, int | None, str | None], None] | None = None
-    """Leave a lesson: its text, the entry that proves it, the id of a lesson that it contradicts. None: `note`."""
+    """Order the counters of a candidate on a workload (its uuid; null: the one with the most data) from the judge.
+    Returns null when the worker was told to stop before; raises TimeoutError. None where no daemon runs."""
     lessons: Callable[[], tuple[str, ...]] = tuple
-    """What was learned about the problem and its family, a line each."""
+    """Return the lessons about the problem and its family, one line each."""
     sources: Sources = lambda _: {}
     """Read the solution of a commit: its text files by name."""
     entry_of: Callable[[str], Entry | None] = lambda _: None
@@ -61,9 +59,9 @@ class Tools:
     """The champion's tree."""
     check: Callable[[ShownCode, str], CheckReply | None] | None = None
     """Check the solution as it stands: (code to show, function). The reply is null when the worker was told to stop;
-    raises TimeoutError when no judge is ready. None where checks are not to be had."""
+    raises TimeoutError when no judge is ready. None where checks are not available."""
     facts: Callable[[], KernelFacts | None] = lambda: None
-    """Baseline times, bounds and the champion's times, as they are now; None where nobody has collected any."""
+    """Return the present baseline times, bounds and times of the champion; None where these are not collected."""
 
 
 @dataclass(frozen=True)

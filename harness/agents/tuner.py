@@ -181,7 +181,7 @@ class TunerSession:
         if self._interrupted.is_set():
             return End("interrupted", "told to stop between two trials")
         if since_gain >= PATIENCE:
-            self._brief.tools.note(f"no gain in {since_gain} trials of the tuned values")
+            self._brief.tools.note(f"no gain in {since_gain} trials of the tuned values", None, None)
             return End("stale", f"no gain in {since_gain} trials")
         limit = self._brief.budget.evaluations
         if limit is not None and trials >= limit:
@@ -190,7 +190,9 @@ class TunerSession:
 
     def _exhausted(self, search: Search) -> End:
         best = "none passed" if search.best is None else f"best speed-up {search.best:.3f}"
-        self._brief.tools.note(f"all {search.space.size} combinations of the tuned values are known: {best}")
+        self._brief.tools.note(
+            f"all {search.space.size} combinations of the tuned values are known: {best}", None, None
+        )
         return End("exhausted", f"all {search.space.size} combinations are known or under way; {best}")
 
 

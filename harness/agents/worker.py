@@ -25,7 +25,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import place_of_another_gpu
 from harness.git.repo import Repo, Submission
 from harness.git.tree_ids import tree_files, tree_id
-from harness.ledger.candidates import Tried, TriedCandidate
+from harness.ledger.candidates import Tried
 from harness.ledger.coordination import read_assignments
 from harness.ledger.lessons import LessonBook
 from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
@@ -55,11 +55,11 @@ _TURN_S = 120.0
 _PROFILE_S = 300.0
 """A profile is made when no candidate waits to be judged."""
 _WORKTREES_KEPT = 4
-"""Of one worker: those of the problems that it was on last. 200 workers on 235 problems would make 47,000."""
+"""Worktrees of one worker: those of its last problems. 200 workers on 235 problems would make 47,000."""
 _BASELINE_S = 240.0
-"""A first session waits so long for baseline times, with which its prompt says what is to be beaten."""
+"""Upper bound on the wait for baseline times before a first session; its prompt shows them."""
 _CHECK_S = 300.0
-"""A check waits for a judge that is not ready, or that measures a baseline; after so long the agent is told."""
+"""Upper bound on the wait for a check: the judge may not be ready, or may be measuring a baseline."""
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ class _Worker:
         return end
 
     def _retire_worktrees(self, present: str) -> None:
-        """Remove this worker's worktrees that it has left long ago and whose work is on their branches."""
+        """Remove this worker's older worktrees, if all of their work is on their branches."""
         self._recent = [present, *(problem for problem in self._recent if problem != present)][:_WORKTREES_KEPT]
         for directory in (self.workspace.worktrees / self.name).glob("*/*"):
             problem = f"{directory.parent.name}/{directory.name}"
@@ -353,9 +353,8 @@ class _Worker:
         return Tools(
             commit=commit,
             outcome=outcome,
-            history=self.history,
-            note=lambda text: self.note(problem, self.session_id, text),
-            lesson=lambda text, entry, contradicts: self.note(problem, self.session_id, text, entry, contradicts),
+            history=self.tried.candidates,
+            note=lambda text, entry, contradicts: self.note(problem, self.session_id, text, entry, contradicts),
             lessons=lambda: self.lessons(judged),
             turn=turn,
             profile=profile,
@@ -367,7 +366,7 @@ class _Worker:
         )
 
     def await_baselines(self, problem: Problem) -> None:
-        """Have a problem's baselines measured before its first session, where a daemon with a judge runs."""
+        """Order a measurement of a problem's baselines before its first session, where a daemon with a judge runs."""
         rows = self.tried.index.rows(problem.key, target=self.target, kind=EntryKind.BASELINE)
         daemon = read_daemon_status(self.workspace)
         if any(row.problem_digest == problem.digest for row in rows) or daemon is None or not is_alive(daemon):
@@ -393,13 +392,10 @@ class _Worker:
         return self.sessions.current.id if self.sessions.current else ""
 
     def lessons(self, problem: Problem) -> tuple[str, ...]:
-        """What was learned about a problem and its family, as lines."""
+        """Return the lessons about a problem and its family, one line each."""
         messages = {each.tree: each.message for each in self.tried.candidates()}
         book = LessonBook(self.workspace, self.repo, self.tried.index, self.config, self.target)
         return book.lines(problem.key, problem.definition.op_type, messages)
-
-    def history(self) -> tuple[TriedCandidate, ...]:
-        return tuple(self.tried.candidates())
 
     def note(
         self, problem: str, session: str, text: str, entry: int | None = None, contradicts: str | None = None

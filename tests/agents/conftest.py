@@ -61,7 +61,7 @@ class Bench:
             commit=commit,
             outcome=outcome,
             history=lambda: tuple(self.attempts.values()),
-            note=self.notes.append,
+            note=lambda text, *_: self.notes.append(text),
             turn=nullcontext,
         )
 

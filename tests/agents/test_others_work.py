@@ -49,7 +49,7 @@ def test_history_shows_one_attempt_with_its_times_and_what_it_changed() -> None:
         commit=lambda _: Submitted("", "", ""),
         outcome=lambda _: None,
         history=lambda: TRIED,
-        note=lambda _: None,
+        note=lambda *_: None,
         turn=nullcontext,
         sources=sources,
         entry_of=lambda tree: judged if tree == "t4" else None,

@@ -131,7 +131,7 @@ def agent(court: JudgeProcess, problem: Path, solution: Path) -> Desk:
         commit=lambda _: Submitted("", "", ""),
         outcome=lambda _: None,
         history=tuple,
-        note=lambda _: None,
+        note=lambda *_: None,
         turn=nullcontext,
         check=check,
     )
