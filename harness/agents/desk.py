@@ -77,14 +77,14 @@ class Desk:
             self._tool(
                 "submit",
                 "Commit the solution directory as it stands and wait for the judge: verdict, times against baseline "
-                "and bound, what limits the kernel. The only measurement there is.",
+                "and bound, what limits the kernel. This is the only measurement.",
                 (message,),
                 self.submit,
             ),
             self._tool(
                 "history",
-                "What was tried on this problem, by anyone, and what was learned. With a commit: message, times per "
-                "workload, and its differences from the best other solution.",
+                "Attempts of all workers on this problem, and lessons. With a commit: message, times per workload, and "
+                "differences from the best other solution.",
                 (tried,),
                 self.history,
             ),
@@ -92,7 +92,7 @@ class Desk:
                 "docs", "Search the documentation pack.", (words,), lambda given: Answer(search(_text(given, "query")))
             ),
             self._tool(
-                "note", "Leave a one-line lesson for whoever works on this problem next.", (text, wrong), self.note
+                "note", "Record a one-line lesson for the next worker on this problem.", (text, wrong), self.note
             ),
             self._tool(
                 "profile",

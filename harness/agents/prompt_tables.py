@@ -14,14 +14,14 @@ from harness.model.problem import Problem, Tolerance, Workload
 
 SHOWN_WORKLOADS = 16
 SHORT_US = {"cpu": 20.0}
-"""Bounds below this are short: what a call costs once counts more than its work."""
+"""By target: a bound below this is short, and the fixed costs of a call outweigh its work."""
 SHORT_GPU_US = 5.0
 _VARIANTS: dict[Variant, str] = {"eager": "eager", "compile": "torch.compile", "baseline": "library"}
 _LIMITS = {"memory": "memory traffic", "products": "matrix products", "elementwise": "other arithmetic"}
 
 
 def axes_in_words(problem: Problem) -> dict[str, str]:
-    """Workload uuid -> its variable sizes, such as `batch=8 seq=128`."""
+    """Return each workload's variable sizes by uuid, such as `batch=8 seq=128`."""
     return {
         work.uuid: " ".join(f"{name}={size}" for name, size in work.axes.items()) or work.uuid[:12]
         for work in problem.workloads
@@ -29,7 +29,7 @@ def axes_in_words(problem: Problem) -> dict[str, str]:
 
 
 def tensors(problem: Problem) -> str:
-    """Inputs, outputs and axes of a problem, one line each."""
+    """Return the inputs, outputs and axes of a problem, one line each."""
     definition = problem.definition
     lines = []
     for kind, specs in (("input", definition.inputs), ("output", definition.outputs)):
@@ -47,7 +47,7 @@ def tensors(problem: Problem) -> str:
 
 
 def workload_table(problem: Problem, facts: KernelFacts) -> str:
-    """Every workload's baseline times, bound, limit and champion, in microseconds a call."""
+    """Return a table of each workload's baseline times, bound, limit and champion, in microseconds per call."""
     variants = [name for name in _VARIANTS if any(times.get(name) for times in facts.baselines.values())]
     two_clocks = bool(facts.sealed_baselines)
     bounds, champion = facts.description.bounds, facts.champion_us
@@ -68,22 +68,20 @@ def workload_table(problem: Problem, facts: KernelFacts) -> str:
 
 
 def _remarks(facts: KernelFacts, variants: Sequence[Variant], *, two_clocks: bool) -> list[str]:
-    lines = [
-        "Microseconds a call, the caches cold. Bound: the least that this hardware needs for the reference's work."
-    ]
+    lines = ["Microseconds per call with cold caches. Bound: the least time for the reference's work on this hardware."]
     if two_clocks:
         lines.append(
             "Two baseline times: kernels only (what sealed and recorded solutions are compared with) / with launches "
             "(the others)."
         )
     if not variants:
-        lines.append("The baselines are not measured yet; they are with the first submission. Submit early.")
+        lines.append("The baselines are not measured yet; the first submission measures them. Submit early.")
     elif "compile" not in variants:
-        lines.append("torch.compile could not be measured here: speed-ups are against eager alone.")
+        lines.append("torch.compile could not be measured here: speed-ups are relative to eager.")
     reasons = sorted({bound.reason for bound in facts.description.bounds.values() if bound.reason})
     lines += [f"No bound for some workloads: {reason}" for reason in reasons[:1]]
     if not facts.description.bounds:
-        lines.append("No bounds are known here; `submit` shows them.")
+        lines.append("No bounds are known here; `submit` reports them.")
     if facts.champion is None:
         lines.append("No solution is confirmed yet.")
     return lines
@@ -103,7 +101,7 @@ def _us(time_us: float | None) -> str:
 
 
 def tolerances(problem: Problem) -> str:
-    """The rule by which outputs count as equal, once for all workloads that share it."""
+    """Return the rules by which outputs count as equal, one line for all workloads that share a rule."""
     names = axes_in_words(problem)
     groups: dict[Tolerance, list[Workload]] = {}
     for work in problem.workloads:
@@ -117,12 +115,12 @@ def tolerances(problem: Problem) -> str:
             f"|actual - expected| <= {rule.max_atol:g} + {rule.max_rtol:g} * |expected| for "
             f"{rule.required_matched_ratio:.4g} of the elements{cap}{where}"
         )
-    lines.append("Integers and booleans are exact. The elements beyond the ratio may not be far off either.")
+    lines.append("Integers and booleans are exact. Elements outside the tolerance must not be far off either.")
     return "\n".join(lines)
 
 
 def limit_classes(problem: Problem, facts: KernelFacts, target: str) -> list[str]:
-    """Classes of bottleneck that the workloads have, the most frequent first; all where no bound is known."""
+    """Return the bottleneck classes of the workloads, the most frequent first; all classes if no bound is known."""
     counts: dict[str, int] = {}
     short_us = SHORT_US.get(target, SHORT_GPU_US)
     for work in problem.workloads:
@@ -146,7 +144,7 @@ def remaining(limits: Mapping[str, tuple[Budget, Spent]]) -> str:
         for unit, limit, used in limits_and_use(budget, spent):
             left[unit] = min(left.get(unit, float("inf")), max(0.0, limit - used))
     words = [_amount(unit, left[unit]) for unit in left]
-    return ", ".join(words) or "no limit is set; stop when you have no idea left that is worth a submission"
+    return ", ".join(words) or "no limit is set; stop when no idea is left that is worth a submission"
 
 
 def _amount(unit: str, amount: float) -> str:

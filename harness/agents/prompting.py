@@ -20,23 +20,23 @@ PROMPTS = Path(__file__).parent / "prompts"
 _LANGUAGES_OF_GPU = ("cuda", "triton", "cute_dsl")
 _LONGEST_REFERENCE = 12_000
 _OF_POLICY = re.compile(r"(coverage|expected gain|stays|pinned to)\b")
-"""Beginnings of the reasons that the planner's policy gives for a move: they tell an engineer nothing."""
+"""Beginnings of the reasons that the planner's policy gives for a move; they do not help an engineer."""
 
 
 @cache
 def prompt_file(name: str) -> str:
-    """One file of the prompts."""
+    """Return the text of one file of `prompts/`."""
     return (PROMPTS / f"{name}.md").read_text(encoding="utf-8").strip()
 
 
 def guides(config: Config, target: str) -> tuple[str, ...]:
-    """The languages that a worker is told about: those the run allows, of those that its target has."""
-    there = ("cpp", "pytorch") if target == "cpu" else _LANGUAGES_OF_GPU
-    return tuple(each for each in there if not config.languages or each in config.languages) or there
+    """Return the languages that a worker's prompt describes: those of its target that the run allows."""
+    of_target = ("cpp", "pytorch") if target == "cpu" else _LANGUAGES_OF_GPU
+    return tuple(name for name in of_target if not config.languages or name in config.languages) or of_target
 
 
 def system(config: Config, *, worker: str, target: str, programs: Sequence[str] = ()) -> str:
-    """The system prompt of a worker.
+    """Return the system prompt of a worker.
 
     Args:
         config: names the run and its languages.
@@ -56,27 +56,26 @@ def system(config: Config, *, worker: str, target: str, programs: Sequence[str] 
 
 
 def _local(programs: Sequence[str]) -> str:
-    listed = f"In your shell: {', '.join(programs)}. " if programs else ""
+    if not programs:
+        return ""
     return (
-        f"{listed}They run on this machine's CPU and measure nothing; use them to compile, disassemble, and test index "
-        "formulas and numerics in Python."
-        if listed
-        else ""
+        f"Programs in your shell: {', '.join(programs)}. They run on this machine's CPU, and their timings do not "
+        "count. Use them to compile, disassemble, and test index formulas and numerics in Python."
     )
 
 
 def assignment(
     problem: Problem, row: Assignment, *, target: str, facts: KernelFacts, stands: str, remaining: str = ""
 ) -> str:
-    """The first message of a session.
+    """Return the first message of a session.
 
     Args:
-        problem: what is to be made fast.
+        problem: the problem to optimise.
         row: the assignment.
-        target: for what.
-        facts: its numbers.
-        stands: what was tried and learned, in lines.
-        remaining: what is left of the budget, in words.
+        target: such as `cpu` or `h200`.
+        facts: the problem's times and bounds.
+        stands: earlier attempts and lessons, one line each.
+        remaining: the remaining budget, in words.
     """
     root = f"{TASK}/{problem_path(problem.key)}"
     solution = f"{TASK}/{solution_path(problem.key, target)}"
@@ -86,7 +85,8 @@ def assignment(
         f"Assignment: problem {problem.key}, target {target}. Make it faster on every workload.{goal}",
         (
             f"Your solution is {solution}/, the only directory that you may change. The problem is in {root}/, the "
-            f"documentation in {TASK}/docs/. {TASK}/others/ has the best solution so far and the best of other workers."
+            f"documentation in {TASK}/docs/. {TASK}/others/ has the best solution so far and the best solutions of "
+            "other workers."
         ),
         f"Budget left: {remaining}." if remaining else "",
         f"## Problem\n{definition.description or ''}\n\n{tensors(problem)}",
@@ -94,7 +94,7 @@ def assignment(
         f"## Workloads\n{workload_table(problem, facts)}",
         f"## Tolerance\n{tolerances(problem)}",
         _device(facts.description),
-        f"## What to try, by what limits\n{_advice(problem, facts, target)}",
+        f"## What to try for each limit\n{_advice(problem, facts, target)}",
         f"## What was tried\n{stands}",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -105,7 +105,7 @@ def _device(description: DeviceDescription) -> str:
 
 
 def _advice(problem: Problem, facts: KernelFacts, target: str) -> str:
-    """The sections on the bottlenecks that this problem has."""
+    """Return the advice for the bottlenecks of this problem."""
     text = prompt_file("limits_cpu" if target == "cpu" else "limits_gpu")
     sections = {title: body.strip() for title, _, body in (part.partition("\n") for part in text.split("### ") if part)}
     return "\n".join(f"- **{name}**: {sections[name]}" for name in limit_classes(problem, facts, target))
