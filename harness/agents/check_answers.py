@@ -1,4 +1,4 @@
-"""A check's outcome as an agent reads it: verdict, what is wrong and where, warnings, resources, code."""
+"""A check's outcome as text for an agent: verdict, the first wrong workload, warnings, resources, code."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from harness.model.truncate import one_line
 from harness.model.verdict import Verdict
 
 _REASON = 900
-"""Characters of a reason: its pattern is at its end."""
+"""Characters of a reason. The limit is long because the pattern of wrong elements is at its end."""
 _LONGEST_CODE = 12_000
 
 
 def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
-    """A check's answer in lines.
+    """Return a check's answer as lines of text.
 
     Args:
-        answer: the judge's.
+        answer: the judge's answer.
         axes: workload uuid -> its sizes, for naming workloads.
     """
     lines = [_head(answer)]
@@ -43,10 +43,10 @@ def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
 def _head(answer: CheckAnswer) -> str:
     time = f"built in {answer.build_s:.1f} s, compared in {answer.check_s:.1f} s"
     if answer.verdict is None:
-        return "the check could not be carried out; your solution is not the reason"
+        return "the check could not be done; your solution is not the cause"
     if answer.verdict is Verdict.COMPILE_ERROR:
         return "COMPILE_ERROR"
-    rest = f"; {answer.unchecked} workloads not looked at" if answer.unchecked else ""
+    rest = f"; {answer.unchecked} workloads not checked" if answer.unchecked else ""
     if answer.verdict is Verdict.PASSED:
         worst = max((work.max_abs_error or 0.0 for work in answer.workloads), default=0.0)
         right = f"right on {len(answer.workloads)} workloads, largest error {worst:.3g}"

@@ -1,6 +1,6 @@
-"""Facts about a problem that a kernel engineer needs first: baseline times, bounds, champion's times, the device.
+"""Facts about a problem for an agent's first prompt: baseline times, bounds, the champion's times, the device.
 
-Times come from the ledger. Bounds come from a process of their own (`harness.sol.describe`), once for each problem and
+Times come from the ledger. A separate process (`harness.sol.describe`) computes the bounds, once for each problem and
 target.
 """
 
@@ -32,19 +32,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What is known of one problem on one target."""
+    """Times and bounds of one problem on one target."""
 
     description: DeviceDescription
     baselines: Baselines = field(default_factory=dict)
-    """Workload uuid -> variant -> microseconds a call, launches included."""
+    """Workload uuid -> variant -> microseconds per call, launches included."""
     sealed_baselines: Baselines = field(default_factory=dict)
-    """The same by the device's events, for sealed and recorded solutions; empty where there is one clock."""
+    """The same without launches, for sealed and recorded solutions; empty where there is one clock."""
     champion: Entry | None = None
     """The evaluation or confirmation of the fastest confirmed solution."""
 
     @property
     def champion_us(self) -> Mapping[str, float]:
-        """Workload uuid -> microseconds a call of the champion."""
+        """Workload uuid -> microseconds per call of the champion."""
         works = self.champion.workloads if self.champion else ()
         return {work.uuid: work.latency_us for work in works if work.latency_us is not None}
 
@@ -55,9 +55,9 @@ def read_facts(
     """Collect the facts of a problem.
 
     Args:
-        workspace: names caches.
+        workspace: its cache directory keeps the bounds.
         index: of the ledger, refreshed by the caller.
-        problem: as it lies in the worker's worktree.
+        problem: loaded from the worker's worktree.
         target: such as `cpu` or `h200`.
         champion: problem and `seq` of the champion's confirmation; None where there is no champion.
     """
@@ -73,10 +73,10 @@ def read_facts(
 
 
 def _description(workspace: Workspace, problem: Problem, target: str) -> DeviceDescription:
-    """Bounds and device, from the cache or computed now; without bounds where they cannot be computed here."""
-    nothing = DeviceDescription(target=target)
+    """Return bounds and device, from the cache or computed now; both are empty if this host cannot compute them."""
+    empty = DeviceDescription(target=target)
     if os.environ.get("HARNESS_JUDGE_COMMAND"):
-        return nothing  # another program judges, perhaps on another machine: this host's figures may not be its own
+        return empty  # another program judges, perhaps on another machine with other figures
     name = f"{problem.digest.removeprefix('sha256:')[:24]}-{target}.json"
     file = workspace.cache / "bounds" / name
     try:
@@ -96,9 +96,9 @@ def _description(workspace: Workspace, problem: Problem, target: str) -> DeviceD
         description = DeviceDescription.model_validate_json(done.stdout)
     except subprocess.CalledProcessError as error:
         logger.warning("%s has no bounds in its prompt: %s", problem.key, error.stderr.strip()[-300:])
-        return nothing
+        return empty
     except (OSError, subprocess.TimeoutExpired, ValidationError) as error:
         logger.warning("%s has no bounds in its prompt: %s", problem.key, error)
-        return nothing
+        return empty
     atomic_write(file, description.model_dump_json())
     return description

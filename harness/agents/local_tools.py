@@ -1,6 +1,6 @@
-"""Programs of this host that an agent's sandbox shows: compilers, disassemblers, Python with torch.
+"""Programs of this host that an agent's sandbox contains: compilers, disassemblers, Python with torch.
 
-They run on the CPU and reach no device; measuring is the judge's.
+They run on the CPU and reach no device. Only the judge measures.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from harness.workspace.sandbox_mounts import SYSTEM, python_prefixes
 _COMPILERS = ("g++", "clang++", "gdb", "objdump", "lscpu")
 _CUDA = ("nvcc", "ptxas", "cuobjdump", "nvdisasm")
 _PROCESSORS = (Path("/sys/devices/system/cpu"), Path("/sys/devices/system/node"))
-"""What lscpu reads besides /proc/cpuinfo."""
+"""lscpu reads these directories and /proc/cpuinfo."""
 
 
 @dataclass(frozen=True)
 class LocalTools:
-    """Programs, and what a sandbox needs for them."""
+    """Programs, and the paths that a sandbox needs to run them."""
 
     programs: tuple[str, ...]
-    """Names for people and agents, those that are there."""
+    """Names of the installed programs, for prompts."""
     path: tuple[str, ...]
-    """Directories for PATH, beside the system's."""
+    """Directories for PATH, in addition to the system's."""
     binds: tuple[Path, ...]
-    """Paths to show read-only where they are, beside the system and this Python."""
+    """Paths to mount read-only at the same place, in addition to the system and this Python."""
 
 
 @cache
@@ -41,14 +41,14 @@ def find_local_tools() -> LocalTools:
         homes.append(Path(on_path).resolve().parent.parent)
     homes += [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13", Path("/usr/local/cuda")]
     directories = dict.fromkeys(home.resolve() / "bin" for home in homes if (home / "bin").is_dir())
-    holding = [directory for directory in directories if any((directory / name).is_file() for name in _CUDA)]
-    shown = [directory for directory in holding if not _is_shown(directory)]
-    search = os.pathsep.join([*map(str, holding), "/usr/local/bin", "/usr/bin", "/bin"])
+    cuda_directories = [directory for directory in directories if any((directory / name).is_file() for name in _CUDA)]
+    hidden = [directory for directory in cuda_directories if not _is_shown(directory)]
+    search = os.pathsep.join([*map(str, cuda_directories), "/usr/local/bin", "/usr/bin", "/bin"])
     programs = [name for name in (*_COMPILERS, *_CUDA) if shutil.which(name, path=search)]
     return LocalTools(
         programs=(*(["python3 with torch"] if find_spec("torch") else ["python3"]), *programs),
-        path=tuple(map(str, holding)),
-        binds=(*(directory.parent for directory in shown), *(path for path in _PROCESSORS if path.is_dir())),
+        path=tuple(map(str, cuda_directories)),
+        binds=(*(directory.parent for directory in hidden), *(path for path in _PROCESSORS if path.is_dir())),
     )
 
 

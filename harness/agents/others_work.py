@@ -1,4 +1,4 @@
-"""Solutions of others as an agent reads them: files in its sandbox, and differences between two attempts."""
+"""Solutions of other workers for an agent: files in its sandbox, and differences between two attempts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Sources = Callable[[str], Mapping[str, str]]
 
 
 def best_of_others(history: Sequence[TriedCandidate], worker: str, champion: str | None) -> dict[str, TriedCandidate]:
-    """Choose what to show: directory name -> the champion, and the fastest of each other worker, the best first.
+    """Return the solutions to show by directory name: the champion and the fastest of each other worker, best first.
 
     Args:
         history: every candidate of the problem.
-        worker: whose own attempts are left out.
+        worker: the reader; its own attempts are left out.
         champion: the champion's tree.
     """
-    passed = [each for each in history if each.verdict is Verdict.PASSED and each.speedup and each.commit]
-    ranked = sorted(passed, key=lambda each: -(each.speedup or 0.0))
-    best = next((each for each in ranked if each.tree == champion), None)
+    passed = [tried for tried in history if tried.verdict is Verdict.PASSED and tried.speedup and tried.commit]
+    ranked = sorted(passed, key=lambda tried: -(tried.speedup or 0.0))
+    best = next((tried for tried in ranked if tried.tree == champion), None)
     chosen = {"champion": best} if best is not None else {}
     for attempt in ranked:
         if attempt.worker not in {worker, *chosen} and attempt.tree != champion and len(chosen) <= _MOST_WORKERS:
@@ -40,33 +40,33 @@ def best_of_others(history: Sequence[TriedCandidate], worker: str, champion: str
 
 
 def show_others(reading: Path, chosen: Mapping[str, TriedCandidate], sources: Sources) -> None:
-    """Write the chosen solutions below a directory that the agent sees read-only, with a list of what they are.
+    """Write the chosen solutions and a table of them to a directory that the agent can only read.
 
     Args:
-        reading: the directory that the sandbox shows; `others/` in it is replaced.
-        chosen: of `best_of_others`.
+        reading: the directory that the sandbox mounts; `others/` in it is replaced.
+        chosen: the result of `best_of_others`.
         sources: reads a commit's solution.
     """
     root = reading / DIRECTORY
     root.mkdir(parents=True, exist_ok=True)
-    wanted: dict[Path, str] = {}
+    texts: dict[Path, str] = {}
     lines = ["| directory | speed-up | worker | commit | message |", "| --- | --- | --- | --- | --- |"]
     for name, attempt in chosen.items():
-        wanted |= {root / name / file: text for file, text in sources(attempt.commit).items()}
+        texts |= {root / name / file: text for file, text in sources(attempt.commit).items()}
         message = one_line(attempt.message, _MESSAGE).replace("|", "/")
         lines.append(f"| {name}/ | {attempt.speedup:.3f}x | {attempt.worker} | {attempt.commit[:10]} | {message} |")
-    wanted[root / "README.md"] = "\n".join(lines) + "\n" if chosen else "No solution of others has passed yet.\n"
-    for there in [path for path in root.rglob("*") if path.is_file() and path not in wanted]:
-        there.unlink()
-    for there in [path for path in root.iterdir() if path.is_dir() and path.name not in chosen]:
-        shutil.rmtree(there)
-    for file, text in wanted.items():
+    texts[root / "README.md"] = "\n".join(lines) + "\n" if chosen else "No solution of another worker has passed yet.\n"
+    for obsolete in [path for path in root.rglob("*") if path.is_file() and path not in texts]:
+        obsolete.unlink()
+    for obsolete in [path for path in root.iterdir() if path.is_dir() and path.name not in chosen]:
+        shutil.rmtree(obsolete)
+    for file, text in texts.items():
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
             atomic_write(file, text)
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Unified differences between two solutions, cut to a limited number of lines."""
+    """Return the unified differences between two solutions, cut to a limited number of lines."""
     lines: list[str] = []
     for name in sorted({*old, *new}):
         before, after = old.get(name, "").splitlines(), new.get(name, "").splitlines()

@@ -1,8 +1,8 @@
 """Inside an agent's sandbox: the `harness` verbs, as requests in files that the harness carries out outside.
 
 `harness check | submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile [WORKLOAD]`. Prints the answer;
-the exit code is 1 when the request failed. Runs from a directory of its own inside the sandbox, so it imports nothing of
-the harness.
+the exit code is 1 when the request failed. Runs from a directory of its own inside the sandbox, so it imports nothing
+of the harness.
 """
 
 import argparse
