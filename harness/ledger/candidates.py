@@ -18,6 +18,7 @@ from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 
 _LARGEST_SOURCE = 1 << 20
+"""Bytes of a file beyond which it is not shown to agents."""
 
 
 def _is_text(data: bytes) -> bool:
@@ -71,7 +72,7 @@ def committed_candidates(
         tip: the branch's commit.
         base: the coordination branch's commit, or an earlier tip of the branch.
         target: whose solution directory.
-        since: an earlier tip of the branch, whose candidates are known: left out where the branch only grew since.
+        since: an earlier tip of the branch. Its candidates are omitted if the branch has only new commits since then.
 
     Returns:
         The candidates, oldest first; each tree once, with its first commit.
@@ -143,7 +144,7 @@ class Tried:
         return champion.tree if champion else None
 
     def champion(self) -> Row | None:
-        """The confirmation that makes the champion, where there is one."""
+        """Return the confirmation of the champion; None when there is no champion."""
         self.index.refresh(self.repo)
         rows = self.index.rows(self._problem, run=self.config.run, target=self.target, kind="confirmation")
         present = [row for row in rows if row.problem_digest == self._digest]
@@ -154,39 +155,38 @@ class Tried:
         return next(filter(None, (champion_of(older, protocol) for protocol in protocols)), None)
 
     def sources(self, commit: str) -> dict[str, str]:
-        """The text files of a commit's solution, by name in its directory; empty where the commit is gone."""
+        """Return the text files of a commit's solution by name in its directory; empty if the commit is gone."""
         if not self.repo.has_object(commit):
             return {}
-        path = solution_path(self._problem, self.target)
-        blobs = self.repo.read_many(commit, self.repo.files(commit, path))
-        return {
-            name.removeprefix(f"{path}/"): data.decode()
-            for name, data in blobs.items()
-            if len(data) <= _LARGEST_SOURCE and _is_text(data)
-        }
+        files = self._solution_files(commit)
+        return {name: data.decode() for name, data in files.items() if len(data) <= _LARGEST_SOURCE and _is_text(data)}
 
     def place_champion(self, directory: Path) -> bool:
         """Replace a solution directory's files by the champion's, where there is one; whether there is."""
         champion = self.champion()
         if champion is None or champion.commit is None:
             return False
-        path = solution_path(self._problem, self.target)
         if not self.repo.has_object(champion.commit):
             raise ConfigurationError(
                 f"the champion's commit {champion.commit} is gone",
                 where=self._problem,
                 remedy="harness audit says what else is",
             )
-        blobs = self.repo.read_many(champion.commit, self.repo.files(champion.commit, path))
         directory.mkdir(parents=True, exist_ok=True)
-        wanted = {directory / name.removeprefix(f"{path}/"): data for name, data in blobs.items()}
-        for there in [each for each in directory.rglob("*") if each.is_file() and each not in wanted]:
-            there.unlink()
-        for file, data in wanted.items():
+        files = {directory / name: data for name, data in self._solution_files(champion.commit).items()}
+        for obsolete in [path for path in directory.rglob("*") if path.is_file() and path not in files]:
+            obsolete.unlink()
+        for file, data in files.items():
             if not file.is_file() or file.read_bytes() != data:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(data)
         return True
+
+    def _solution_files(self, commit: str) -> dict[str, bytes]:
+        """Return the files of a commit's solution, by name in its directory."""
+        path = solution_path(self._problem, self.target)
+        blobs = self.repo.read_many(commit, self.repo.files(commit, path))
+        return {name.removeprefix(f"{path}/"): data for name, data in blobs.items()}
 
     def _evaluations(self) -> list[Row]:
         """Evaluations that count. The daemon judges again what has only older ones: it is under way."""

@@ -1,14 +1,14 @@
 """Lessons about a problem: workers' notes and what each champion changed, with the entry that proves them.
 
-A lesson is withdrawn when a later entry contradicts it: another measurement of the same solution that comes out
-otherwise, or a later note that names the lesson and has a later entry as its own proof. Nothing is deleted: the
-records stay in the ledger, and what is withdrawn follows from them.
+A lesson is withdrawn when a later entry contradicts it: another measurement of the same solution with a different
+result, or a later note that names the lesson and has a later entry as its own proof. Nothing is deleted: the records
+stay in the ledger, and withdrawals are derived from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import FormatError
@@ -29,20 +29,20 @@ _MEASURED = (EntryKind.EVALUATION, EntryKind.CONFIRMATION)
 
 @dataclass(frozen=True)
 class Lesson:
-    """One thing that was learned about a problem."""
+    """A lesson about a problem."""
 
     problem: str
     worker: str
     text: str
     id: str = ""
-    """Of a note: the first digits of its record's id, by which a later note can contradict it."""
+    """The first digits of a note's record id, which a later note names to contradict it; empty for a champion's."""
     proof: int | None = None
     """`seq` of the entry that proves it."""
     outcome: str = ""
-    """That entry's, in words."""
+    """Result of that entry, in words."""
 
     def line(self, here: str) -> str:
-        """The lesson as one line, for work on the problem `here`."""
+        """Return the lesson as one line, for work on the problem `here`."""
         name = f"[{self.id}] " if self.id else ""
         place = "" if self.problem == here else f"on {self.problem}, "
         proved = f" (entry {self.proof}: {self.outcome})" if self.proof is not None else ""
@@ -53,58 +53,58 @@ def standing_notes(problem: str, records: Sequence[Mapping[str, Any]], rows: Seq
     """Return the notes that no later entry contradicts, oldest first.
 
     Args:
-        problem: the notes'.
-        records: of its lessons file.
-        rows: its entries.
+        problem: key of the problem.
+        records: of the problem's lessons file.
+        rows: the problem's entries.
     """
     measured = {row.seq: row for row in rows if row.kind in _MEASURED}
-    found = []
+    standing = []
     for record in records:
         proof = record.get("entry") if isinstance(record.get("entry"), int) else None
         row = measured.get(proof) if proof is not None else None
         identity = str(record.get("id", ""))[:ID_DIGITS]
         if _is_named_by_later(identity, proof, records) or (row is not None and _is_measured_otherwise(row, rows)):
             continue
-        said = (problem, str(record.get("worker")), str(record.get("text")))
-        found.append(Lesson(*said, id=identity, proof=proof if row else None, outcome=_outcome(row) if row else ""))
-    return found
+        lesson = Lesson(problem, str(record.get("worker")), str(record.get("text")), id=identity)
+        standing.append(replace(lesson, proof=row.seq, outcome=_outcome(row)) if row else lesson)
+    return standing
 
 
 def champion_lessons(problem: str, rows: Sequence[Row], messages: Mapping[str, str]) -> list[Lesson]:
-    """Return what each champion changed against its predecessor, oldest first; without those contradicted later.
+    """Return a lesson for each champion: its change and gain, oldest first; without those contradicted later.
 
     Args:
-        problem: the entries'.
-        rows: its entries for one run and target.
+        problem: key of the problem.
+        rows: the problem's entries for one run and target.
         messages: tree -> its commit's message.
     """
     measured = {row.seq: row for row in rows if row.kind in _MEASURED}
     champions = [measured[row.cites] for row in rows if row.kind == EntryKind.CHAMPION and row.cites in measured]
-    found, before = [], 1.0
+    lessons, before = [], 1.0
     for row in champions:
         speedup, message = row.speedup or 0.0, messages.get(row.tree or "", "")
-        last = next((each for each in reversed(_later(row, rows)) if each.speedup is not None), row)
+        last = next((later for later in reversed(_later(row, rows)) if later.speedup is not None), row)
         kept = not _is_measured_otherwise(row, rows) and (last.speedup or 0.0) > before
         if kept and message:
             text = f"made it {speedup:.3f}x, {before:.3f}x before: {message}"
-            found.append(Lesson(problem, row.worker or "", text, proof=row.seq, outcome=_outcome(row)))
+            lessons.append(Lesson(problem, row.worker or "", text, proof=row.seq, outcome=_outcome(row)))
         before = speedup
-    return found
+    return lessons
 
 
 def _later(row: Row, rows: Sequence[Row]) -> list[Row]:
-    """Later measurements of the same solution of the same problem."""
+    """Return the later measurements of the same solution of the same problem."""
     return [
-        each
-        for each in rows
-        if each.kind in _MEASURED
-        and each.seq > row.seq
-        and (each.tree, each.problem_digest, each.target) == (row.tree, row.problem_digest, row.target)
+        later
+        for later in rows
+        if later.kind in _MEASURED
+        and later.seq > row.seq
+        and (later.tree, later.problem_digest, later.target) == (row.tree, row.problem_digest, row.target)
     ]
 
 
 def _is_measured_otherwise(row: Row, rows: Sequence[Row]) -> bool:
-    """Return true if the same solution came out otherwise later: another verdict, or an interval apart."""
+    """Return true if a later measurement of the same solution has another verdict or a disjoint interval."""
     for later in _later(row, rows):
         if (later.verdict == Verdict.PASSED) != (row.verdict == Verdict.PASSED):
             return True
@@ -118,8 +118,8 @@ def _is_measured_otherwise(row: Row, rows: Sequence[Row]) -> bool:
 def _is_named_by_later(identity: str, proof: int | None, records: Sequence[Mapping[str, Any]]) -> bool:
     """Return true if a note with a later entry as its proof contradicts this one."""
     for other in records:
-        named, entry = str(other.get("contradicts") or ""), other.get("entry")
-        if identity and named.startswith(identity) and isinstance(entry, int) and entry > (proof or 0):
+        contradicted, entry = str(other.get("contradicts") or ""), other.get("entry")
+        if identity and contradicted.startswith(identity) and isinstance(entry, int) and entry > (proof or 0):
             return True
     return False
 
@@ -141,11 +141,11 @@ class LessonBook:
     target: str
 
     def lines(self, problem: str, op_type: str | None, messages: Mapping[str, str]) -> tuple[str, ...]:
-        """Lessons about a problem, then those about its family, as lines.
+        """Return the lessons about a problem, then those about its family, one line each.
 
         Args:
             problem: its key.
-            op_type: its kind of operation; null: it has no family.
+            op_type: its kind of operation; None if it has no family.
             messages: tree -> its commit's message, of the problem's candidates.
         """
         self.index.refresh(self.repo)
@@ -156,7 +156,7 @@ class LessonBook:
         return tuple(lesson.line(problem) for lesson in [*own[-_MOST_OWN:], *family[-_MOST_OF_FAMILY:]])
 
     def _proved(self, problem: str) -> list[Lesson]:
-        """Notes about another problem that an entry proves."""
+        """Return the notes about another problem that have an entry as proof."""
         rows = self.index.rows(problem, target=self.target)
         return [lesson for lesson in standing_notes(problem, self._records(problem), rows) if lesson.proof is not None]
 
@@ -165,7 +165,7 @@ class LessonBook:
         return read_records(self.workspace, self.repo, lessons_file(problem), branch=branch)
 
     def _family(self, problem: str, op_type: str | None) -> list[str]:
-        """The other problems with lessons that have the same `op_type`."""
+        """Return the other problems with lessons and the same `op_type`."""
         if op_type is None:
             return []
         tip = self.repo.tip(self.config.coordination_branch)

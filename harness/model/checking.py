@@ -1,6 +1,6 @@
-"""Checks: build plus correctness without timing. Messages between daemon and judge, and files of a worker's request.
+"""Checks: build and correctness without timing. Messages between daemon and judge, and files of a worker's request.
 
-A check decides nothing and enters no ledger: it tells an agent within seconds whether a solution builds and is right.
+A check is not an entry of the ledger. It reports to an agent within seconds if a solution builds and is right.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.model.counters import KernelResources
 from harness.model.verdict import Verdict
 
 ShownCode = Literal["", "assembly", "ptx", "sass"]
-"""Code of a build that a check shows: none, a CPU's, PTX, or a GPU's machine code."""
+"""Code of a build that a check shows: none, the CPU's assembly, PTX, or a GPU's machine code."""
 
 
 class _CheckMessage(BaseModel):
@@ -21,14 +21,14 @@ class _CheckMessage(BaseModel):
 
 
 class CheckOrder(_CheckMessage):
-    """What a worker asks for; the solution lies beside it."""
+    """A worker's order; the solution is in the same directory."""
 
     id: str
     worker: str
     problem: str
     target: str
     kind: Literal["check", "baseline"] = "check"
-    """`baseline`: nothing is checked; the problem's baselines are measured if they are not yet."""
+    """`baseline`: measure the problem's baselines if they are missing; no solution is checked."""
     show: ShownCode = ""
     function: str = ""
     """Part of the name of the function or kernel whose code is shown; empty for the entry."""
@@ -49,7 +49,7 @@ class CheckRequest(_CheckMessage):
 
 
 class BuildReport(_CheckMessage):
-    """What a build said."""
+    """Warnings, resources and code of a build."""
 
     warnings: tuple[str, ...] = ()
     kernels: tuple[KernelResources, ...] = ()
@@ -66,7 +66,7 @@ class CheckedWorkload(_CheckMessage):
     reason: str | None = None
     max_abs_error: float | None = None
     matched: float | None = None
-    """Share of elements within the tolerance, the least of all calls."""
+    """Share of elements within the tolerance: the minimum over all calls."""
     calls: int = 0
 
 
@@ -76,19 +76,19 @@ class CheckAnswer(_CheckMessage):
     event: Literal["checked"] = "checked"
     id: str
     verdict: Verdict | None
-    """null where this machine could not do it; the reason says why."""
+    """null where this machine could not run the check; see `reason`."""
     reason: str | None = None
     workloads: tuple[CheckedWorkload, ...] = ()
     """Those that were checked, in the problem's order."""
     unchecked: int = 0
-    """Workloads that the time did not suffice for, and those after a failure that ended the process."""
+    """Number of workloads that were not checked: the time was up, or an earlier failure ended the process."""
     build: BuildReport = Field(default_factory=BuildReport)
     build_s: float = 0.0
     check_s: float = 0.0
 
 
 class CheckReply(_CheckMessage):
-    """What the daemon leaves for the worker."""
+    """The daemon's reply to a worker."""
 
     answer: CheckAnswer | None = None
     """null for a baseline, whose entry the ledger has now."""

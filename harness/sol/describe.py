@@ -1,7 +1,8 @@
 """Bounds of a problem's workloads and figures of the device, as JSON: `python -m harness.sol.describe REQUEST`.
 
-A process of its own, because bounds need torch: what prepares an agent's prompt stays small. The request is a JSON
-object with `problem_dir`, `problem`, `data_root`, `target` and `cache`; the answer a `DeviceDescription`.
+It runs as a separate process because bounds need torch, which the process that prepares a prompt does not import. The
+request is a JSON object with `problem_dir`, `problem`, `data_root`, `target` and `cache`; the answer is a
+`DeviceDescription`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LISTED = {"h100", "h200", "b200"}
 
 
 class DescribeRequest(BaseModel):
-    """What to describe."""
+    """A request for a problem's bounds and the device's figures."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,14 +53,14 @@ def describe(request: DescribeRequest) -> DeviceDescription:
     """
     machine = hardware(request.target, cache_dir=request.cache)
     problem = load_problem(request.problem_dir, key=request.problem, data_root=request.data_root)
-    found: dict[str, BoundDescription] = {}
+    described: dict[str, BoundDescription] = {}
     for workload in problem.workloads:
         try:
             bound = bounds(problem, workload, machine)
         except NoBoundError as error:
-            found[workload.uuid] = BoundDescription(reason=error.what)
+            described[workload.uuid] = BoundDescription(reason=error.what)
         else:
-            found[workload.uuid] = BoundDescription(
+            described[workload.uuid] = BoundDescription(
                 sol_us=bound.sol_us,
                 attainable_us=bound.attainable_us,
                 limited_by=bound.limited_by,
@@ -67,7 +68,7 @@ def describe(request: DescribeRequest) -> DeviceDescription:
                 flops=bound.flops,
             )
     lines = _cpu_lines(machine) if machine.target == CPU else _gpu_lines(machine)
-    return DeviceDescription(target=request.target, device=tuple(lines), bounds=found)
+    return DeviceDescription(target=request.target, device=tuple(lines), bounds=described)
 
 
 def _gpu_lines(machine: Hardware) -> list[str]:
@@ -112,9 +113,9 @@ def _rates(machine: Hardware, scale: float = 1.0) -> str:
 
 
 def _caches() -> list[tuple[str, str]]:
-    """(level, size) of the caches that hold data."""
-    holding_data = (each for each in sorted(_CACHES.glob("index*")) if _text(each / "type") != "Instruction")
-    return [(_text(each / "level"), _text(each / "size")) for each in holding_data]
+    """Return (level, size) of the caches that hold data."""
+    data_caches = (cache for cache in sorted(_CACHES.glob("index*")) if _text(cache / "type") != "Instruction")
+    return [(_text(cache / "level"), _text(cache / "size")) for cache in data_caches]
 
 
 def _text(file: Path) -> str:
@@ -130,7 +131,7 @@ def _flags() -> set[str]:
 
 
 def main(text: str) -> int:
-    """Print the description; exit code 1 and the reason on stderr where there is none."""
+    """Print the description; without one, print the reason to stderr and return exit code 1."""
     try:
         with timing_lock.working():
             described = describe(DescribeRequest.model_validate_json(text))
