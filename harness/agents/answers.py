@@ -17,7 +17,7 @@ from harness.model.verdict import Verdict
 _SHOWN_WORKLOADS = 8
 _SHOWN_ATTEMPTS = 12
 _REASON, _TOLD = 900, 120
-"""Characters of a reason, and of what is told of an earlier attempt."""
+"""Characters of a reason, and of the message and reason of an earlier attempt."""
 _NEAR = 0.8
 """From this share of the bound on, the hardware is what limits."""
 
@@ -92,7 +92,7 @@ def _workloads(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> lis
 
 
 def _limit(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> str:
-    """Which workload is furthest from what the hardware allows, and what that says."""
+    """Name the workload that is furthest from its bound, and give a hint."""
     shares = {
         work.uuid: work.sol_us / work.latency_us for work in workloads if work.sol_us is not None and work.latency_us
     }
@@ -112,18 +112,18 @@ def _limit(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> str:
     return f"limits: {_name(work, axes)} runs at {share:.0%} of its bound, the furthest from it; {hint}"
 
 
-def attempts(found: Sequence[TriedCandidate], lessons: Sequence[str], query: str) -> str:
-    """What was tried on a problem, the best first, then what failed, then what was learned."""
+def attempts(candidates: Sequence[TriedCandidate], lessons: Sequence[str], query: str) -> str:
+    """Return the attempts that match the query, the best first and the failed ones last, then the lessons."""
     words = query.lower().split()
 
     def fits(text: str) -> bool:
         return all(word in text.lower() for word in words)
 
-    lines = [_attempt(each) for each in sorted(found, key=_order)]
+    lines = [_attempt(each) for each in sorted(candidates, key=_order)]
     lines = [line for line in lines if fits(line)]
-    told = [f"lesson: {lesson}" for lesson in lessons if fits(lesson)][-_SHOWN_ATTEMPTS:]
+    matching = [f"lesson: {lesson}" for lesson in lessons if fits(lesson)][-_SHOWN_ATTEMPTS:]
     more = [f"and {len(lines) - _SHOWN_ATTEMPTS} more: search with words"] if len(lines) > _SHOWN_ATTEMPTS else []
-    whole = [*lines[:_SHOWN_ATTEMPTS], *more, *told]
+    whole = [*lines[:_SHOWN_ATTEMPTS], *more, *matching]
     about = f" with {query!r}" if words else ""
     return "\n".join(whole) or f"nothing was tried on this problem{about} yet"
 

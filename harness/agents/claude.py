@@ -249,7 +249,7 @@ class ClaudeSession:
 
     @staticmethod
     def _subagent(role: AgentRole) -> sdk.AgentDefinition:
-        """A role of harness.yaml as the SDK wants it. Its requests pass the session's gateway like all others."""
+        """Return a role of harness.yaml in the SDK's form. Its requests pass the session's gateway like all others."""
         tools = [name if name in TOOLS else f"mcp__{SERVER}__{name}" for name in role.tools]
         return sdk.AgentDefinition(role.description, role.prompt, tools=tools, model=role.model, effort=role.effort)
 

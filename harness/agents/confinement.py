@@ -1,9 +1,9 @@
-"""The sandbox of a whole agent: what it sees, what it may write, and that it reaches nothing but the gateway.
+"""The sandbox of a whole agent: its mounts, its writable directories, and its only connection, the gateway.
 
 An allow-list, in bubblewrap: the system's libraries and tools, a CUDA toolkit where there is one, the description of
-the processors in /sys, and the Python this process runs on (read-only); the
-problem (read-only) with the one solution directory that may change; COORDINATION.md and the documentation pack
-(read-only); a private home and /tmp. No `.git`, no ledger, no other worktree, no device, no other process, no
+the processors in /sys, and the Python this process runs on (read-only); the problem (read-only) with the one solution
+directory that may change; COORDINATION.md, solutions of other workers and the documentation pack (read-only); a
+private home and /tmp. No `.git`, no ledger, no other worktree, no device, no other process, no
 credential, and no network but a loopback of its own, on which one port leads to the gateway's socket.
 """
 

@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class SessionRefusedError(ConfigurationError):
-    """The model's side refuses the credential: nobody can go on."""
+    """The model's side refuses the credential: no session can continue."""
 
 
 @dataclass(frozen=True)
@@ -219,12 +219,12 @@ class Sessions:
         held = ExitStack()
         while not self._stop.is_set() and time.monotonic() < until:
             for slot in range(slots):
-                with suppress(ConfigurationError):  # somebody else connects
+                with suppress(ConfigurationError):  # another session connects
                     lock = self._workspace.state / "locks" / f"connect-{slot}"
                     held.enter_context(file_lock(lock, owner=f"harness worker {self._name}"))
                     return held
             self._stop.wait(_WAIT_S / 5)
-        return held  # somebody holds on for too long: nobody is kept from working by that
+        return held  # the slots stayed busy too long: connect without one
 
     def _watch(
         self, session: AgentSession, events: Iterable[Event], governor: Governor, meter: Meter, connecting: ExitStack
