@@ -1,4 +1,4 @@
-"""A lesson's way: one worker leaves it, another reads it with its proof and contradicts it, and it is gone.
+"""A lesson from one worker is shown to the next with its proof, is contradicted, and is then withdrawn.
 
 Daemon, planner and workers are real processes; the judge is the stub, the agents are scripts.
 """

@@ -1,4 +1,4 @@
-"""Programs that agents have in their sandbox, run there."""
+"""Run the programs of the agents' sandbox inside it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def inside(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_every_program_that_is_named_runs_in_the_sandbox(tmp_path: Path) -> None:
+def test_every_listed_program_runs_in_the_sandbox(tmp_path: Path) -> None:
     programs = [name for name in find_local_tools().programs if not name.startswith("python3")]
     assert "g++" in programs, "the tests need a compiler"
     done = inside(
-        tmp_path, "\n".join(f"{name} --version >/tmp/said || {{ echo {name}; exit 9; }}" for name in programs)
+        tmp_path, "\n".join(f"{name} --version >/tmp/version || {{ echo {name}; exit 9; }}" for name in programs)
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""What an agent reads of others: the champion, the best of each other worker, and what an attempt changed."""
+"""Solutions of other workers for an agent: the champion, the best of each worker, and an attempt's changes."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def test_history_shows_one_attempt_with_its_times_and_what_it_changed() -> None:
         profiled=lambda *_: Answer(""),
         spend=lambda _: None,
     )
-    said = desk.history({"query": "d4d4d4"}).text
-    assert said.splitlines()[0] == "d4d4d4d4d4 w03: PASSED 1.400x | tiles"
-    assert "rows=8: 10.00 / 14.00" in said
-    assert "differences from b2b2b2b2b2 (w02, 1.900x):" in said
-    assert "-int version = b2;" in said
-    assert "+int version = d4;" in said
-    assert "solution.yaml" not in said, "equal files are not shown"
+    text = desk.history({"query": "d4d4d4"}).text
+    assert text.splitlines()[0] == "d4d4d4d4d4 w03: PASSED 1.400x | tiles"
+    assert "rows=8: 10.00 / 14.00" in text
+    assert "differences from b2b2b2b2b2 (w02, 1.900x):" in text
+    assert "-int version = b2;" in text
+    assert "+int version = d4;" in text
+    assert "solution.yaml" not in text, "equal files are not shown"
     assert "nothing was tried on this problem with 'ffffff' yet" in desk.history({"query": "ffffff"}).text
 
 
 def test_long_differences_are_cut() -> None:
-    said = differences({"a": ""}, {"a": "\n".join(map(str, range(1000)))})
-    assert len(said.splitlines()) == 151
-    assert "more lines" in said
+    text = differences({"a": ""}, {"a": "\n".join(map(str, range(1000)))})
+    assert len(text.splitlines()) == 151
+    assert "more lines" in text

@@ -1,6 +1,6 @@
-"""The first prompts of workers, whole, against files that a person can read (tests/agents/prompts).
+"""The complete first prompts of workers, compared with reviewed files (tests/agents/prompts).
 
-To write them anew after a change: `python -m tests.agents.test_prompts`.
+To write the files after a change: `python -m tests.agents.test_prompts`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BUDGET = Budget(usd=5.0, evaluations=40)
 
 
 def cpu_prompt() -> str:
-    """A worker on the CPU, after a few attempts of three workers."""
+    """Return the prompt of a worker on the CPU, after a few attempts of three workers."""
     problem = load_problem(PROBLEMS / "starter/rmsnorm_h4096", key="starter/rmsnorm_h4096")
     eager = {work.uuid: 40.0 * (number + 1) for number, work in enumerate(problem.workloads)}
     description = DeviceDescription(target="cpu", device=CPU, bounds=_bounds(eager, share=6.0, limit="memory"))
@@ -66,11 +66,11 @@ def cpu_prompt() -> str:
     )
     stands = attempts(tried, ("w03: four rows at a time needs a tail for rows that are no multiple of four",), "")
     row = Assignment(worker="w01", problem=problem.key, wanted="coverage: 1 of 4 evaluations so far")
-    return _whole(problem, row, "cpu", facts, stands, ("python3 with torch", "g++", "objdump", "lscpu"))
+    return _complete(problem, row, "cpu", facts, stands, ("python3 with torch", "g++", "objdump", "lscpu"))
 
 
 def gpu_prompt() -> str:
-    """The first worker on a problem of the GPU: nothing was tried."""
+    """Return the prompt of the first worker on a problem of the GPU, without earlier attempts."""
     problem = load_problem(PROBLEMS / "starter/swiglu_h14336", key="starter/swiglu_h14336")
     eager = {work.uuid: 9.0 * (number + 1) for number, work in enumerate(problem.workloads)}
     description = DeviceDescription(target="h200", device=GPU, bounds=_bounds(eager, share=4.0, limit="memory"))
@@ -81,7 +81,7 @@ def gpu_prompt() -> str:
     )
     row = Assignment(worker="w02", problem=problem.key, wanted="try vector loads of 32 bytes first", state="pinned")
     programs = ("python3 with torch", "nvcc", "cuobjdump", "nvdisasm", "lscpu")
-    return _whole(problem, row, "h200", facts, attempts((), (), ""), programs)
+    return _complete(problem, row, "h200", facts, attempts((), (), ""), programs)
 
 
 def _bounds(times_us: dict[str, float], *, share: float, limit: str) -> dict[str, BoundDescription]:
@@ -91,7 +91,7 @@ def _bounds(times_us: dict[str, float], *, share: float, limit: str) -> dict[str
     }
 
 
-def _whole(
+def _complete(
     problem: Problem, row: Assignment, target: str, facts: KernelFacts, stands: str, programs: tuple[str, ...]
 ) -> str:
     left = remaining({"session": (BUDGET, Spent(usd=0.8, evaluations=2))})
@@ -117,7 +117,7 @@ def test_a_goal_that_a_person_sets_is_shown() -> None:
     assert "Requested" not in cpu_prompt()
 
 
-def test_a_problem_that_was_never_measured_says_so() -> None:
+def test_the_prompt_of_an_unmeasured_problem_reports_what_is_missing() -> None:
     problem = load_problem(PROBLEMS / "starter/rmsnorm_h4096", key="starter/rmsnorm_h4096")
     facts = KernelFacts(DeviceDescription(target="cpu"))
     row = Assignment(worker="w01", problem=problem.key)

@@ -22,7 +22,7 @@ agent:
 
 
 def delegate(asked: Asked) -> Use:
-    """One use of the CLI's tool for subagents, whatever this version calls it."""
+    """Return one use of the CLI's tool for subagents, whose name depends on the version."""
     (tool,) = {tool["name"] for tool in asked.body["tools"]} & {"Agent", "Task"}
     return Use(tool, {"description": "read", "prompt": "what does the kernel do?", "subagent_type": "reader"})
 

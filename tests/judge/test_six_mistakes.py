@@ -1,7 +1,7 @@
-"""A scripted agent makes six typical mistakes; what `check` answers names each of them.
+"""Six typical mistakes of agents: the answer of `check` names each of them.
 
-The agent reads the answers through the same tool as every agent. The mistake with registers is of a sealed CUDA build,
-which needs no GPU. `python -m pytest tests/judge/test_six_mistakes.py -s` prints the answers whole.
+The answers come through the same tool as an agent's. The mistake with registers is in a sealed CUDA build, which needs
+no GPU. `python -m pytest tests/judge/test_six_mistakes.py -s` prints the complete answers.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def problem(tmp_path: Path) -> Path:
 
 
 def agent(court: JudgeProcess, problem: Path, solution: Path) -> Desk:
-    """The tools of an agent whose solution is a directory."""
+    """Return the tools of an agent whose solution is a directory."""
 
     def check(show: str, function: str) -> CheckReply:
         return CheckReply(answer=court.check(order(problem, solution, show=show, function=function)))
@@ -147,15 +147,15 @@ def test_the_kernel_without_a_mistake_passes(court: JudgeProcess, problem: Path,
 
 @pytest.mark.parametrize("name", sorted(MISTAKES))
 def test_an_answer_names_the_mistake(court: JudgeProcess, problem: Path, tmp_path: Path, name: str) -> None:
-    source, verdict, told = MISTAKES[name]
+    source, verdict, expected = MISTAKES[name]
     assert source != KERNEL
     answer = agent(court, problem, write_cpp(tmp_path / "solution", source)).check({})
     sys.stdout.write(f"\n--- {name}\n{answer.text}\n")
     assert answer.text.startswith(str(verdict)), answer.text
-    for words in told:
-        assert words in answer.text
-    for other, (_, _, their_words) in MISTAKES.items():
-        assert other == name or not all(words in answer.text for words in their_words), f"it could be {other}"
+    for text in expected:
+        assert text in answer.text
+    for other, (_, _, expected_of_other) in MISTAKES.items():
+        assert other == name or not all(text in answer.text for text in expected_of_other), f"it could be {other}"
 
 
 def test_a_sealed_build_names_spills(tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ def test_a_sealed_build_names_spills(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-B", str(nvrtc.__file__), str(tmp_path / "request.json"), str(tmp_path)]
     subprocess.run(command, check=True, timeout=120)
     report = SealedBuild(tmp_path, {}, cached=False).report
-    works = (CheckedWorkload(uuid="n4096", verdict=Verdict.PASSED, max_abs_error=0.0),)
-    said = check_outcome(
-        CheckAnswer(id="1", verdict=Verdict.PASSED, workloads=works, build=report, build_s=0.3), axes={}
+    workloads = (CheckedWorkload(uuid="n4096", verdict=Verdict.PASSED, max_abs_error=0.0),)
+    text = check_outcome(
+        CheckAnswer(id="1", verdict=Verdict.PASSED, workloads=workloads, build=report, build_s=0.3), axes={}
     )
-    sys.stdout.write(f"\n--- out of registers (sealed CUDA)\n{said}\n")
+    sys.stdout.write(f"\n--- out of registers (sealed CUDA)\n{text}\n")
     (kernel,) = report.kernels
     assert (kernel.kernel, kernel.registers) == ("product", 32)
     assert kernel.spill_store_bytes
-    assert "kernel product: 32 registers, 0 B static shared memory, SPILLS: " in said
+    assert "kernel product: 32 registers, 0 B static shared memory, SPILLS: " in text
     assert ".entry product(" in (tmp_path / "kernel.ptx").read_text()
