@@ -118,10 +118,10 @@ class Desk:
                 answer = Answer(self.hide(str(error)), failed=True)
             except TimeoutError as error:
                 answer = Answer(f"{error}; nothing is lost, go on with something else", failed=True)
-            except Exception as error:  # an agent's input met a mistake of ours: say so to both, and go on
+            except Exception as error:  # an error of the harness must not end the session: log it and report it
                 logger.exception("the tool %s failed", name)
-                said = f"the harness made a mistake ({type(error).__name__}); try something else"
-                answer = Answer(said, failed=True)
+                text = f"the harness made a mistake ({type(error).__name__}); try something else"
+                answer = Answer(text, failed=True)
             self.answered_at = time.monotonic()
             return answer
 
@@ -134,7 +134,7 @@ class Desk:
             before = {attempt.tree: attempt for attempt in self.tools.history()}
             submitted = self.tools.commit(message)
         self.submissions += 1
-        passed = [each.speedup for each in before.values() if each.verdict is Verdict.PASSED and each.speedup]
+        passed = [tried.speedup for tried in before.values() if tried.verdict is Verdict.PASSED and tried.speedup]
         again = submitted.tree in before
         self.duplicates = self.duplicates + 1 if again else 0
         if again:
@@ -148,10 +148,10 @@ class Desk:
             self.passed = submitted
         self.last_entry = entry.seq
         self.hacks += entry.verdict is Verdict.REWARD_HACK
-        said = outcome(entry, best=max(passed, default=None), axes=self.axes)
+        text = outcome(entry, best=max(passed, default=None), axes=self.axes)
         if again:
-            said = f"this exact solution was submitted before (change something first):\n{said}"
-        return Answer(self.hide(said), failed=entry.verdict is not Verdict.PASSED)
+            text = f"this exact solution was submitted before (change something first):\n{text}"
+        return Answer(self.hide(text), failed=entry.verdict is not Verdict.PASSED)
 
     def check(self, given: Mapping[str, object]) -> Answer:
         """Have the judge build the solution and compare its outputs, without timing."""

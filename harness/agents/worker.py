@@ -367,6 +367,7 @@ class _Worker:
 
     def await_baselines(self, problem: Problem) -> None:
         """Order a measurement of a problem's baselines before its first session, where a daemon with a judge runs."""
+        self.tried.index.refresh(self.repo)
         rows = self.tried.index.rows(problem.key, target=self.target, kind=EntryKind.BASELINE)
         daemon = read_daemon_status(self.workspace)
         if any(row.problem_digest == problem.digest for row in rows) or daemon is None or not is_alive(daemon):
