@@ -144,15 +144,16 @@ class _MemoryModel:
     """Peak memory of a reference as a function of the sizes."""
 
     def __init__(self, draft: ProblemDraft) -> None:
-        self._symbols = dict(draft.exported.axes.items())
+        self._symbols = draft.exported.axes
         nodes = live_operations(draft.exported)
         self._inputs = [item.node for item in draft.sources.values()]
         last_use = {resolved(arg): index for index, node in enumerate(nodes) for arg in node.all_input_nodes}
         kept = {resolved(node) for node in draft.exported.outputs}
-        self._steps: list[tuple[list[fx.Node], list[fx.Node]]] = []
-        for index, node in enumerate(nodes):
-            freed = [n for n in nodes[: index + 1] if last_use.get(n) == index and n not in kept]
-            self._steps.append(([node], freed))
+        # Each operation with the results that are freed after it.
+        self._steps = [
+            (node, [n for n in nodes[: index + 1] if last_use.get(n) == index and n not in kept])
+            for index, node in enumerate(nodes)
+        ]
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         values = {symbol: sizes[name] for symbol, name in self._symbols.items() if name in sizes}
@@ -163,12 +164,11 @@ class _MemoryModel:
                 return False
             held += nbytes
         peak = held
-        for made, freed in self._steps:
-            for node in made:
-                count, nbytes = _extent(node, values)
-                if count > _MAX_ELEMENTS:
-                    return False
-                held += nbytes
+        for node, freed in self._steps:
+            count, nbytes = _extent(node, values)
+            if count > _MAX_ELEMENTS:
+                return False
+            held += nbytes
             peak = max(peak, held)
             held -= sum(_extent(node, values)[1] for node in freed)
         return peak <= _MAX_BYTES
