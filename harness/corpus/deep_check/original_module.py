@@ -14,6 +14,7 @@ from harness.corpus.backward_problems import backward_drafts
 from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
 from harness.corpus.captures import error_summary, record_calls
 from harness.corpus.deep_check.licences import provenance_in
+from harness.corpus.deep_check.outputs_and_inputs import LEAST_SHAPES
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import export_module
@@ -21,7 +22,6 @@ from harness.corpus.verification import Verified, verify
 from harness.errors import ConfigurationError
 from harness.model.problem import Problem
 
-LEAST_SHAPES = 4
 _KEYS = ("axes", "inputs", "outputs", "reference")
 
 
