@@ -65,11 +65,10 @@ def known_architectures() -> dict[str, str]:
     """
     with quiet_libraries():
         mapping = _library("transformers").CONFIG_MAPPING
-        diffusion = _library("diffusers")
+        _library("diffusers")
     names = dict.fromkeys(sorted(mapping.keys()), "transformers")
     table = checkpoint_table().architectures
     names |= {name: entry.library for name, entry in table.items() if entry.library == "diffusers"}
-    del diffusion
     return dict(sorted(names.items()))
 
 
@@ -238,19 +237,3 @@ def quiet_libraries() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def library_versions() -> dict[str, str]:
-    """Versions that decide what an extraction gives."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    found = {"torch": torch.__version__.partition("+")[0]}
-    for name in ("transformers", "diffusers"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-__all__ = ["Architecture", "BuiltModel", "build_model", "known_architectures", "resolve_architecture"]

@@ -16,7 +16,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import ExportedModule
 from harness.corpus.operators import expression, is_identity
-from harness.corpus.variable_names import UniqueNames, operation_of, wished_names
+from harness.corpus.variable_names import UniqueNames, wished_names
 
 _LINE = 110
 _MOST_PARTS = 8
@@ -207,6 +207,3 @@ def _without_unused_imports(source: str) -> str:
     if "torch." not in source.partition("\n")[2].replace("torch.nn.functional as F", ""):
         source = source.replace("import torch\n", "", 1)
     return source.lstrip("\n")
-
-
-__all__ = ["FunctionPrinter", "PrintedFunction", "live_operations", "operation_of"]

@@ -70,12 +70,3 @@ def _value(value: Any) -> str:  # noqa: ANN401 - JSON
     if not isinstance(value, dict) or not any(isinstance(item, dict) for item in value.values()):
         return json.dumps(value)
     return "{\n" + ",\n".join(f"    {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()) + "\n  }"
-
-
-def same_bytes(problem: ExtractedProblem, problems_dir: Path) -> bool:
-    """True if a directory holds the problem with exactly these files."""
-    target = problems_dir / problem.key
-    return all(
-        (target / name).is_file() and (target / name).read_text() == text
-        for name, text in problem_texts(problem).items()
-    )

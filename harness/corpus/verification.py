@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.func import functional_call
@@ -89,6 +88,12 @@ def verify(draft: ProblemDraft) -> Verified:
 
 
 def check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES) -> list[dict[str, int]]:
+    """Return the sizes of the variable axes at which a problem is checked.
+
+    Args:
+        axes: the problem's variable axes.
+        pairs: (batch, sequence); unused where all axes are batch sizes.
+    """
     if any(not axis.startswith("batch") for axis in axes):
         return [
             {axis: axis_size(axis, batch, sequence, text=sequence + 1) for axis in axes} for batch, sequence in pairs
@@ -98,6 +103,8 @@ def check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES
 
 @dataclass(frozen=True)
 class RunnableProblem:
+    """A drafted problem with its reference, ready to be called."""
+
     problem: Problem
     reference: Reference
 
@@ -129,6 +136,11 @@ def draw(runnable: RunnableProblem, axes: Mapping[str, int], names: Sequence[str
 
 
 def run_reference(runnable: RunnableProblem, inputs: Tensors) -> Tensors:
+    """Return the reference's outputs by name.
+
+    Raises:
+        SkippedError: the reference fails.
+    """
     try:
         return runnable.reference.outputs(list(inputs.values()))
     except FormatError as error:
@@ -136,6 +148,7 @@ def run_reference(runnable: RunnableProblem, inputs: Tensors) -> Tensors:
 
 
 def as_declared(value: torch.Tensor, runnable: RunnableProblem, name: str) -> torch.Tensor:
+    """Cast a value to the dtype that the problem declares for the input `name`."""
     return value.to(torch_dtype(runnable.problem.definition.inputs[name].dtype))
 
 
@@ -263,6 +276,7 @@ def _changed(value: torch.Tensor) -> torch.Tensor:
 
 
 def root_mean_square(value: torch.Tensor) -> float:
+    """Return the root mean square of all elements, computed in float64."""
     return float(value.double().square().mean().sqrt())
 
 
@@ -278,7 +292,5 @@ def relative_error(low: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def shown(axes: Mapping[str, int]) -> str:
+    """Return the sizes of axes as text, such as `batch=2, sequence=7`."""
     return ", ".join(f"{axis}={size}" for axis, size in axes.items())
-
-
-__all__: list[Any] = ["Verified", "verify"]

@@ -129,11 +129,6 @@ _MANTISSA = {
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
-def mantissa_bits(dtype: torch.dtype) -> int | None:
-    """Explicit bits of a float's mantissa; None of integers and four-bit floats."""
-    return _MANTISSA.get(dtype)
-
-
 def rounded(value: torch.Tensor, bits: int) -> torch.Tensor:
     """Return a tensor of the same dtype with `bits` explicit bits of mantissa, rounded to nearest, halves away from 0.
 
