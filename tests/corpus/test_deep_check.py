@@ -85,7 +85,7 @@ def make_problem(
 
 
 def survivors(found: DeepFindings) -> set[str]:
-    return {f"{item.kind}: {item.name}" for item in found.verdicts.mutants if item.fate == "survived"}
+    return {item.title for item in found.verdicts.mutants if item.fate == "survived"}
 
 
 def test_every_kind_of_mutant_is_made_and_killed(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_every_kind_of_mutant_is_made_and_killed(tmp_path: Path) -> None:
     assert found.verdicts.note is None
     assert {item.kind for item in found.verdicts.mutants} == KINDS
     assert [vars(item) for item in found.verdicts.mutants if item.fate != "killed"] == []
-    titles = {f"{item.kind}: {item.name}" for item in found.verdicts.mutants}
+    titles = {item.title for item in found.verdicts.mutants}
     assert {
         "skipped input: norm_weight",
         "skipped input: bias",

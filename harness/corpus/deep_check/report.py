@@ -11,7 +11,6 @@ from harness.corpus.deep_check.exceptions import ExceptionFile
 
 if TYPE_CHECKING:
     from harness.corpus.deep_check.check_problem import DeepFindings
-    from harness.corpus.deep_check.verdicts import HonestRefusal, MutantResult
 
 _FATES = {
     "killed": "killed",
@@ -36,7 +35,7 @@ class ProblemReport:
     def fates(self) -> Counter[str]:
         """Number of mutants by fate, `excepted` among them."""
         return Counter(
-            "excepted" if mutant_title(item) in self.excepted else item.fate for item in self.findings.verdicts.mutants
+            "excepted" if item.title in self.excepted else item.fate for item in self.findings.verdicts.mutants
         )
 
     def as_data(self) -> dict[str, Any]:
@@ -57,16 +56,6 @@ class ProblemReport:
         }
 
 
-def mutant_title(item: MutantResult) -> str:
-    """What exceptions call a mutant."""
-    return f"{item.kind}: {item.name}"
-
-
-def refusal_title(item: HonestRefusal) -> str:
-    """What exceptions call the refusal of an honest implementation."""
-    return f"honest {item.implementation}: {item.kind}"
-
-
 def report_on(found: DeepFindings, exceptions: ExceptionFile, same: Sequence[str]) -> ProblemReport:
     """Apply the exceptions to a problem's findings.
 
@@ -78,12 +67,12 @@ def report_on(found: DeepFindings, exceptions: ExceptionFile, same: Sequence[str
     failures = list(found.failures)
     failures += [f"the same graph as {key}" for key in same]
     open_results = {
-        mutant_title(item): f"a mutant survives: {mutant_title(item)}, {item.detail}"
+        item.title: f"a mutant survives: {item.title}, {item.detail}"
         for item in found.verdicts.mutants
         if item.fate == "survived"
     }
     open_results |= {
-        refusal_title(item): f"an honest implementation is refused: {refusal_title(item)} inputs: {item.reason}"
+        item.title: f"an honest implementation is refused: {item.title} inputs: {item.reason}"
         for item in found.verdicts.refusals
     }
     reasons = {title: exceptions.reason(found.key, title) for title in open_results}

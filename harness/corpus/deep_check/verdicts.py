@@ -1,4 +1,4 @@
-"""Which mutants and honest implementations of a problem its checks refuse."""
+"""Judge the mutants and the honest implementations of a problem with its checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,12 @@ class MutantResult:
     """`indistinguishable`: it is no further from the reference than rounding takes an honest implementation
     (`Mutant.rounding_allowed`), so no tolerance that accepts those can refuse it."""
     detail: str
-    """Inputs and reason of the refusal; else the largest distance from the reference over its rounding error."""
+    """Inputs and reason of the refusal; otherwise the largest distance from the reference over its rounding error."""
+
+    @property
+    def title(self) -> str:
+        """The name that exceptions use."""
+        return f"{self.kind}: {self.name}"
 
 
 @dataclass(frozen=True)
@@ -45,10 +50,15 @@ class HonestRefusal:
     kind: str
     reason: str
 
+    @property
+    def title(self) -> str:
+        """The name that exceptions use."""
+        return f"honest {self.implementation}: {self.kind}"
+
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What the checks of one problem find."""
+    """Results of the checks of one problem."""
 
     mutants: tuple[MutantResult, ...]
     refusals: tuple[HonestRefusal, ...]
@@ -57,9 +67,10 @@ class Verdicts:
 
 
 @dataclass
-class _Unrefused:
+class _JudgedMutant:
     mutant: Mutant
     distance: float = 0.0
+    killed: MutantResult | None = None
 
 
 def verdicts(judge: SmallJudge, other: Outputs) -> Verdicts:
@@ -74,36 +85,27 @@ def verdicts(judge: SmallJudge, other: Outputs) -> Verdicts:
     """
     honest = honest_implementations(judge.reference)
     refusals: list[HonestRefusal] = []
-    alive: list[_Unrefused] = []
-    results: dict[str, MutantResult] = {}
-    made: list[Mutant] = []
+    judged: list[_JudgedMutant] = []
     note = None
     kinds = ("", *judge.stress_cases)
     if judge.nbytes > _MANY_BYTES:
         kinds = tuple(kind for kind in kinds if kind in _KINDS_OF_LARGE)
     for kind in kinds:
         tests_honest = judge.nbytes <= _FEW_BYTES or kind in _HONEST_KINDS
-        if not alive and not tests_honest:
+        if not tests_honest and all(item.killed for item in judged):
             continue
         draw = judge.draw(kind)
         if not kind:
-            made = mutants(judge.problem, judge.workload, judge.reference, draw, other)
-            alive = [_Unrefused(mutant) for mutant in made]
+            generated = mutants(judge.problem, judge.workload, judge.reference, draw, other)
+            judged = [_JudgedMutant(mutant) for mutant in generated]
             truth = judge.truth(draw)
             note = truth if isinstance(truth, str) else None
         if tests_honest:
             refusals += _refusals(judge, draw, honest)
-        for item in tuple(alive):
-            killed = _killed(judge, draw, item)
-            if killed is not None:
-                alive.remove(item)
-                results[_title(item.mutant)] = killed
-    results |= {_title(item.mutant): _unkilled(item) for item in alive}
-    return Verdicts(tuple(results[_title(mutant)] for mutant in made), tuple(refusals), note)
-
-
-def _title(mutant: Mutant) -> str:
-    return f"{mutant.kind}: {mutant.name}"
+        for item in judged:
+            if item.killed is None:
+                item.killed = _killed(judge, draw, item)
+    return Verdicts(tuple(item.killed or _unkilled(item) for item in judged), tuple(refusals), note)
 
 
 def _refusals(judge: SmallJudge, draw: Draw, honest: dict[str, OutputsOf]) -> list[HonestRefusal]:
@@ -118,7 +120,7 @@ def _refusals(judge: SmallJudge, draw: Draw, honest: dict[str, OutputsOf]) -> li
     return refusals
 
 
-def _killed(judge: SmallJudge, draw: Draw, item: _Unrefused) -> MutantResult | None:
+def _killed(judge: SmallJudge, draw: Draw, item: _JudgedMutant) -> MutantResult | None:
     """The result of a mutant that these inputs kill; otherwise None, and its distance is kept."""
     mutant, kind = item.mutant, draw.kind or "ordinary"
     try:
@@ -153,7 +155,7 @@ def _distance(judge: SmallJudge, draw: Draw, mutant: Mutant, outputs: Outputs) -
     return max(ratios.values())
 
 
-def _unkilled(item: _Unrefused) -> MutantResult:
+def _unkilled(item: _JudgedMutant) -> MutantResult:
     fate: Fate = "indistinguishable" if item.distance <= item.mutant.rounding_allowed else "survived"
     detail = f"{item.distance:.2g} times the reference's rounding error"
     return MutantResult(item.mutant.kind, item.mutant.name, fate, detail)
