@@ -14,7 +14,7 @@ from harness.corpus.backward_problems import backward_drafts
 from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
 from harness.corpus.captures import error_summary, record_calls
 from harness.corpus.deep_check.licences import provenance_in
-from harness.corpus.deep_check.outputs_and_inputs import LEAST_SHAPES
+from harness.corpus.deep_check.small_judge import LEAST_SHAPES
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import export_module

@@ -6,15 +6,20 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from harness.corpus.deep_check.small_judge import SEED, Outputs, allowed_axes, difference, small_workload
+from harness.corpus.deep_check.small_judge import (
+    LEAST_SHAPES,
+    SEED,
+    Outputs,
+    allowed_axes,
+    difference,
+    small_workload,
+)
 from harness.corpus.errors import SkippedError
 from harness.corpus.verification import check_degenerate, shown
 from harness.judge.correctness import all_finite
 from harness.judge.inputs import InputSource
 from harness.judge.reference import InvalidReferenceError, Reference, Value
 from harness.model.problem import Problem
-
-LEAST_SHAPES = 4
 
 
 def output_failures(problem: Problem, reference: Reference) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 from harness.corpus.verification import check_sizes, shown
 from harness.corpus.workloads import axis_size
 from harness.errors import FormatError
+from harness.formats import small_profile
 from harness.judge import stress
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.inputs import InputSource
@@ -24,6 +25,8 @@ SEED = 20260101
 _LENGTHS = ((50e6, 19), (200e6, 7), (float("inf"), 3))
 """Bytes of the inputs at the smallest size, and the sequence length that keeps the check of a problem short."""
 _BATCH = 2
+LEAST_SHAPES = 4
+"""At which a problem's outputs are checked."""
 
 Outputs = dict[str, torch.Tensor]
 
@@ -148,12 +151,18 @@ def small_axes(problem: Problem) -> dict[str, int]:
 
 
 def allowed_axes(problem: Problem) -> list[dict[str, int]]:
-    """The sizes of `check_sizes` that keep the problem's constraints, sequence length 1 first.
+    """Small sizes that keep the problem's constraints: those of `check_sizes`, sequence length 1 first.
+
+    Where constraints allow few of them, those of the problem's workloads in the profile `small` follow.
 
     Raises:
         FormatError: there are none.
     """
     sizes = [axes for axes in check_sizes(variable_axes(problem)) if _is_allowed(problem, axes)]
+    for workload in problem.workloads:
+        scaled = small_profile.small_axes(problem.definition, workload.axes)
+        if len(sizes) < LEAST_SHAPES and scaled is not None and scaled not in sizes:
+            sizes.append(scaled)
     if not sizes:
         raise FormatError("no small sizes keep the constraints", where=problem.key)
     return sizes
