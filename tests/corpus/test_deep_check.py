@@ -20,6 +20,7 @@ from harness.corpus.deep_check.licences import licence_objection
 from harness.corpus.deep_check.original_module import OriginalModules
 from harness.corpus.deep_check.outputs_and_inputs import output_failures
 from harness.corpus.deep_check.report import report_on
+from harness.corpus.deep_check.small_judge import LEAST_SHAPES, allowed_axes
 from harness.corpus.deep_check.source_changes import epsilons, with_epsilon
 from harness.corpus.deep_check.torch_calls import rounded, square_operands, with_transposed
 from harness.errors import FormatError
@@ -174,6 +175,14 @@ def test_inputs_are_drawn_for_each_shape_anew(tmp_path: Path) -> None:
     )
     weighted = load_problem(directory)
     assert output_failures(weighted, load_reference(weighted)) == []
+
+
+def test_constraints_that_exclude_the_usual_sizes_leave_those_of_the_small_profile() -> None:
+    ragged = load_problem(PROBLEMS / "attention/gqa_ragged_prefill")
+    assert ragged.definition.constraints == ("8 * batch <= tokens",)
+    sizes = allowed_axes(ragged)
+    assert len({tuple(axes.values()) for axes in sizes}) == LEAST_SHAPES
+    assert all(8 * axes["batch"] <= axes["tokens"] for axes in sizes)
 
 
 def test_a_reference_that_raises_is_a_failure_and_no_crash(tmp_path: Path) -> None:

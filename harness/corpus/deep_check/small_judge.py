@@ -160,8 +160,10 @@ def allowed_axes(problem: Problem) -> list[dict[str, int]]:
     """
     sizes = [axes for axes in check_sizes(variable_axes(problem)) if _is_allowed(problem, axes)]
     for workload in problem.workloads:
+        if len(sizes) >= LEAST_SHAPES:
+            break
         scaled = small_profile.small_axes(problem.definition, workload.axes)
-        if len(sizes) < LEAST_SHAPES and scaled is not None and scaled not in sizes:
+        if scaled is not None and scaled not in sizes:
             sizes.append(scaled)
     if not sizes:
         raise FormatError("no small sizes keep the constraints", where=problem.key)
