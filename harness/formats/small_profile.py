@@ -18,7 +18,7 @@ from harness.errors import FormatError
 from harness.formats.bounded import load_json
 from harness.model.axes import UncheckableError, evaluate, evaluate_axes, holds, names_in
 from harness.model.axis_types import ConstAxis, ExprAxis, VarAxis
-from harness.model.problem import DTYPE_BYTES, Definition, TensorSpec, Workload
+from harness.model.problem import Definition, Problem, Workload
 
 PROFILE = "small"
 PROFILE_KEY = "x_profile"
@@ -131,7 +131,7 @@ def _fits(definition: Definition, axes: Mapping[str, int]) -> bool:
     used = {name for axis in in_outputs for name in _sources(definition, axis)}
     rows = math.prod(size for name, size in axes.items() if name in used)
     constant = [spec for spec in definition.inputs.values() if variable.isdisjoint(spec.shape or ())]
-    weights = sum(_bytes(spec, sizes) for spec in constant)
+    weights = sum(Problem.nbytes(spec, sizes) for spec in constant)
     return _total_bytes(definition, axes) <= MOST_BYTES and rows * weights <= MOST_WORK
 
 
@@ -154,13 +154,7 @@ def _sources(definition: Definition, name: str) -> set[str]:
 
 def _total_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
     sizes = evaluate_axes(definition.axes, axes)
-    return sum(_bytes(spec, sizes) for spec in (*definition.inputs.values(), *definition.outputs.values()))
-
-
-def _bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
-    if spec.shape is None:
-        return 0
-    return math.prod(int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape) * DTYPE_BYTES[spec.dtype]
+    return sum(Problem.nbytes(spec, sizes) for spec in (*definition.inputs.values(), *definition.outputs.values()))
 
 
 def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

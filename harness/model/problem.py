@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -133,10 +134,12 @@ class Problem(BaseModel):
         """Every axis' size for one workload, in declaration order."""
         return evaluate_axes(self.definition.axes, workload.axes)
 
-    def shape(self, spec: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:
+    @staticmethod
+    def shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Concrete shape of a tensor; () for a scalar or 0-d tensor."""
         return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape or ())
 
-    def nbytes(self, spec: TensorSpec, sizes: dict[str, int]) -> int:
+    @staticmethod
+    def nbytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
         """Bytes of a tensor; 0 of a scalar, which travels as an argument."""
-        return 0 if spec.shape is None else math.prod(self.shape(spec, sizes)) * DTYPE_BYTES[spec.dtype]
+        return 0 if spec.shape is None else math.prod(Problem.shape(spec, sizes)) * DTYPE_BYTES[spec.dtype]
