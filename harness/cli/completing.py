@@ -1,7 +1,8 @@
-"""What the shell completes: problems and branches of the workspace here, from its files and without git."""
+"""Shell completion: problems, suites and branches of the current workspace, from its files and without git."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def complete_problem(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Keys of the workspace's problems that go on from what is typed."""
+    """Keys of the workspace's problems that begin with the typed text."""
     del context, parameter
     return [key for key in _problems() if key.startswith(begun)]
 
@@ -19,14 +20,14 @@ def complete_glob(context: click.Context, parameter: click.Parameter, begun: str
     """Keys of problems, and `suite/*` for each suite."""
     del context, parameter
     keys = _problems()
-    suites = dict.fromkeys(f"{key.partition('/')[0]}/*" for key in keys)
-    return [name for name in (*suites, *keys) if name.startswith(begun)]
+    globs = [f"{suite}/*" for suite in _suites(keys)]
+    return [name for name in (*globs, *keys) if name.startswith(begun)]
 
 
 def complete_suite(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """Suites of the workspace."""
     del context, parameter
-    return [name for name in dict.fromkeys(key.partition("/")[0] for key in _problems()) if name.startswith(begun)]
+    return [name for name in _suites(_problems()) if name.startswith(begun)]
 
 
 def complete_shipped_suite(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
@@ -58,6 +59,10 @@ def _problems() -> list[str]:
         return list_problems(Workspace.find().problems)
     except HarnessError:
         return []
+
+
+def _suites(keys: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(key.partition("/")[0] for key in keys))
 
 
 def _branches() -> list[str]:

@@ -1,4 +1,4 @@
-"""How an import of many problems is summed up: what is usable on a target, and why the rest is not."""
+"""Confirmation before an import of problems, and its summary: usable problems, and the causes of the others."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WARNED = 20
 
 
 def ask_for_trust(path: Path) -> None:
-    """Ask at a terminal whether the code of the problems below a path is trusted.
+    """Ask for confirmation that the code of the problems below a path is trusted.
 
     Raises:
-        ConfigurationError: it is not, or nobody can be asked.
+        ConfigurationError: the code is not trusted, or there is no terminal.
     """
     what = "the judge runs references and input functions of problems with your rights, without a sandbox"
     remedy = "read the references, then import with --trust"
@@ -39,7 +39,7 @@ def ask_for_trust(path: Path) -> None:
 def import_rows(
     brought: Sequence[Imported], workspace: Workspace, target: str, data_root: Path | None
 ) -> list[dict[str, Any]]:
-    """One row a problem: `imported` when it reads well and lies in problems/, `usable` when the target can judge it."""
+    """One row a problem: `imported` when it has no error and is in problems/, `usable` when the target can judge it."""
     from harness.formats.problems import load_problem
     from harness.formats.requirements import memory_of, obstacles
     from harness.sol.hardware import table
@@ -47,22 +47,22 @@ def import_rows(
     figures = table().get(target)
     memory = memory_of(target, figures.memory_gb if figures else None)
     rows = []
-    for one in brought:
-        reasons = [str(error).replace("\n  ", "; ") for error in one.errors]
-        whats = [error.what for error in one.errors]
-        if one.usable:
-            problem = load_problem(workspace.problems / one.key, key=one.key, data_root=data_root)
+    for item in brought:
+        reasons = [str(error).replace("\n  ", "; ") for error in item.errors]
+        whats = [error.what for error in item.errors]
+        if item.usable:
+            problem = load_problem(workspace.problems / item.key, key=item.key, data_root=data_root)
             reasons = whats = obstacles(problem, target, memory_bytes=memory)
         rows.append(
             {
-                "problem": one.key,
-                "imported": one.usable,
-                "usable": one.usable and not reasons,
-                "workloads": one.workloads,
+                "problem": item.key,
+                "imported": item.usable,
+                "usable": item.usable and not reasons,
+                "workloads": item.workloads,
                 "why_not": reasons[0] if reasons else None,
                 "cause": whats[0] if whats else None,
-                "errors": [str(error) for error in one.errors],
-                "warnings": list(one.warnings),
+                "errors": [str(error) for error in item.errors],
+                "warnings": list(item.warnings),
             }
         )
     return rows

@@ -92,15 +92,15 @@ def show(problem: str, *, as_json: bool) -> None:
         echo(as_text(found))
 
 
-def _with_tags(found: Iterable[Findings]) -> list[tuple[Findings, ProblemTags]]:
+def _with_tags(findings: Iterable[Findings]) -> list[tuple[Findings, ProblemTags]]:
     """Findings with their facts; a problem with errors has those of its key only."""
     from harness.formats.problem_tags import ProblemTags, tags_of
 
     return [
-        (one, tags_of(one.key, one.problem.definition))
-        if one.problem
-        else (one, ProblemTags(one.key.partition("/")[0], "-", "-", frozenset(), (), None, None))
-        for one in found
+        (item, tags_of(item.key, item.problem.definition))
+        if item.problem
+        else (item, ProblemTags(item.key.partition("/")[0], "-", "-", frozenset(), (), None, None))
+        for item in findings
     ]
 
 
@@ -120,14 +120,14 @@ def _row(found: Findings, facts: ProblemTags) -> dict[str, Any]:
     }
 
 
-def _suite_rows(found: Sequence[tuple[Findings, ProblemTags]]) -> list[dict[str, Any]]:
+def _suite_rows(findings: Sequence[tuple[Findings, ProblemTags]]) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
-    for one, facts in found:
+    for item, facts in findings:
         empty = {"suite": facts.suite, "problems": 0, "backward": 0, "workloads": 0, "families": {}, "dtypes": {}}
         row = rows.setdefault(facts.suite, empty)
         row["problems"] += 1
         row["backward"] += facts.direction == "backward"
-        row["workloads"] += len(one.problem.workloads) if one.problem else 0
+        row["workloads"] += len(item.problem.workloads) if item.problem else 0
         for heading, names in (("families", (facts.family,)), ("dtypes", facts.dtypes)):
             for name in names:
                 row[heading][name] = row[heading].get(name, 0) + 1

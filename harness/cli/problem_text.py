@@ -14,7 +14,7 @@ _FEW_TENSORS = 5
 
 
 def as_data(problem: Problem) -> dict[str, Any]:
-    """What `--json` prints."""
+    """Return the document that `--json` prints."""
     definition, facts = problem.definition, tags_of(problem.key, problem.definition)
     return {
         "problem": problem.key,
@@ -37,7 +37,7 @@ def as_data(problem: Problem) -> dict[str, Any]:
 
 
 def as_text(problem: Problem) -> str:
-    """What is printed for people."""
+    """Return the text that is printed without `--json`."""
     from tabulate import tabulate
 
     definition = problem.definition
@@ -53,7 +53,7 @@ def as_text(problem: Problem) -> str:
         lines += ["", "constraints", *(f"  {constraint}" for constraint in definition.constraints)]
     table = [_workload(problem, index) for index in range(len(problem.workloads))]
     names = [*definition.inputs, *definition.outputs]
-    names = names if len(names) <= _FEW_TENSORS else []  # the shapes above say it, and a line stays a line
+    names = names if len(names) <= _FEW_TENSORS else []  # the symbolic shapes above remain, and rows fit a line
     rows = []
     for row in table:
         sizes = " ".join(f"{name}={size}" for name, size in row["axes"].items())
@@ -64,7 +64,7 @@ def as_text(problem: Problem) -> str:
 
 
 def _facts(problem: Problem) -> list[str]:
-    """Lines about where a problem comes from and what there is for it; none for what is unknown."""
+    """Lines on the origin of a problem and on the files beside it; unknown facts have no line."""
     facts = tags_of(problem.key, problem.definition)
     origin = ", ".join(f"{name} {value}" for name, value in _origin(problem).items())
     known = {
@@ -80,7 +80,7 @@ def _facts(problem: Problem) -> list[str]:
 
 
 def _origin(problem: Problem) -> dict[str, str]:
-    """What the definition records about its source."""
+    """The source that the definition records."""
     extra = problem.definition.model_extra or {}
     given = extra.get("x_provenance") or extra.get("x_origin")
     return {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}

@@ -1,4 +1,4 @@
-"""`harness problems`: check, import, sol; list, suites and show are in problem_lists, `extract` in extract."""
+"""`harness problems`: check, import, export and sol. problem_lists has list, suites and show; extract has `extract`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ for command in (list_, suites, show, extract):
 @click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
 @click.option("--deep", is_flag=True, help="Run each reference on the CPU at small sizes, and mutants of it.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of --deep.")
-@click.option("--modules/--no-modules", default=True, help="Whether --deep builds the models that problems come from.")
+@click.option("--modules/--no-modules", default=True, help="Build the models that problems come from, for --deep.")
 @json_option
 def check(what: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_json: bool) -> int:
     """Check problems and their solutions; exits 1 when one has an error, or none is there.
 
     --deep runs the code of the problems without a sandbox. It compares extracted problems with the module that they
     come from, and reports which wrong implementations (mutants) the judge's checks refuse. docs/how-to/deep-check.md
-    says what each result means.
+    explains each result.
     """
     from harness.formats.solutions import check_all_solutions
 
@@ -70,7 +70,7 @@ def check(what: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_jso
 @click.option("--problem", "key", help="For a solution.json: the problem it solves (default: found by its name).")
 @click.option("--target", help="What problems must be usable on; for a solution.json: what to file it under.")
 @click.option("--replace", is_flag=True, help="Overwrite what is there already.")
-@click.option("--trust", is_flag=True, help="Do not ask whether the code of the problems is trusted.")
+@click.option("--trust", is_flag=True, help="Trust the code of the problems without confirmation.")
 @json_option
 def import_(
     path: Path, *, suite: str | None, key: str | None, target: str | None, replace: bool, trust: bool, as_json: bool

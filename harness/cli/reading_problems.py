@@ -21,12 +21,12 @@ def inspected(what: Sequence[str]) -> list[Findings]:
     from harness.workspace.configuration import data_root_of
     from harness.workspace.directories import Workspace
 
-    found: dict[str, Findings] = {}
+    findings: dict[str, Findings] = {}
     for word in what or ("*",):
         directory = Path(word)
         if (directory / DEFINITION_NAME).exists():
-            one = inspect_problem(directory.resolve())
-            found.setdefault(one.key, one)
+            item = inspect_problem(directory.resolve())
+            findings.setdefault(item.key, item)
             continue
         workspace = Workspace.find()
         keys = list_problems(workspace.problems, [word])
@@ -34,9 +34,9 @@ def inspected(what: Sequence[str]) -> list[Findings]:
             raise AnswerIsNo(f"no problem matches `{word}`", remedy="see `harness problems list`")
         data_root = data_root_of(workspace)
         for key in keys:
-            if key not in found:
-                found[key] = inspect_problem(workspace.problems / key, key=key, data_root=data_root)
-    return list(found.values())
+            if key not in findings:
+                findings[key] = inspect_problem(workspace.problems / key, key=key, data_root=data_root)
+    return list(findings.values())
 
 
 def one_problem(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is imported when the verb runs
@@ -48,15 +48,16 @@ def one_problem(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is im
     """
     from harness.errors import ConfigurationError, FormatError
 
-    found = inspected([word])
-    if len(found) > 1:
-        names = ", ".join(one.key for one in found[:5])
-        raise ConfigurationError(f"`{word}` matches {len(found)} problems: {names}", remedy="name one")
-    if found[0].problem is None:
-        first = found[0].errors[0]
-        remedy = f"see all with `harness problems check {found[0].key}`"
+    findings = inspected([word])
+    if len(findings) > 1:
+        names = ", ".join(item.key for item in findings[:5])
+        raise ConfigurationError(f"`{word}` matches {len(findings)} problems: {names}", remedy="name one")
+    (item,) = findings
+    if item.problem is None:
+        first = item.errors[0]
+        remedy = f"see all with `harness problems check {item.key}`"
         raise FormatError(first.what, where=first.where, remedy=remedy)
-    return found[0].problem
+    return item.problem
 
 
 def solution_targets(directory: Path) -> list[str]:
