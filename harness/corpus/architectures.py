@@ -1,7 +1,7 @@
 """Models on the meta device: of transformers, of diffusers, and of a user's own module factory.
 
-Nothing is downloaded, and no weight is allocated: a model is its default configuration with what the table of
-checkpoints has another value.
+Nothing is downloaded, and no weight is allocated. A model has its default configuration, except for the values that
+the table of checkpoints gives.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def build_model(architecture: Architecture, sizes: tuple[ModelSizes, ...]) -> Bu
         raise SkippedError(f"it cannot be built without a download: {error_summary(error)}") from error
     module.eval()
     shapes = argument_shapes(module, config, architecture.checkpoint.inputs)
-    arguments = {each: model_arguments(module, shapes, each, dtype) for each in sizes}
+    arguments = {size: model_arguments(module, shapes, size, dtype) for size in sizes}
     return BuiltModel(module, config, arguments)
 
 
@@ -194,9 +194,9 @@ def _from_factory(factory: str, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
     finally:
         sys.path.pop(0)
     built: list[tuple[nn.Module, Mapping[str, Any]]] = []
-    for each in sizes:
+    for size in sizes:
         with torch.device("meta"):
-            returned = function(each.batch, each.sequence)
+            returned = function(size.batch, size.sequence)
         if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], nn.Module)):
             raise ConfigurationError(
                 f"`{factory}` returned {type(returned).__name__}",
@@ -205,8 +205,8 @@ def _from_factory(factory: str, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
         built.append(returned)
     module = built[0][0].to("meta").eval()
     arguments = {
-        each: {name: _on_meta(value) for name, value in given.items()}
-        for each, (_, given) in zip(sizes, built, strict=True)
+        size: {name: _on_meta(value) for name, value in given.items()}
+        for size, (_, given) in zip(sizes, built, strict=True)
     }
     config = {name: value for name, value in inspect.getmembers(module) if isinstance(value, int)}
     return BuiltModel(module, config, arguments)
@@ -226,7 +226,7 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module without types
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Silence the warnings and log lines of model libraries, which speak of training and downloads."""
+    """Silence the warnings and log lines of model libraries, which concern training and downloads."""
     import logging  # noqa: PLC0415
 
     before = logging.root.manager.disable

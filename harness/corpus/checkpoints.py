@@ -48,7 +48,7 @@ class Checkpoint(_TablePart):
     class_name: str | None = None
     """Class of the model; of transformers the base model by default."""
     config: Mapping[str, Any] = Field(default_factory=dict)
-    """What differs from the default configuration."""
+    """Values that differ from the default configuration."""
     dtype: FloatDtype | None = None
     """By default the family's."""
     inputs: Mapping[str, int | str | tuple[int | str, ...]] = Field(default_factory=dict)

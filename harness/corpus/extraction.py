@@ -69,7 +69,7 @@ class ExtractionLog:
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """What an extraction is limited to."""
+    """Limits and progress of an extraction."""
 
     only: Callable[[str], bool] = lambda _: True
     """Takes a problem's key; false leaves it out."""
@@ -190,7 +190,7 @@ def _check_unowned(draft: ProblemDraft, key: str, log: ExtractionLog) -> None:
 
 
 _PRINTING_ERRORS = (TypeError, ValueError, KeyError, AttributeError, RuntimeError)
-"""What graphs of a kind that was not thought of raise; they are skipped with the reason."""
+"""Errors that unexpected kinds of graphs raise; the modules are skipped with the reason."""
 
 
 def _draft(exported: ExportedModule, constants: dict[int, str]) -> ProblemDraft:

@@ -1,4 +1,4 @@
-"""Source frames of graph nodes: which statement of the model's code made an operation, and what it assigned to."""
+"""Source frames of graph nodes: the statement of the model's code that made an operation, and its targets."""
 
 from __future__ import annotations
 

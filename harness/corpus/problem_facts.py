@@ -33,7 +33,7 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class ProblemText:
-    """What people read about a problem."""
+    """Texts of a problem's definition."""
 
     name: str
     op_type: str
@@ -52,7 +52,7 @@ def kind_of(class_name: str, operations: Sequence[str]) -> tuple[str, str]:
 
 
 _MODEL = re.compile(r"(Transformer)?([123]D)?(Condition)?(Model)?$")
-"""What classes of diffusers are called after the name of the model."""
+"""Ends of the names of diffusers' classes, after the name of the model."""
 
 
 def facts_of(
@@ -128,7 +128,7 @@ def backward_text(forward: ProblemText, form: str, operations: int) -> ProblemTe
 
 
 def _rest(name: str, letters: int) -> str:
-    """What follows the first `letters` letters of a name, not counting underscores."""
+    """The rest of a name after its first `letters` letters, not counting underscores."""
     seen = 0
     for index, letter in enumerate(name):
         if seen == letters:

@@ -1,4 +1,4 @@
-"""Where a problem comes from: module, class, source file, version and licence."""
+"""Origin of a problem: module, class, source file, version and licence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Provenance:
     module: str
     """Class of the submodule."""
     path: str
-    """Where in the model it is."""
+    """Dotted path of the submodule in the model."""
     file: str
     """Source file, relative to the directory that packages are installed in."""
     library: str

@@ -1,4 +1,4 @@
-"""Facts by which people look for problems: family, direction, dtypes and tags."""
+"""Facts that problems are selected by: family, direction, dtypes and tags."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ProblemTags:
 
 @dataclass(frozen=True)
 class ProblemFilter:
-    """What a problem must be; a field that is None or empty is no condition."""
+    """Conditions on a problem; a field that is None or empty is no condition."""
 
     family: str | None = None
     direction: str | None = None

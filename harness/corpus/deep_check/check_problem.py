@@ -27,7 +27,7 @@ _BOUND_SECONDS = 30.0
 
 @dataclass
 class DeepFindings:
-    """What the deep check of one problem found."""
+    """Results of the deep check of one problem."""
 
     key: str
     failures: list[str] = field(default_factory=list)

@@ -8,13 +8,13 @@ from typing import Any
 from harness.model.problem import Problem
 
 PERMISSIVE = frozenset({"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "CC0-1.0", "Unlicense"})
-"""SPDX identifiers of licences that let everybody use, change and sell what is made from the source."""
+"""SPDX identifiers of licences that permit use, changes and sale of works made from the source."""
 
 
 def provenance_in(problem: Problem) -> Mapping[str, Any] | None:
     """The origin that a problem states; None for one that is written by hand."""
-    found = (problem.definition.model_extra or {}).get("x_provenance")
-    return found if isinstance(found, dict) else None
+    provenance = (problem.definition.model_extra or {}).get("x_provenance")
+    return provenance if isinstance(provenance, dict) else None
 
 
 def licence_objection(problem: Problem) -> str | None:

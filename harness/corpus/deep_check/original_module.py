@@ -108,7 +108,7 @@ class OriginalModules:
 
 
 def _missing_library(provenance: Mapping[str, Any]) -> str | None:
-    """The reason why a problem's library cannot be asked; None if it is installed in the version of the problem."""
+    """The reason why a problem's library cannot be used; None if it is installed in the version of the problem."""
     library, version = str(provenance.get("library", "")), str(provenance.get("version", ""))
     if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("diffusers") is None:
         return "the extra `extract` is not installed: python -m pip install 'kernel-harness[extract]'"

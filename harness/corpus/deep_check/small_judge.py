@@ -197,7 +197,7 @@ def small_workload(problem: Problem, axes: Mapping[str, int]) -> Workload:
         name: given if isinstance(given, ScalarInput) or given.type == "custom" else RandomInput(type="random")
         for name, given in first.inputs.items()
     }
-    # The judge's input source keeps what it knows of a workload by its uuid.
+    # The judge's input source caches by the uuid of a workload.
     return Workload(uuid=f"small {shown(axes)}", axes=dict(axes), inputs=inputs, tolerance=first.tolerance)
 
 

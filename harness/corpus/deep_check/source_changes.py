@@ -18,7 +18,7 @@ class Epsilon:
     """A small positive constant of a reference, given or by default."""
 
     number: int
-    """Its place among all that `epsilons` finds."""
+    """Index in the list that `epsilons` returns."""
     value: float
     line: int
 
