@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.cli.reading_problems import solution_targets
-from harness.formats.problem_tags import tags_of
+from harness.formats.problem_tags import provenance_in, tags_of
 from harness.model.axis_types import Axis, ConstAxis, ExprAxis
 from harness.model.problem import Problem, TensorSpec
 
@@ -81,8 +81,7 @@ def _facts(problem: Problem) -> list[str]:
 
 def _origin(problem: Problem) -> dict[str, str]:
     """The source that the definition records."""
-    extra = problem.definition.model_extra or {}
-    given = extra.get("x_provenance") or extra.get("x_origin")
+    given = provenance_in(problem.definition) or (problem.definition.model_extra or {}).get("x_origin")
     return {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
 
 

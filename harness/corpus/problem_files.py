@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.corpus.extraction import ExtractedProblem
 from harness.errors import FormatError
+from harness.formats.problem_tags import PROVENANCE_KEY
 from harness.formats.problems import (
     DEFINITION_NAME,
     WORKLOADS_NAME,
@@ -19,8 +20,6 @@ from harness.formats.problems import (
 from harness.formats.source_lines import parse_json
 from harness.workspace.files import atomic_write
 
-PROVENANCE = "x_provenance"
-
 
 def known_graphs(problems_dir: Path) -> dict[str, str]:
     """Graph hash -> key of the extracted problems in a directory."""
@@ -30,7 +29,7 @@ def known_graphs(problems_dir: Path) -> dict[str, str]:
             value = parse_json(read_text(problems_dir / key / DEFINITION_NAME), where=key)
         except FormatError:
             continue
-        provenance = value.get(PROVENANCE) if isinstance(value, dict) else None
+        provenance = value.get(PROVENANCE_KEY) if isinstance(value, dict) else None
         if isinstance(provenance, dict) and isinstance(provenance.get("graph"), str):
             graphs.setdefault(provenance["graph"], key)
     return graphs

@@ -9,6 +9,9 @@ from typing import Any
 from harness.formats.small_profile import PROFILE_KEY
 from harness.model.problem import Definition
 
+PROVENANCE_KEY = "x_provenance"
+"""Key of definition.json with the source of an extracted problem."""
+
 
 @dataclass(frozen=True)
 class ProblemTags:
@@ -51,6 +54,12 @@ class ProblemFilter:
         )
 
 
+def provenance_in(definition: Definition) -> Mapping[str, Any] | None:
+    """Return the source that an extracted problem states; None for a problem written by hand."""
+    provenance = (definition.model_extra or {}).get(PROVENANCE_KEY)
+    return provenance if isinstance(provenance, dict) else None
+
+
 def tags_of(key: str, definition: Definition) -> ProblemTags:
     """Return the facts of a problem.
 
@@ -62,8 +71,8 @@ def tags_of(key: str, definition: Definition) -> ProblemTags:
     extra: Mapping[str, Any] = definition.model_extra or {}
     given = extra.get("tags")
     tags = tuple(dict.fromkeys(tag for tag in given if isinstance(tag, str))) if isinstance(given, list) else ()
-    provenance = extra.get("x_provenance")
-    model = provenance.get("architecture") if isinstance(provenance, dict) else definition.hf_id
+    provenance = provenance_in(definition)
+    model = definition.hf_id if provenance is None else provenance.get("architecture")
     specs = (*definition.inputs.values(), *definition.outputs.values())
     return ProblemTags(
         suite=suite,

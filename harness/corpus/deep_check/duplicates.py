@@ -7,7 +7,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 
-from harness.corpus.deep_check.licences import provenance_in
+from harness.formats.problem_tags import provenance_in
 from harness.model.problem import Problem
 
 
@@ -16,7 +16,7 @@ def graph_of(problem: Problem) -> str:
 
     Of an extracted problem that of its exported graph; of one written by hand that of the syntax of its reference.
     """
-    provenance = provenance_in(problem)
+    provenance = provenance_in(problem.definition)
     if provenance is not None and provenance.get("graph"):
         return f"graph {provenance['graph']}"
     tree = _Nameless().visit(ast.parse(problem.definition.reference))

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from harness.formats.problem_tags import provenance_in
 from harness.model.problem import Problem
 
 PERMISSIVE = frozenset({"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "CC0-1.0", "Unlicense"})
 """SPDX identifiers of licences that permit use, changes and sale of works made from the source."""
 
 
-def provenance_in(problem: Problem) -> Mapping[str, Any] | None:
-    """The origin that a problem states; None for one that is written by hand."""
-    provenance = (problem.definition.model_extra or {}).get("x_provenance")
-    return provenance if isinstance(provenance, dict) else None
-
-
 def licence_objection(problem: Problem) -> str | None:
     """The reason why the licence of a problem's source does not permit to ship it; None if it does."""
-    provenance = provenance_in(problem)
+    provenance = provenance_in(problem.definition)
     if provenance is None:
         return None
     licence = str(provenance.get("licence", ""))

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from harness.corpus.deep_check.check_problem import DeepFindings, deep_check
-from harness.corpus.deep_check.licences import provenance_in
 from harness.corpus.deep_check.original_module import OriginalModules
+from harness.formats.problem_tags import provenance_in
 from harness.model.problem import Problem
 
 
@@ -36,7 +36,7 @@ def by_architecture(problems: Sequence[Problem]) -> list[list[Problem]]:
     """Groups whose problems share one model; a problem written by hand is a group of its own."""
     groups: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
-        groups[str((provenance_in(problem) or {}).get("architecture", problem.key))].append(problem)
+        groups[str((provenance_in(problem.definition) or {}).get("architecture", problem.key))].append(problem)
     return list(groups.values())
 
 

@@ -13,13 +13,13 @@ from harness.corpus.axis_names import constant_names
 from harness.corpus.backward_problems import backward_drafts
 from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
 from harness.corpus.captures import error_summary, record_calls
-from harness.corpus.deep_check.licences import provenance_in
 from harness.corpus.deep_check.small_judge import LEAST_SHAPES
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import export_module
 from harness.corpus.verification import Verified, verify
 from harness.errors import ConfigurationError
+from harness.formats.problem_tags import provenance_in
 from harness.model.problem import Problem
 
 _KEYS = ("axes", "inputs", "outputs", "reference")
@@ -46,7 +46,7 @@ class OriginalModules:
 
     def compare(self, problem: Problem) -> ModuleComparison:
         """Compare a problem with its module; consecutive problems of one architecture share the model."""
-        provenance = provenance_in(problem)
+        provenance = provenance_in(problem.definition)
         if provenance is None or "module" not in provenance or "architecture" not in provenance:
             return ModuleComparison(skipped="written by hand")
         missing = _missing_library(provenance)
