@@ -38,6 +38,9 @@ SAMPLE = (
     "llm/llama_rotary_embedding",
     "llm/olmo2_rms_norm_backward",
     "moe/topk_routing",
+    "quantised/dequantise_nvfp4",
+    "quantised/quantise_fp8_token",
+    "quantised/quantise_nvfp4",
     "starter/rmsnorm_h4096",
 )
 ORIGINALS = OriginalModules()
