@@ -81,11 +81,11 @@ def small_axes(definition: Definition, axes: Mapping[str, int]) -> dict[str, int
 
 def _halved(definition: Definition, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Each way to halve one axis, the largest first, that keeps constraints and exact divisions."""
-    exact = _exact_divisions(definition, sizes)
+    exact = exact_divisions(definition, sizes)
     for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
         if size > 1:
             smaller = {**sizes, name: size // 2}
-            if _is_valid(definition, smaller) and exact <= _exact_divisions(definition, smaller):
+            if _is_valid(definition, smaller) and exact <= exact_divisions(definition, smaller):
                 yield smaller
 
 
@@ -105,8 +105,8 @@ def _is_valid(definition: Definition, axes: Mapping[str, int]) -> bool:
     return True
 
 
-def _exact_divisions(definition: Definition, axes: Mapping[str, int]) -> frozenset[str]:
-    """Computed axes whose divisions have no remainder at these sizes."""
+def exact_divisions(definition: Definition, axes: Mapping[str, int]) -> frozenset[str]:
+    """Return the computed axes whose divisions have no remainder at these sizes."""
     sizes = evaluate_axes(definition.axes, axes)
     exact = set()
     for name, axis in definition.axes.items():

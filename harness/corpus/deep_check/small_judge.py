@@ -180,7 +180,11 @@ def _is_allowed(problem: Problem, axes: Mapping[str, int]) -> bool:
         sizes = evaluate_axes(problem.definition.axes, axes)
     except FormatError:
         return False
-    return all(_holds(constraint, sizes) for constraint in problem.definition.constraints)
+    # A division that has no remainder in the workloads, such as that by the size of a block, keeps none.
+    exact = small_profile.exact_divisions(problem.definition, problem.workloads[0].axes)
+    return exact <= small_profile.exact_divisions(problem.definition, axes) and all(
+        _holds(constraint, sizes) for constraint in problem.definition.constraints
+    )
 
 
 def _holds(constraint: str, sizes: Mapping[str, int]) -> bool:

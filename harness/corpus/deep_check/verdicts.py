@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -147,7 +148,9 @@ def _distance(judge: SmallJudge, draw: Draw, mutant: Mutant, outputs: Outputs) -
     truth = judge.truth(draw)
     allowed = truth.allowed if isinstance(truth, Truth) else {}
     ratios = {
-        name: value / allowed.get(name, honest_error(draw.expected[name].dtype)) for name, value in differences.items()
+        # Torch has no epsilon of packed four-bit floats: `difference` is infinite where one differs.
+        name: value if math.isinf(value) else value / (allowed.get(name) or honest_error(draw.expected[name].dtype))
+        for name, value in differences.items()
     }
     if max(ratios.values()) > mutant.rounding_allowed and mutant.exact is not None and isinstance(truth, Truth):
         exact = outputs_in(torch.float64, mutant.exact, draw.inputs)
