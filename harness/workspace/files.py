@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +14,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.errors import ConfigurationError
+from harness.workspace.process_identity import start_ticks
 
 T = TypeVar("T")
 
 _LOCK_POLL_S = 0.01
+# A process that was killed while it started another one leaves the lock to that child until the child has executed its
+# program; on a host with a high load that took longer than the start of the next process.
+_DEAD_HOLDER_S = 10.0
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -69,7 +74,8 @@ def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Itera
 
     Args:
         path: the lock file; made as needed and never removed.
-        wait_s: how long to wait for another holder, in seconds; None waits for ever.
+        wait_s: how long to wait for another holder, in seconds; None waits for ever. If the recorded holder has ended,
+            its lock is about to be released, and the wait is at least 10 s.
         owner: what the holder is, for the message that another gets.
 
     Raises:
@@ -83,10 +89,11 @@ def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Itera
     try:
         if wait_s is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # in turn: who polls starves beside processes that ask often
-        deadline = time.monotonic() + (wait_s or 0)
+        start = time.monotonic()
         while not _try_lock(descriptor):
-            if time.monotonic() >= deadline:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            limit_s = max(wait_s or 0, _DEAD_HOLDER_S) if _has_ended(holder) else wait_s or 0
+            if time.monotonic() - start >= limit_s:
                 raise ConfigurationError(
                     f"held by {holder}", where=str(path), remedy="wait until that has ended, or end it"
                 )
@@ -106,6 +113,12 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _has_ended(holder: str) -> bool:
+    """Return True if `holder`, the text in a lock file, names a process of this host that no longer runs."""
+    match = re.match(r"pid (\d+)", holder)
+    return match is not None and start_ticks(int(match[1])) is None
 
 
 def wait_for(predicate: Callable[[], T | None], *, deadline_s: float, poll_s: float = 0.02, what: str) -> T:

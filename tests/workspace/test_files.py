@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +24,19 @@ from harness.workspace.files import file_lock
 with file_lock(Path(sys.argv[1]), owner="the other one"):
     print("held", flush=True)
     sys.stdin.read()
+"""
+PARENT_OF_HOLDER = """
+import os, subprocess, sys
+from harness.workspace import files
+with files.file_lock(files.Path(sys.argv[1])):
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            os.set_inheritable(int(descriptor), True)
+        except OSError:
+            pass  # the descriptor of the listing itself
+    subprocess.Popen([sys.executable, "-c", "input()"], close_fds=False)
+    print("held", flush=True)
+    os.kill(os.getpid(), 9)
 """
 KILLED = """
 import os, sys
@@ -104,6 +119,21 @@ def test_a_dead_holder_lets_go(tmp_path: Path) -> None:
         other.kill()
         with file_lock(lock, wait_s=None):
             pass
+
+
+def test_the_child_of_a_dead_holder_is_waited_for(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    command = [sys.executable, "-c", PARENT_OF_HOLDER, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        parent.wait()
+        with pytest.raises(BlockingIOError), lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        end_of_child = threading.Timer(0.3, parent.stdin.close)
+        end_of_child.start()
+        with file_lock(lock):
+            pass
+        end_of_child.join()
 
 
 def test_waiting_returns_the_first_answer_or_names_what_it_waited_for() -> None:
