@@ -42,10 +42,7 @@ class Violation:
 def violations(path: Path) -> list[Violation]:
     """Return the violations in a Python file or a document, in order of their lines."""
     source = path.read_text()
-    if path.suffix == ".py":
-        of_file = [*_of_python(path, source)]
-    else:
-        of_file = [*_of_words(path, 1, _without_code(source))]
+    of_file = [*_of_python(path, source)] if path.suffix == ".py" else [*_of_words(path, 1, _without_code(source))]
     return sorted(of_file, key=lambda violation: violation.line)
 
 
