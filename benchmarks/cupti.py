@@ -22,12 +22,12 @@ from tabulate import tabulate
 
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
-from harness.judge.cuda_builder import build_cuda, trusted_cubin
+from harness.judge.build.cuda_builder import build_cuda, trusted_cubin
 from harness.judge.devices.cuda_memory import CudaMemory, Pieces
 from harness.judge.devices.cuda_sealed import MOST_AROUND_NS
-from harness.judge.inputs import InputSource
-from harness.judge.layout import layout_of
-from harness.judge.memory import Region
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import layout_of
+from harness.judge.shared_memory import Region
 from harness.model.launches import ResolvedPlan
 from harness.model.problem import Problem, Workload
 from harness.runner import driver

@@ -29,12 +29,12 @@ import torch
 
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
+from harness.judge.build.cuda_builder import device_limits
+from harness.judge.build.toolkit import find_toolkit
 from harness.judge.correctness import Comparison, compare_all
-from harness.judge.cuda_builder import device_limits
-from harness.judge.inputs import InputSource
-from harness.judge.layout import layout_of
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference, by_name, load_reference, torch_dtype
-from harness.judge.toolkit import find_toolkit
 from harness.model.launches import resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import ConstAxis, CustomInput, Problem, Workload

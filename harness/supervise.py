@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from harness.agents import fleet
 from harness.agents.governor import Purse
+from harness.agents.model_access import api_backoff
 from harness.child_process import ChildProcess, output_file
 from harness.errors import ConfigurationError, RepositoryError
 from harness.failpoints import failpoint
@@ -128,7 +128,7 @@ def run_start(
         with Repo(workspace) as repo:
             notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
             usd_before = Purse(workspace, repo, config).spent().usd
-        fleet.ask_again(workspace)
+        api_backoff.ask_again(workspace)
         children = _children(config, target, limits, usd_before, metrics_port)
         record = StartStatus(
             children=tuple(child.name for child in children),
@@ -378,7 +378,7 @@ def out_of_budget(now: Snapshot) -> str | None:
 
 def model_messages(workspace: Workspace) -> tuple[str, ...]:
     """Return what keeps every worker from the model now: shown at once, long before sessions end or pause by it."""
-    state = fleet.look(workspace)
+    state = api_backoff.look(workspace)
     if state.stopped:
         return (state.stopped,)
     return (f"{state.why}: all workers wait and try again",) if state.wait_s() > 0 else ()

@@ -169,7 +169,7 @@ def test_a_parsing_call_is_found() -> None:
 
 
 def test_commands_print_through_the_module_that_escapes() -> None:
-    """`click.echo` prints what agents wrote as they wrote it; `harness.cli.output.echo` escapes it."""
+    """`click.echo` prints what agents wrote as they wrote it; `harness.cli.display.output.echo` escapes it."""
     printing = re.compile(r"\bclick\.s?echo\(|(?<![\w.])print\(")
     users = {path.relative_to(PACKAGE).as_posix() for path in modules() if printing.search(path.read_text())}
     assert users == {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents import fleet
+from harness.agents.model_access import api_backoff
 from harness.model.assignment import Assignment
 from harness.model.process_status import DaemonStatus, JudgeStatus, PlannerStatus, WorkerStatus
 from harness.supervise import Snapshot, model_messages, nothing_left, out_of_budget
@@ -116,9 +116,9 @@ def test_the_run_ends_with_the_limit_that_ended_its_workers() -> None:
 def test_what_keeps_workers_from_the_model_is_shown_while_it_does(site: Site) -> None:
     assert model_messages(site.workspace) == ()
     why = "the model cannot be reached: ClientConnectorError"
-    fleet.hold(site.workspace, after_s=60, why=why, first_s=1, longest_s=60)
+    api_backoff.hold(site.workspace, after_s=60, why=why, first_s=1, longest_s=60)
     assert model_messages(site.workspace) == (f"{why}: all workers wait and try again",)
-    fleet.stop(site.workspace, "the model's side refuses the credential (401)")
+    api_backoff.stop(site.workspace, "the model's side refuses the credential (401)")
     assert model_messages(site.workspace) == ("the model's side refuses the credential (401)",)
 
 

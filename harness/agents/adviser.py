@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
-from harness.agents import confinement, documentation, fleet, prompting
-from harness.agents.gateway import Gateway, Upstream
+from harness.agents import confinement, documentation, prompting
 from harness.agents.governor import Purse, over
 from harness.agents.kinds import KINDS
-from harness.agents.meter import Meter
-from harness.agents.request_budget import RequestBudget, planner_limits
+from harness.agents.model_access import api_backoff
+from harness.agents.model_access.gateway import Gateway, Upstream
+from harness.agents.model_access.meter import Meter
+from harness.agents.model_access.request_budget import RequestBudget, planner_limits
 from harness.agents.session import Answer, Brief, End, Submitted, Tool, Tools
 from harness.errors import HarnessError, RepositoryError
 from harness.git.repo import Repo
@@ -41,7 +42,7 @@ class PlanningModel:
     """Asks a model for proposals. One process asks at a time: the planner.
 
     Args:
-        workspace: whose accounts and fleet.
+        workspace: whose accounts and api_backoff.
         config: names model, deadline and budget.
         schema: of a proposal.
         stop: ends what is under way.
@@ -60,7 +61,7 @@ class PlanningModel:
 
         Whatever goes wrong is logged: the planner goes on without.
         """
-        state = fleet.look(self._workspace)
+        state = api_backoff.look(self._workspace)
         why = state.stopped or (state.why if state.wait_s() else None) or self._used_up()
         if why:
             logger.warning("the planner's model is not asked: %s", why)

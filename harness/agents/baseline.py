@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.agents.session import End, Event, Submitted, Tools
-from harness.agents.stint import Sessions, Stay
+from harness.agents.session_runner import Sessions, Stay
 from harness.errors import FormatError
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution

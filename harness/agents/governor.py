@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.agents.desk import Desk
-from harness.agents.meter import Meter
+from harness.agents.agent_tools import Desk
+from harness.agents.model_access.meter import Meter
 from harness.agents.session import Event, ToolUse
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, dropped, kept, recorded, total

@@ -62,7 +62,7 @@ def check_claude(config: Config) -> None:
     Raises:
         ConfigurationError: the SDK or the credential is missing.
     """
-    from harness.agents.gateway import Upstream  # noqa: PLC0415
+    from harness.agents.model_access.gateway import Upstream  # noqa: PLC0415
 
     check_packages()
     if config.agent.network == "gateway":

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.agents.prices import price_of, usd
+from harness.agents.model_access.prices import price_of, usd
 from harness.errors import FormatError
 from harness.formats.bounded import RECORD_BYTES, load_json
 from harness.ledger.accounts import Account, Spent

@@ -14,7 +14,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from harness.agents.session import Brief, End, Event, Submitted, Text, ToolUse, Usage
-from harness.agents.space import Params, Space, read_space
+from harness.agents.tuning_space import Params, Space, read_space
 from harness.formats.solutions import SOLUTION_NAME
 from harness.ledger.candidates import TriedCandidate
 from harness.model.entry import Entry

@@ -18,7 +18,7 @@ from harness.agents.kernel_facts import KernelFacts, read_facts
 from harness.agents.kinds import kind_of
 from harness.agents.reference_solution import write_reference_solution
 from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
-from harness.agents.stint import SessionRefusedError, Sessions, Stay
+from harness.agents.session_runner import SessionRefusedError, Sessions, Stay
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.output import echo, echo_json
+from harness.cli.display.output import echo, echo_json
 
 if TYPE_CHECKING:
     from harness.model.process_status import StartStatus

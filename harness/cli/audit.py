@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_json, emit, json_option
 from harness.model.paths import LEDGER, problem_path, solution_path
 from harness.model.truncate import shortened
 
@@ -43,7 +43,7 @@ def audit(
 
     Names each break and exits with 1 when there is one. Chains and heads are always checked from the first document on.
     """
-    from harness.cli.progress import progress_bar
+    from harness.cli.display.progress import progress_bar
     from harness.errors import AnswerIsNo
     from harness.git.repo import Repo
     from harness.ledger.audit.audit import audit as run_audit

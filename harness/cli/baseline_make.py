@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.output import echo
+from harness.cli.display.output import echo
 
 if TYPE_CHECKING:
     from harness.model.judging import JudgeAnswer
@@ -34,7 +34,7 @@ def make(
     from harness.agents.baseline import keep_baseline, make_baseline
     from harness.agents.kinds import check_claude
     from harness.agents.session import Event, Text, ToolUse
-    from harness.cli.parts import log_to_file, stop_on_signals
+    from harness.cli.process_commands import log_to_file, stop_on_signals
     from harness.errors import AnswerIsNo
     from harness.workspace.configuration import load_config
 

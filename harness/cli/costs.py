@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.output import emit
+from harness.cli.display.output import emit
 
 if TYPE_CHECKING:
     from harness.ledger.accounts import Account, Spent

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from harness.cli.check import Check
-from harness.cli.output import echo, emit, json_option
+from harness.cli.display.output import echo, emit, json_option
+from harness.cli.preflight.check import Check
 from harness.errors import AnswerIsNo, ConfigurationError, HarnessError, HostFaultError
 from harness.workspace.directories import Workspace
 
@@ -54,9 +54,9 @@ def _gpu() -> Iterator[Check]:
     from importlib.util import find_spec
 
     from harness.cli.devices import missing_gpu_packages
-    from harness.cli.preflight_machine import ask
+    from harness.cli.preflight.machine import ask
+    from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.mps import require_no_mps
-    from harness.judge.toolkit import seek_nvcc
     from harness.sol.hardware import table, target_name
     from harness.sol.measured_gpu import hardware_directory, kept_rates
 
@@ -90,8 +90,8 @@ def _gpu() -> Iterator[Check]:
 
 def _nvrtc() -> Check:
     """The compiler of language cuda, which the judge of every GPU uses too: its version, the driver's, the GPU's."""
-    from harness.cli.preflight_machine import ask
-    from harness.judge.toolkit import compiler_mismatch, find_toolkit, nvrtc_facts
+    from harness.cli.preflight.machine import ask
+    from harness.judge.build.toolkit import compiler_mismatch, find_toolkit, nvrtc_facts
 
     try:
         facts = nvrtc_facts(find_toolkit().library)
@@ -108,7 +108,7 @@ def _nvrtc() -> Check:
 def _run(workspace: Workspace | None) -> Iterator[Check]:
     """Requirements of `harness start`, and the device and agent that it takes by default."""
     from harness.cli.devices import choose
-    from harness.cli.preflight import examine
+    from harness.cli.preflight.requirements import examine
     from harness.model.config import Config
     from harness.workspace.configuration import load_config
 

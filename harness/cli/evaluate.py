@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import echo_json, emit, json_option
+from harness.cli.display.output import echo_json, emit, json_option
 
 if TYPE_CHECKING:
     from harness.cli.devices import Chosen
@@ -87,7 +87,7 @@ def evaluate(
 
 
 def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
-    from harness.cli.results import print_with_weaknesses
+    from harness.cli.display.results import print_with_weaknesses
     from harness.model.weaknesses import facts_of, weaknesses
 
     print_with_weaknesses(answer, weaknesses(facts_of(answer), facts_of(measured) if measured else None))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from harness.cli.completing import complete_problem
-from harness.cli.merging import opened, the_target
-from harness.cli.output import echo, echo_json
+from harness.cli.completion_values import complete_problem
+from harness.cli.display.output import echo, echo_json
+from harness.cli.merge_commands import opened, the_target
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import echo, emit, json_option
+from harness.cli.display.output import echo, emit, json_option
 
 if TYPE_CHECKING:
     from harness.sol.hardware import Hardware

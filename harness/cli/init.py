@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from harness.cli.completing import complete_shipped_suite
-from harness.cli.output import echo
+from harness.cli.completion_values import complete_shipped_suite
+from harness.cli.display.output import echo
 
 _NAMES_SHOWN = 3
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.completing import complete_problem
-from harness.cli.merging import opened
-from harness.cli.output import echo, emit, json_option
+from harness.cli.completion_values import complete_problem
+from harness.cli.display.output import echo, emit, json_option
+from harness.cli.merge_commands import opened
 
 if TYPE_CHECKING:
-    from harness.cli.tables import Column
+    from harness.cli.display.tables import Column
     from harness.git.repo import Repo
     from harness.ledger.entry_rows import Row
     from harness.ledger.index import Index
@@ -39,7 +39,7 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
 
     The message is the commit's subject, or why the candidate did not pass.
     """
-    from harness.cli.tables import screen_width, table_lines
+    from harness.cli.display.tables import screen_width, table_lines
     from harness.errors import AnswerIsNo
 
     with opened() as (_, _, repo, index):
@@ -119,8 +119,8 @@ def _history(row: Row) -> str:
 
 
 def _columns(*, one_problem: bool) -> tuple[Column[_LogLine], ...]:
-    from harness.cli.standings import speedup_with_margin
-    from harness.cli.tables import Column
+    from harness.cli.display.standings import speedup_with_margin
+    from harness.cli.display.tables import Column
     from harness.ledger.standings_table import microseconds, speedup
     from harness.model.weaknesses import weakness_mark
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.display.output import echo, echo_json, json_option
 from harness.cli.evaluate import (
     cache_of,
     chosen_device,
@@ -17,7 +18,6 @@ from harness.cli.evaluate import (
     show_progress,
     workspace_near,
 )
-from harness.cli.output import echo, echo_json, json_option
 
 if TYPE_CHECKING:
     from harness.model.config import SandboxKind

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from harness.cli.merging import opened, the_target
-from harness.cli.output import echo
+from harness.cli.display.output import echo
+from harness.cli.merge_commands import opened, the_target
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.output import echo
+from harness.cli.display.output import echo
 
 if TYPE_CHECKING:
     from harness.model.config import Config
@@ -37,7 +37,7 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
     Champions against bounds, trajectories as they grow, workers, queue, spend against limits, recent verdicts. The
     page needs the token in the URL. Without --bind it is served on this machine only.
     """
-    from harness.cli.progress import progress_bar
+    from harness.cli.display.progress import progress_bar
     from harness.git.repo import Repo
     from harness.ledger.index import Index
     from harness.report.live.collector import Collector

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.output import echo
+from harness.cli.display.output import echo
 from harness.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.completing import complete_glob
-from harness.cli.output import echo, echo_json, json_option
+from harness.cli.completion_values import complete_glob
+from harness.cli.display.output import echo, echo_json, json_option
 from harness.model.printable import printable
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def start(
     from harness.agents.kinds import kind_of
     from harness.cli.attach import start_detached
     from harness.cli.devices import choose
-    from harness.cli.parts import log_to_file
-    from harness.cli.preflight import check_run
+    from harness.cli.preflight.requirements import check_run
+    from harness.cli.process_commands import log_to_file
     from harness.cli.spend_limit import ask_for_a_limit
     from harness.errors import EXIT_INTERRUPTED
     from harness.supervise import Limits, run_start
@@ -225,9 +225,9 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
 
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
     """The final standings, what could not be beaten, what is not judged yet, and what to do next."""
-    from harness.cli.endings import next_line, pending_candidates, pending_line
-    from harness.cli.preflight_workspace import run_problems
-    from harness.cli.standings import print_standings
+    from harness.cli.display.last_lines import next_line, pending_candidates, pending_line
+    from harness.cli.display.standings import print_standings
+    from harness.cli.preflight.workspace import run_problems
     from harness.git.repo import Repo
     from harness.ledger.index import Index
     from harness.ledger.standings import standings

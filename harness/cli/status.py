@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.merging import opened
-from harness.cli.output import echo, echo_json, json_option
-from harness.cli.status_lines import run_standings, running_lines, today_lines
+from harness.cli.display.output import echo, echo_json, json_option
+from harness.cli.display.status_lines import run_standings, running_lines, today_lines
+from harness.cli.merge_commands import opened
 
 if TYPE_CHECKING:
     from harness.ledger.standings import Standing
@@ -72,7 +72,7 @@ def _room(lines: int, tables: int) -> int | None:
 
 
 def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
-    from harness.cli.standings import print_standings
+    from harness.cli.display.standings import print_standings
     from harness.ledger.standings_table import outdated_note, totals, weakness_notes
 
     shown = list(table)

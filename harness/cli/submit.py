@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from harness.cli.output import echo, echo_json, json_option
+from harness.cli.display.output import echo, echo_json, json_option
 
 
 @click.command()
@@ -20,7 +20,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     import json
     import threading
 
-    from harness.cli.results import print_with_weaknesses
+    from harness.cli.display.results import print_with_weaknesses
     from harness.errors import EXIT_NO, AnswerIsNo
     from harness.git.repo import Repo
     from harness.ledger.candidates import Tried

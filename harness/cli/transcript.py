@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_json, emit, json_option
 
 if TYPE_CHECKING:
     from harness.agents.transcripts import Item

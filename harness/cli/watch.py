@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from harness.cli.merging import opened
-from harness.cli.standings import standing_columns
-from harness.cli.status_lines import run_standings, running_lines, today_lines
-from harness.cli.tables import table_lines
+from harness.cli.display.standings import standing_columns
+from harness.cli.display.status_lines import run_standings, running_lines, today_lines
+from harness.cli.display.tables import table_lines
+from harness.cli.merge_commands import opened
 from harness.ledger.standings_table import totals, weakness_notes
 from harness.model.printable import printable
 from harness.model.truncate import shortened

@@ -1,6 +1,6 @@
 """Role and scale of each input, so that the judge draws values of the kind that a trained model has.
 
-The result is the value of `x_distribution` in definition.json (harness.judge.roles).
+The result is the value of `x_distribution` in definition.json (harness.judge.input_data.roles).
 """
 
 from __future__ import annotations

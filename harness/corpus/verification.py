@@ -22,7 +22,7 @@ from harness.corpus.exporting import FlatModule
 from harness.corpus.workloads import axis_size
 from harness.errors import FormatError
 from harness.formats.bounded import load_json
-from harness.judge.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import Reference, load_reference, torch_dtype
 from harness.model.problem import Definition, Problem, RandomInput, Workload
 

@@ -198,7 +198,7 @@ def _read_definition(directory: Path, errors: list[FormatError]) -> tuple[Defini
     errors += wrong
     unknown = [field_name(path) for path in extra_keys(definition)]
     # Descriptions and tags are the field's own habit and say nothing about how a problem is judged; the judge reads
-    # `x_distribution` of an input (harness.judge.roles).
+    # `x_distribution` of an input (harness.judge.input_data.roles).
     used = {"description", "tags", "x_distribution", "x_origin", "x_profile", "x_provenance"}
     strange = [name for name in unknown if used.isdisjoint(name.split("."))]
     if strange:

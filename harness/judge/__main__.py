@@ -21,9 +21,9 @@ from pydantic import BaseModel
 
 from harness.errors import EXIT_INTERNAL_ERROR, ConfigurationError, HarnessError, HostFaultError
 from harness.failpoints import failpoint
-from harness.judge import sandbox
 from harness.judge.devices.opening import open_device
 from harness.judge.host_faults import host_fault
+from harness.judge.isolation import sandbox
 from harness.judge.judge import Judge
 from harness.judge.request_inbox import RequestInbox
 from harness.judge.solution_check import WaitingChecks, check_solution

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from harness.judge import stress
 from harness.judge.correctness import Comparison, Summed, all_finite, compare, compare_all, largest_error, summed
-from harness.judge.inputs import InputSource
+from harness.judge.input_data import stress_inputs
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
 from harness.judge.rounds import CheckOutcome, Each, Views
@@ -44,7 +44,7 @@ class WorkloadSets:
 
         def awkward(number: int) -> None:
             if kinds and kinds[number]:
-                stress.make(kinds[number], self.problem, self.workload, sets[number])
+                stress_inputs.make(kinds[number], self.problem, self.workload, sets[number])
 
         if self.source.at_once:
             self.source.refill_all(self.workload, sets)
@@ -60,7 +60,7 @@ class WorkloadSets:
 
     def stress(self) -> tuple[str, ...]:
         """The stress cases that change something here."""
-        return stress.stress_cases(self.problem, self.workload)
+        return stress_inputs.stress_cases(self.problem, self.workload)
 
 
 @dataclass
@@ -153,10 +153,10 @@ class WorkloadCheck:
         tolerance = self.sets.workload.tolerance
         if not all_finite(expected, tolerance):
             return _UNTALLIED
-        tolerances = stress.tolerance_for(kind, tolerance, expected, self._usual())
+        tolerances = stress_inputs.tolerance_for(kind, tolerance, expected, self._usual())
 
         def wrong(right: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> Comparison | None:
-            zero_is_wrong = stress.CASES[kind].zero_is_wrong
+            zero_is_wrong = stress_inputs.CASES[kind].zero_is_wrong
             for name, limits in tolerances.items():
                 found = compare(
                     right[name], given[name], limits, name=name, zero_is_wrong=zero_is_wrong, sums=self.summed
@@ -200,7 +200,7 @@ class WorkloadCheck:
         """Root mean squares of the outputs for ordinary inputs."""
         if not self._usual_rms:
             ordinary = self.reference.outputs(list(self.sets.source.draw(self.sets.workload).values()))
-            self._usual_rms.update({name: stress.rms(value) for name, value in ordinary.items()})
+            self._usual_rms.update({name: stress_inputs.rms(value) for name, value in ordinary.items()})
         return self._usual_rms
 
 

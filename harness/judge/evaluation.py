@@ -14,14 +14,14 @@ import torch
 from harness.errors import FormatError
 from harness.failpoints import failpoint
 from harness.formats.usable_solution import UnusableSolutionError, usable_solution
-from harness.judge.baseline_alone import time_baseline_alone
-from harness.judge.baseline_slowdown import slowed_by
-from harness.judge.builder import BuildFailed
+from harness.judge.baseline.alone import time_baseline_alone
+from harness.judge.baseline.baseline_runners import COMPILED, Opponents
+from harness.judge.baseline.slowdown import slowed_by
+from harness.judge.build.builder import BuildFailed
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.devices.interface import Device
-from harness.judge.inputs import InputSource
-from harness.judge.layout import layout_of
-from harness.judge.opponents import COMPILED, Opponents
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import layout_of
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference
 from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds, Tally, TimedBlocks

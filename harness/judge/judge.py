@@ -13,15 +13,15 @@ from harness.errors import ConfigurationError, FormatError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
-from harness.judge.baselines import measure
+from harness.judge.baseline.baseline_runners import Opponents
+from harness.judge.baseline.baselines import measure
 from harness.judge.counters.latency import cold_and_warm_us
 from harness.judge.counters.profiling import ProfileTarget, find_profiled, profile_replay
 from harness.judge.counters.replays import Replay, keep_replay, replay_key
 from harness.judge.devices.interface import Device
 from harness.judge.evaluation import Evaluation, Progress, one_line
-from harness.judge.inputs import InputSource
-from harness.judge.layout import layout_of
-from harness.judge.opponents import Opponents
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference, load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.sides import Staged

@@ -3,7 +3,7 @@
 // flush: takes memory out of every cache.
 // overwrite: fills memory past the caches; what of it they held is gone from them.
 // exchange: continues a stopped runner, waits for its record, stops it and proves that it is stopped, with the clock read
-// before the first and after the last. The same steps as harness/judge/freeze.py, for the usual sandbox of a few processes;
+// before the first and after the last. The same steps as harness/judge/isolation/process_freezer.py, for the usual sandbox of a few processes;
 // whatever is unusual is left to that file. In Python, cold caches make these steps cost 0.35 ms.
 #include <cerrno>
 #include <cstdint>
@@ -205,7 +205,7 @@ Answer look_at_all(const Process* processes, int count, int proc, Counters& look
     return YES;
 }
 
-// Two looks that agree: see harness/judge/freeze.py.
+// Two looks that agree: see harness/judge/isolation/process_freezer.py.
 Answer all_stopped(const Process* processes, int count, int proc, Counters& proof) {
     Counters looks[2];
     for (auto& look : looks) {

@@ -16,12 +16,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness.judge.build.kernel_resources import resources_of_cubin
 from harness.judge.checks import WorkloadCheck
 from harness.judge.devices.interface import Memory
-from harness.judge.kernel_resources import resources_of_cubin
-from harness.judge.layout import Layout
-from harness.judge.memory import Region
+from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner, RunnerFailed
+from harness.judge.shared_memory import Region
 from harness.judge.sides import Side, Stage, Staged
 from harness.model.checking import BuildReport
 from harness.model.launches import (

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from harness.judge.baseline_slowdown import slowed_by
+from harness.judge.baseline.slowdown import slowed_by
 from harness.judge.clock import calls_for, disturbed, per_call_ns
 from harness.judge.devices.interface import Calibration, Memory, T
 from harness.judge.placement_error import placement_error

@@ -22,11 +22,11 @@ from typing import IO, Any
 import harness
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
-from harness.judge.cgroup_freezer import GroupFreezer
 from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord
-from harness.judge.freeze import EndedWhileStopped, FreezeError, Herd
-from harness.judge.limits import SandboxLimits
-from harness.judge.sandbox import RUNNER_HOME, Binds, Sandboxed, launch
+from harness.judge.isolation.cgroup_freezer import GroupFreezer
+from harness.judge.isolation.process_freezer import EndedWhileStopped, FreezeError, Herd
+from harness.judge.isolation.resource_limits import SandboxLimits
+from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, Sandboxed, launch
 from harness.model.config import SandboxKind
 from harness.model.verdict import Verdict
 from harness.runner import wire

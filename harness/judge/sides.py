@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.judge.build_warnings import build_warnings
-from harness.judge.builder import Built, build_cpp
-from harness.judge.cuda_builder import architecture, build_cuda
+from harness.judge.build.builder import Built, build_cpp
+from harness.judge.build.cuda_builder import architecture, build_cuda
+from harness.judge.build.extension_builder import build_extension
+from harness.judge.build.warnings import build_warnings
 from harness.judge.devices.interface import Batch, Device, Memory
-from harness.judge.extension_builder import build_extension
-from harness.judge.layout import Layout
+from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner
 from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind

@@ -18,13 +18,13 @@ import torch
 from harness.errors import ConfigurationError, FormatError, HarnessError
 from harness.formats.problems import load_problem
 from harness.formats.usable_solution import UnusableSolutionError, usable_solution
-from harness.judge import code_excerpt
-from harness.judge.builder import BuildFailed
+from harness.judge.build import code_excerpt
+from harness.judge.build.builder import BuildFailed
+from harness.judge.build.cuda_builder import PTX_NAME
 from harness.judge.checks import WorkloadCheck, WorkloadSets
-from harness.judge.cuda_builder import PTX_NAME
 from harness.judge.devices.interface import Device, Memory
-from harness.judge.inputs import InputSource
-from harness.judge.layout import Layout, layout_of
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.reference import InvalidReferenceError, Reference, load_reference
 from harness.judge.rounds import LEAST_BATCH_S, CheckOutcome
 from harness.judge.runners import RunnerFailed

@@ -107,7 +107,7 @@ template <typename T> __device__ void copied(const Piece& piece, unsigned long l
     for (unsigned long long i = begin; i < piece.count / sizeof(T); i += step) ((T*)piece.to)[i] = ((const T*)piece.from)[i];
 }
 
-// Copies many pieces at once, one to each blockIdx.y: the inputs of a whole batch, slices of harness/judge/inputs.py's pools.
+// Copies many pieces at once, one to each blockIdx.y: the inputs of a whole batch, slices of harness/judge/input_data/inputs.py's pools.
 extern "C" __global__ void pieces(const Piece* all) {
     const Piece piece = all[blockIdx.y];
     const unsigned long long begin = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x, step = (unsigned long long)gridDim.x * blockDim.x;

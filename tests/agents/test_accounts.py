@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 from typing import cast
 
-from harness.agents.desk import Desk
+from harness.agents.agent_tools import Desk
 from harness.agents.governor import Governor, Purse, over
-from harness.agents.meter import Meter
+from harness.agents.model_access.meter import Meter
 from harness.agents.session import Alive, Answer, Tools
 from harness.git.repo import Repo
 from harness.ledger.accounts import (

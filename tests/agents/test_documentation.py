@@ -14,8 +14,8 @@ from harness.agents import prompting
 from harness.agents.documentation import PACK, contents, index_terms, matching_sections, search, sections
 from harness.formats.problems import load_problem
 from harness.formats.solutions import check_solution, load_solution
-from harness.judge.builder import defines
-from harness.judge.cuda_builder import plans_of
+from harness.judge.build.builder import defines
+from harness.judge.build.cuda_builder import plans_of
 from harness.model.config import Config
 from tests.runner.test_nvrtc import compile_cuda
 

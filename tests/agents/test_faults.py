@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents import fleet
+from harness.agents.model_access import api_backoff
 from harness.ledger.accounts import kept, total
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Drop, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
@@ -60,7 +60,7 @@ def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
 def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="6"))) as (model, _):
         its.says(site, "waits", lambda status: status.state == "waiting for the model")
-        assert 3.0 < fleet.look(site.workspace).wait_s() <= 6.0
+        assert 3.0 < api_backoff.look(site.workspace).wait_s() <= 6.0
         done(site)
         assert len({asked.session for asked in model.asked}) == 1, "resumed, not begun again"
     assert its.verdicts(site) == ["PASSED"]
@@ -74,7 +74,7 @@ def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
         waits = [b.at - a.at for a, b in zip(model.asked[:8], model.asked[1:9], strict=True)]
     assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
     assert its.verdicts(site) == ["PASSED"]
-    assert fleet.look(site.workspace).failures == 0
+    assert api_backoff.look(site.workspace).failures == 0
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> No
         assert "refuses the credential (401)" in output
         assert "export a key that is good" in output
         assert len(model.asked) == 1, "asked once, not again and again"
-    assert fleet.look(site.workspace).stopped
+    assert api_backoff.look(site.workspace).stopped
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from harness.agents import fleet
-from harness.agents.gateway import Gateway, Upstream
-from harness.agents.meter import Meter
-from harness.agents.prices import price_of, usd
-from harness.agents.usage import AnswerUsage
+from harness.agents.model_access import api_backoff
+from harness.agents.model_access.gateway import Gateway, Upstream
+from harness.agents.model_access.meter import Meter
+from harness.agents.model_access.prices import price_of, usd
+from harness.agents.model_access.usage import AnswerUsage
 from harness.errors import ConfigurationError
 from harness.ledger.accounts import Account, Spent, kept, now
 from harness.model.config import GatewayConfig, Price
@@ -106,14 +106,14 @@ def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
         status, text = ask(workspace, model)
     assert status == 429
     assert "everybody waits" in json.loads(text)["error"]["message"]
-    assert fleet.look(workspace).failures > 1
+    assert api_backoff.look(workspace).failures > 1
 
 
 def test_a_fleet_that_was_stopped_asks_nothing(workspace: Workspace, model: ScriptedModel) -> None:
-    fleet.stop(workspace, "the key is bad")
+    api_backoff.stop(workspace, "the key is bad")
     assert ask(workspace, model)[0] == 401
     assert model.asked == []
-    fleet.ask_again(workspace)
+    api_backoff.ask_again(workspace)
     assert ask(workspace, model)[0] == 200
 
 
@@ -122,15 +122,15 @@ def test_back_off_doubles_to_its_limit_and_ends_with_success(
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e9)  # a wait on a busy machine would be shorter when it is read
     waits = [
-        fleet.hold(workspace, after_s=after_s, why="x", first_s=1, longest_s=5).wait_s()
+        api_backoff.hold(workspace, after_s=after_s, why="x", first_s=1, longest_s=5).wait_s()
         for after_s in (None, 0.0, None, 0.0)
     ]
     assert waits == [1, 2, 4, 5]
-    assert fleet.hold(workspace, after_s=60, why="x", first_s=1, longest_s=5).wait_s() == 60
-    fleet.ask_again(workspace)
-    assert fleet.look(workspace).wait_s() == 60, "a wait stays in force over a restart"
-    fleet.worked(workspace, fleet.look(workspace))
-    assert fleet.look(workspace).failures == 0
+    assert api_backoff.hold(workspace, after_s=60, why="x", first_s=1, longest_s=5).wait_s() == 60
+    api_backoff.ask_again(workspace)
+    assert api_backoff.look(workspace).wait_s() == 60, "a wait stays in force over a restart"
+    api_backoff.worked(workspace, api_backoff.look(workspace))
+    assert api_backoff.look(workspace).failures == 0
 
 
 def test_no_credential_is_said() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.handover import lay_out, take_in
+from harness.agents.solution_sync import lay_out, take_in
 from harness.errors import FormatError
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from harness.agents.gateway import Gateway, Upstream
 from harness.agents.governor import Purse
-from harness.agents.meter import Meter
-from harness.agents.request_budget import RequestBudget, worker_limits
-from harness.agents.request_cost import DEFAULT_OUTPUT_TOKENS, TOKENS_PER_BYTE, RequestBounds
+from harness.agents.model_access.gateway import Gateway, Upstream
+from harness.agents.model_access.meter import Meter
+from harness.agents.model_access.request_budget import RequestBudget, worker_limits
+from harness.agents.model_access.request_cost import DEFAULT_OUTPUT_TOKENS, TOKENS_PER_BYTE, RequestBounds
 from harness.errors import FormatError
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, drop, keep, kept, now, total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-from harness.agents.desk import Desk
+from harness.agents.agent_tools import Desk
 from harness.agents.others_work import best_of_others, differences, show_others
 from harness.agents.session import Answer, Submitted, Tools
 from harness.ledger.candidates import TriedCandidate

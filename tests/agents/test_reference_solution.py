@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from harness.agents.reference_solution import write_reference_solution
-from harness.agents.space import read_space
+from harness.agents.tuning_space import read_space
 from harness.formats.problems import load_problem
 from harness.formats.solutions import check_solution, load_solution
-from harness.judge.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.runner.pytorch import load_function
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.parts import log_to_file
+from harness.cli.process_commands import log_to_file
 from harness.git.solution_commits import Message
 from harness.ledger.coordination import default_text, parse, render
 from harness.model.assignment import Assignment

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from harness.agents.visibility import check_program
-from harness.cli import preflight_machine
-from harness.cli.check import Check, RunPlan
 from harness.cli.devices import Chosen
-from harness.cli.preflight_machine import check_torch
-from harness.cli.torch_trial import (
+from harness.cli.preflight import machine as machine_checks
+from harness.cli.preflight.check import Check, RunPlan
+from harness.cli.preflight.machine import check_torch
+from harness.cli.preflight.torch_trial import (
     COMPILES_WITHIN_S,
     TorchTrial,
     TrialDevice,
@@ -173,10 +173,10 @@ def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgot
 ) -> None:
     monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
     plan = machine(tmp_path)
-    monkeypatch.setattr(preflight_machine, "_TRIAL_S", 0.01)
+    monkeypatch.setattr(machine_checks, "_TRIAL_S", 0.01)
     check_torch(plan)
     assert is_remembered(tmp_path, "bubblewrap", CPU)
-    monkeypatch.setattr(preflight_machine, "COMPILES_WITHIN_S", 0.01)
+    monkeypatch.setattr(machine_checks, "COMPILES_WITHIN_S", 0.01)
     with pytest.raises(ConfigurationError, match=r"torch\.compile does not work inside the sandbox: no answer within"):
         check_torch(replace(plan, thorough=True))
     assert not is_remembered(tmp_path, "bubblewrap", CPU)
@@ -196,7 +196,7 @@ def test_a_gpu_run_compiles_on_its_gpu_and_ends_with_the_compilers_message(
         assert within_s * 2 <= 18, "both trials together end before 20 s"
         return TorchTrial(no_compile="RuntimeError: Failed to find C compiler" if device.name == "cuda" else None)
 
-    monkeypatch.setattr(preflight_machine, "try_torch", stand_in)
+    monkeypatch.setattr(machine_checks, "try_torch", stand_in)
     plan = machine(tmp_path, "cuda:1", "cpu")
     with pytest.raises(ConfigurationError, match=r"on the GPU: RuntimeError: Failed to find C compiler") as refused:
         check_torch(plan)

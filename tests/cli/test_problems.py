@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli.importing import ask_for_trust
-from harness.cli.problems import problems
+from harness.cli.problem_commands.importing import ask_for_trust
+from harness.cli.problem_commands.problems import problems
 from harness.errors import ConfigurationError
 from tests.command_line import call_harness
 from tests.formats.problem_files import SOLUTION, definition, workload, write_problem, write_solution

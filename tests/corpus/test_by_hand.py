@@ -12,7 +12,7 @@ from harness.formats import small_profile
 from harness.formats.bounded import load_json_file
 from harness.formats.problems import DEFINITION_NAME, list_problems, load_problem
 from harness.formats.small_profile import small_axes
-from harness.judge.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference
 from harness.model.problem import Problem
 

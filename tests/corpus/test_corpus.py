@@ -11,7 +11,7 @@ import pytest
 
 from harness.formats.bounded import load_json_file
 from harness.formats.problems import DEFINITION_NAME, list_problems, load_problem
-from harness.judge.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.model.problem import RandomInput, Workload
 from tests.docs.catalogue import FILE, catalogue, catalogue_rows, duplicate_graphs

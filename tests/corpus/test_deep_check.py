@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from click.testing import CliRunner
 
-from harness.cli.problems import problems
+from harness.cli.problem_commands.problems import problems
 from harness.corpus.deep_check.check_problem import DeepFindings, deep_check
 from harness.corpus.deep_check.duplicates import duplicates
 from harness.corpus.deep_check.exceptions import FILE, read_exceptions

@@ -102,7 +102,7 @@ def load(definition: dict[str, Any], solution: Path, sizes: dict[str, int]) -> C
 
 def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Callable[..., Any]:
     """Compile and launch in this process: one kernel, a block a row, an optional workspace."""
-    from harness.judge.toolkit import find_toolkit
+    from harness.judge.build.toolkit import find_toolkit
     from harness.runner import driver, nvrtc
 
     toolkit, (plan,) = find_toolkit(), spec["launch"]

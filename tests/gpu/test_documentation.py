@@ -73,7 +73,7 @@ def problem_of(notes: str) -> Path:
 
 def skip_unless_it_runs_here(example: str) -> str:
     """Skip what this GPU or environment cannot run; return the example's notes otherwise."""
-    from harness.judge.cuda_builder import architecture
+    from harness.judge.build.cuda_builder import architecture
 
     spec = load_solution(PACK / "examples" / example).spec
     notes, package = spec.notes or "", NEEDS.get(spec.language)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.judge.toolkit import seek_nvcc
+from harness.judge.build.toolkit import seek_nvcc
 from harness.model.verdict import Trust, Verdict
 from tests.gpu.cases import Attack
 from tests.gpu.conftest import GpuCourts, evaluated

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def trusted(tmp_path_factory: pytest.TempPathFactory) -> Trusted:
     import torch
 
-    from harness.judge.cuda_builder import trusted_cubin
+    from harness.judge.build.cuda_builder import trusted_cubin
     from harness.runner.launcher import Trusted
 
     torch.zeros(1, device="cuda")
@@ -52,8 +52,8 @@ def copied(
     """Slices of `source`, each into memory of its own."""
     import torch
 
+    from harness.judge.batched_copy import Piece
     from harness.judge.devices.cuda_memory import Pieces
-    from harness.judge.pieces import Piece
 
     targets = [torch.zeros(count, dtype=source.dtype, device="cuda") for _, count, _ in cases]
     size = source.dtype.itemsize

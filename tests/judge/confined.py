@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.judge.limits import SandboxLimits
-from harness.judge.sandbox import Binds, Sandboxed, launch
+from harness.judge.isolation.resource_limits import SandboxLimits
+from harness.judge.isolation.sandbox import Binds, Sandboxed, launch
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.judge.baseline_slowdown import slowed_by
+from harness.judge.baseline.slowdown import slowed_by
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import judge_process
 from tests.judge.courtroom import judge, write_cpp, write_problem

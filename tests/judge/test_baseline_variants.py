@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from harness.daemon.drafts import fastest
-from harness.judge import baselines
-from harness.judge.inputs import InputSource
+from harness.judge.baseline import baselines
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed

@@ -11,8 +11,8 @@ import pytest
 
 from harness.errors import ConfigurationError
 from harness.formats.solutions import load_solution
-from harness.judge import builder
-from harness.judge.builder import BuildFailed, build_cpp
+from harness.judge.build import builder
+from harness.judge.build.builder import BuildFailed, build_cpp
 from harness.model.problem import Problem
 from tests.judge.courtroom import KERNEL, write_cpp
 from tests.judge.made import problem, tensor

@@ -17,7 +17,7 @@ from harness.judge.counters.metrics import METRICS, counters_of, parse_table
 from harness.judge.counters.ncu import find_ncu
 from harness.judge.counters.profiling import ProfileTarget, choose_workload, find_profiled, profile_replay
 from harness.judge.counters.replays import find_replay, keep_replay, replay_key
-from harness.judge.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.sides import Stage, Staged
 from harness.model.config import SandboxKind
 from harness.model.counter_text import report_lines

@@ -11,10 +11,10 @@ import yaml
 
 from harness.errors import ConfigurationError
 from harness.formats.solutions import load_solution
-from harness.judge import cuda_builder
-from harness.judge.builder import BuildFailed
-from harness.judge.cuda_builder import SealedBuild, build_cuda
-from harness.judge.toolkit import find_toolkit
+from harness.judge.build import cuda_builder
+from harness.judge.build.builder import BuildFailed
+from harness.judge.build.cuda_builder import SealedBuild, build_cuda
+from harness.judge.build.toolkit import find_toolkit
 from harness.model.problem import Problem
 from tests.judge.made import problem, tensor
 

@@ -7,7 +7,7 @@ import torch
 
 from harness.judge.devices.cuda_memory import POSITIONS, WORD, OutputSample, is_poisoned, poison
 from harness.judge.devices.cuda_placements import placement_count
-from harness.judge.layout import Field, Layout
+from harness.judge.input_data.layout import Field, Layout
 
 GIB = 1 << 30
 STRIDE = 16384

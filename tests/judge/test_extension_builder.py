@@ -20,13 +20,14 @@ import torch
 from harness.errors import ConfigurationError
 from harness.formats.problems import load_problem
 from harness.formats.solutions import check_solution, load_solution
-from harness.judge import extension_builder, sides, toolkit
-from harness.judge.builder import BuildFailed, Built
-from harness.judge.extension_builder import build_extension
-from harness.judge.layout import Layout, layout_of
-from harness.judge.limits import SandboxLimits
-from harness.judge.memory import Region, input_views, read_outputs
+from harness.judge import sides
+from harness.judge.build import extension_builder, toolkit
+from harness.judge.build.builder import BuildFailed, Built
+from harness.judge.build.extension_builder import build_extension
+from harness.judge.input_data.layout import Layout, layout_of
+from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan
+from harness.judge.shared_memory import Region, input_views, read_outputs
 from harness.model.problem import Problem
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict

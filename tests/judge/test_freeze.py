@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.judge import seccomp
-from harness.judge.cgroup_freezer import GroupFreezer, freezer_works
-from harness.judge.freeze import MAX_PROCESSES, FreezeError, Herd
-from harness.judge.memory import Region
+from harness.judge.isolation import seccomp
+from harness.judge.isolation.cgroup_freezer import GroupFreezer, freezer_works
+from harness.judge.isolation.process_freezer import MAX_PROCESSES, FreezeError, Herd
 from harness.judge.native import load_native
+from harness.judge.shared_memory import Region
 from tests.judge.confined import confined
 from tests.waiting import wait_until
 

@@ -15,10 +15,11 @@ import pytest
 
 from harness.errors import ConfigurationError, HarnessError, HostFaultError, OutOfHostMemoryError
 from harness.formats.solutions import load_solution
-from harness.judge import builder, sandbox
-from harness.judge.builder import BuildFailed, build_cpp
+from harness.judge.build import builder
+from harness.judge.build.builder import BuildFailed, build_cpp
 from harness.judge.host_faults import host_fault
-from harness.judge.limits import SandboxLimits, reached_memory_limit
+from harness.judge.isolation import sandbox
+from harness.judge.isolation.resource_limits import SandboxLimits, reached_memory_limit
 from harness.model.judging import JudgeReady, JudgeRequest
 from harness.model.problem import Problem
 from harness.model.verdict import Verdict

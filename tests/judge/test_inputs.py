@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from harness.errors import FormatError
-from harness.judge.inputs import InputSource
-from harness.judge.pieces import Piece
+from harness.judge.batched_copy import Piece
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.roles import Role, purpose_of
+from harness.judge.input_data.safetensors import read_safetensors
+from harness.judge.input_data.stress_inputs import CASES, make, stress_cases, tolerance_for
 from harness.judge.reference import InvalidReferenceError, torch_dtype
-from harness.judge.roles import Role, purpose_of
-from harness.judge.safetensors import read_safetensors
-from harness.judge.stress import CASES, make, stress_cases, tolerance_for
 from harness.model.problem import Problem
 from tests.judge.made import problem, tensor
 

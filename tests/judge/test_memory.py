@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from harness.judge.layout import Field, Layout
-from harness.judge.memory import OutputPool, Region, poison_outputs, read_outputs, view
+from harness.judge.input_data.layout import Field, Layout
+from harness.judge.shared_memory import OutputPool, Region, poison_outputs, read_outputs, view
 
 
 def test_what_a_runner_wrote_reaches_no_other() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.judge.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth, relative_error
 from harness.judge.reference import Reference, Value, load_reference
 from harness.model.problem import Problem

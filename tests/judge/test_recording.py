@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.judge.layout import Field, Layout
+from harness.judge.input_data.layout import Field, Layout
 from harness.judge.recording import NotRecorded, Recorded, parse
 from harness.model.launches import Pointer, ResolvedFill, ResolvedLaunch, Value
 

@@ -12,7 +12,7 @@ import pytest
 
 from harness.errors import ConfigurationError
 from harness.judge.devices.cpu import CpuDevice
-from harness.judge.limits import SandboxLimits
+from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.runners import Runner, RunnerPlan, Standby
 from harness.judge.sides import Staged, load
 from harness.runner import wire

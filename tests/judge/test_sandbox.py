@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.judge.limits import SandboxLimits
-from harness.judge.memory import Region
-from harness.judge.sandbox import Binds, check
-from harness.judge.seccomp import program
+from harness.judge.isolation.resource_limits import SandboxLimits
+from harness.judge.isolation.sandbox import Binds, check
+from harness.judge.isolation.seccomp import program
+from harness.judge.shared_memory import Region
 from tests.judge.confined import confined, says
 from tests.waiting import wait_until
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.agents.agent_tools import Desk
 from harness.agents.check_answers import check_outcome
-from harness.agents.desk import Desk
 from harness.agents.session import Answer, Submitted, Tools
 from harness.errors import ConfigurationError
-from harness.judge.cuda_builder import SealedBuild
-from harness.judge.toolkit import find_toolkit
+from harness.judge.build.cuda_builder import SealedBuild
+from harness.judge.build.toolkit import find_toolkit
 from harness.model.checking import CheckAnswer, CheckedWorkload, CheckReply
 from harness.model.verdict import Verdict
 from harness.runner import nvrtc

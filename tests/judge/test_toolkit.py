@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.judge.toolkit import NvrtcFacts, compiler_mismatch, find_toolkit, nvrtc_facts
+from harness.judge.build.toolkit import NvrtcFacts, compiler_mismatch, find_toolkit, nvrtc_facts
 
 OF_12_6 = NvrtcFacts((12, 6), (50, 80, 90))
 OF_13_0 = NvrtcFacts((13, 0), (75, 80, 90, 100, 103, 120))

@@ -12,10 +12,10 @@ from unittest import mock
 
 import pytest
 
-from harness.judge import baselines
+from harness.judge.baseline import baselines
 from harness.judge.devices.cuda import CudaDevice
 from harness.judge.devices.cuda_sealed import SealedClock
-from harness.judge.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed

@@ -33,7 +33,7 @@ class Refuse:
         if name.partition(".")[0] in {blocked!r}:
             raise ImportError("the workflow does not install " + name)
 sys.meta_path.insert(0, Refuse())
-import harness.report.proof, harness.cli.merging, harness.cli.progress
+import harness.report.proof, harness.cli.merge_commands, harness.cli.display.progress
 from scipy.special import stdtrit
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240)

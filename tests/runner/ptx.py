@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cuda.bindings import nvrtc
 
-from harness.judge.toolkit import find_toolkit
+from harness.judge.build.toolkit import find_toolkit
 
 
 def ptx_of(source: Path, architecture: str, kernels: list[str], options: list[str]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from harness.formats.problems import load_problem
 from harness.formats.solutions import check_solution, load_solution
-from harness.judge.cuda_builder import plans_of
+from harness.judge.build.cuda_builder import plans_of
 from tests.gpu.attack_kernels import KERNELS
 from tests.gpu.attacks import ATTACKS
 from tests.gpu.cases import Attack, write_problem

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.judge.toolkit import find_toolkit
+from harness.judge.build.toolkit import find_toolkit
 from harness.runner import nvrtc
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cuda"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import parts
+from harness.cli import process_commands
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import LOGS_KEPT, GrowingFile, limit_size, rotate
 
@@ -54,11 +54,11 @@ def test_new_lines_of_a_growing_file(tmp_path: Path) -> None:
 
 
 def test_a_log_of_a_process_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "LOG_BYTES", 500)
+    monkeypatch.setattr(process_commands, "LOG_BYTES", 500)
     logger = logging.getLogger("harness")
     before, level = list(logger.handlers), logger.level
     workspace = Workspace(tmp_path)
-    parts.log_to_file(workspace, "planner")
+    process_commands.log_to_file(workspace, "planner")
     try:
         for number in range(100):
             logger.info("message %d", number)

@@ -19,9 +19,9 @@ from harness.corpus.deep_check.torch_calls import (
     with_rounded_results,
     with_transposed,
 )
+from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.precision import FACTOR
 from harness.judge.reference import Reference, Value, load_reference, torch_dtype
-from harness.judge.roles import Role, purpose_of
 from harness.model.problem import Problem, Workload
 
 if TYPE_CHECKING:

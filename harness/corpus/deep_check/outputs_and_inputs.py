@@ -17,7 +17,7 @@ from harness.corpus.deep_check.small_judge import (
 from harness.corpus.errors import SkippedError
 from harness.corpus.verification import check_degenerate, shown
 from harness.judge.correctness import all_finite
-from harness.judge.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import InvalidReferenceError, Reference, Value
 from harness.model.problem import Problem
 

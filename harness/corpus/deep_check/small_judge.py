@@ -12,12 +12,12 @@ from harness.corpus.verification import check_sizes, shown
 from harness.corpus.workloads import axis_size
 from harness.errors import FormatError
 from harness.formats import small_profile
-from harness.judge import stress
 from harness.judge.checks import WorkloadCheck, WorkloadSets
-from harness.judge.inputs import InputSource
+from harness.judge.input_data import stress_inputs
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.precision import Truth, find_truth, relative_error
 from harness.judge.reference import Reference, Value, load_reference
-from harness.judge.roles import Role, purpose_of
 from harness.model.axes import evaluate_axes, holds
 from harness.model.problem import CustomInput, Problem, RandomInput, SafetensorsInput, ScalarInput, Workload
 
@@ -36,7 +36,7 @@ class Draw:
     """Inputs of one call and the reference's outputs for them."""
 
     kind: str
-    """A stress case of `harness.judge.stress`; empty for ordinary inputs."""
+    """A stress case of `harness.judge.input_data.stress_inputs`; empty for ordinary inputs."""
     inputs: list[Value]
     expected: Outputs
 
@@ -79,7 +79,7 @@ class SmallJudge:
                 self._ordinary = self.source.draw(self.workload)
             inputs = {name: self._copied(name, value, kind) for name, value in self._ordinary.items()}
             if kind:
-                stress.make(kind, self.problem, self.workload, inputs)
+                stress_inputs.make(kind, self.problem, self.workload, inputs)
         self._truths.clear()
         values = list(inputs.values())
         return Draw(kind, values, self._check.expected(values))

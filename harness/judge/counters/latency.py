@@ -9,8 +9,8 @@ import torch
 
 from harness.judge.checks import WorkloadSets
 from harness.judge.counters.replays import Replay
-from harness.judge.inputs import InputSource
-from harness.judge.layout import layout_of
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import layout_of
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Stage, Staged, load
 from harness.runner import wire

@@ -18,8 +18,8 @@ from pathlib import Path
 import harness
 from harness.judge.counters.metrics import CORE_METRICS, METRICS, ProfiledLaunch, parse_table
 from harness.judge.devices.cuda_environment import device_nodes, runner_environment
-from harness.judge.limits import GIB, SandboxLimits
-from harness.judge.sandbox import RUNNER_HOME, Binds, launch, shown_already
+from harness.judge.isolation.resource_limits import GIB, SandboxLimits
+from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.model.config import SandboxKind
 
 PROFILE_S = 20.0

@@ -17,9 +17,9 @@ from harness.judge.counters.bottleneck import with_bottleneck
 from harness.judge.counters.metrics import ProfiledLaunch, counters_of
 from harness.judge.counters.ncu import MOST_LAUNCHES, inside, profile_request
 from harness.judge.counters.replays import Replay, find_replay, replay_key
-from harness.judge.inputs import InputSource
-from harness.judge.layout import Layout, layout_of
-from harness.judge.limits import GIB
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import Layout, layout_of
+from harness.judge.isolation.resource_limits import GIB
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport, KernelCounters, kernel_name
 from harness.model.problem import Problem, Workload

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.errors import FormatError
 from harness.formats.bounded import load_json_file
-from harness.judge.builder import content_key
+from harness.judge.build.builder import content_key
 from harness.judge.sides import Staged
 from harness.judge.version import judge_version
 from harness.model.problem import Problem

@@ -18,24 +18,24 @@ from pathlib import Path
 
 import torch
 
-from harness.judge import memory as shared
-from harness.judge.cgroup_freezer import freezer_works
+from harness.judge import shared_memory as shared
+from harness.judge.batched_copy import CopyAll
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord, parse_record
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed, summed
 from harness.judge.devices.cpu_overheads import measure_overheads
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
-from harness.judge.freeze import Herd
 from harness.judge.handshake import HandshakeCalibration, calibrate_handshake, remember_handshake, usual_handshake_ns
-from harness.judge.layout import Layout
-from harness.judge.limits import GIB, SandboxLimits
-from harness.judge.memory import OutputPool, Region
+from harness.judge.input_data.layout import Layout
+from harness.judge.isolation.cgroup_freezer import freezer_works
+from harness.judge.isolation.process_freezer import Herd
+from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.native import Exchanged, Native, load_native
-from harness.judge.pieces import CopyAll
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
-from harness.judge.steal import Steal
+from harness.judge.shared_memory import OutputPool, Region
+from harness.judge.steal_time import Steal
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from harness.judge.clock import dispatch_ns, handshake_ns
 from harness.judge.devices.interface import Batch, Device
-from harness.judge.layout import Field, Layout
+from harness.judge.input_data.layout import Field, Layout
 from harness.judge.runners import Runner
 from harness.runner import wire
 

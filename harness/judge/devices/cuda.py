@@ -22,10 +22,11 @@ from pathlib import Path
 import torch
 
 from harness.errors import ConfigurationError
+from harness.judge.batched_copy import CopyAll
+from harness.judge.build.cuda_builder import trusted_cubin
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed
-from harness.judge.cuda_builder import trusted_cubin
 from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_cycle import Cycle, Line
 from harness.judge.devices.cuda_environment import device_nodes, runner_environment
@@ -39,11 +40,10 @@ from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.mps import require_no_mps
 from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.devices.processors import TimingCores
-from harness.judge.layout import Layout
-from harness.judge.limits import GIB, SandboxLimits
-from harness.judge.memory import Region
-from harness.judge.pieces import CopyAll
+from harness.judge.input_data.layout import Layout
+from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan, Standby
+from harness.judge.shared_memory import Region
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.problem import Problem

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
+from harness.judge.batched_copy import Piece
 from harness.judge.correctness import Sums, least_scale
-from harness.judge.layout import Field, Layout
-from harness.judge.memory import Region
-from harness.judge.pieces import Piece
+from harness.judge.input_data.layout import Field, Layout
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
+from harness.judge.shared_memory import Region
 from harness.model.problem import Tolerance
 from harness.runner.launcher import Trusted
 
@@ -180,7 +180,7 @@ Sampled = tuple[OutputSample, torch.Tensor]
 
 
 class Pieces:
-    """`harness.judge.pieces.CopyAll` by one launch."""
+    """`harness.judge.batched_copy.CopyAll` by one launch."""
 
     most = 65_535
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import torch
 
-from harness.judge.layout import Layout
-from harness.judge.limits import GIB
+from harness.judge.input_data.layout import Layout
+from harness.judge.isolation.resource_limits import GIB
 from harness.runner.device_memory import Physical, Window, bytes_tensor
 from harness.runner.driver import CudaError
 

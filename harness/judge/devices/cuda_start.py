@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.judge.layout import Field, Layout
+from harness.judge.input_data.layout import Field, Layout
 
 _RESERVED_SHARE = 8
 """One part in so many of the device's memory is the judge's from the start: a candidate cannot starve it."""

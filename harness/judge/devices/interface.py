@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from harness.judge.batched_copy import CopyAll
 from harness.judge.correctness import Summed
-from harness.judge.layout import Layout
-from harness.judge.pieces import CopyAll
+from harness.judge.input_data.layout import Layout
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
 from harness.model.judging import DeviceRecord

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from harness.judge import __main__ as judge_process
-from harness.judge import seccomp
 from harness.judge.devices import cpu
-from harness.judge.freeze import Herd
+from harness.judge.isolation import seccomp
+from harness.judge.isolation.process_freezer import Herd
 
 _PAUSE_S = 0.02
 """Between the inputs and the start of the clock: longer than usual, so that the gain does not depend on the load."""

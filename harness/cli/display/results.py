@@ -1,0 +1,84 @@
+"""One judgement as people read it: a line per workload, and what they make together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.cli.display.output import echo
+from harness.model.counter_text import resource_lines
+from harness.model.weaknesses import Weakness, weakness_lines, weakness_mark
+
+if TYPE_CHECKING:
+    from harness.model.entry import Entry
+    from harness.model.judging import JudgeAnswer, WorkloadResult
+
+
+def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> None:
+    """Print the workloads' table; below it the reasons of workloads that have one, and the whole's speed-up.
+
+    Args:
+        judged: what to print.
+        weak: its weaknesses: they mark the speed-up.
+    """
+    _table(judged.workloads)
+    reasons = [f"{workload.uuid[:8]}: {workload.reason}" for workload in judged.workloads if workload.reason]
+    reasons += [f"note: {note}" for note in dict.fromkeys(workload.note for workload in judged.workloads) if note]
+    if any(workload.bound_rates == "measured" for workload in judged.workloads):
+        reasons.append("bounds: from rates measured on the judge's host")
+    if reasons:
+        echo("\n" + "\n".join(reasons))
+    if kernels := resource_lines(judged.resources):
+        echo("\n" + "\n".join(kernels))
+    summary, cost = judged.summary, judged.cost
+    if summary is None or cost is None or summary.speedup is None or summary.speedup_ci95 is None:
+        echo(f"\n{judged.verdict}: {judged.reason}")
+        return
+    low, high = summary.speedup_ci95
+    score = f", score {summary.score:.3f}" if summary.score is not None else ""
+    echo(
+        f"\n{judged.verdict}: {summary.speedup:.3f}x{weakness_mark(weak)} ({low:.3f} to {high:.3f}){score}, "
+        f"{judged.trust}; built in {cost.build_s:.1f} s, judged in {cost.judge_s:.1f} s"
+    )
+
+
+def print_with_weaknesses(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> None:
+    """Print a judgement, and below it a sentence for each weakness of its numbers."""
+    print_judgement(judged, weak)
+    for line in weakness_lines(weak):
+        echo(line)
+
+
+def _table(workloads: Sequence[WorkloadResult]) -> None:
+    from harness.cli.display.tables import Column, screen_width, table_lines
+
+    if not workloads:
+        echo("no workload was judged")
+        return
+    columns: tuple[Column[WorkloadResult], ...] = (
+        Column("workload", lambda one: one.uuid[:8]),
+        Column("verdict", lambda one: str(one.verdict), least=8),
+        Column("latency us", lambda one: _number(one.latency_us, ".2f")),
+        Column("baseline us", lambda one: _number(one.baseline_us, ".2f")),
+        Column("by", lambda one: one.variant or "-", ((2, None),)),
+        Column("speed-up", lambda one: _number(one.speedup, ".3f")),
+        Column("95 %", _interval, least=14),
+        Column("bound us", lambda one: _number(one.sol_us, ".2f"), ((4, None),)),
+        Column("score", lambda one: _number(one.score, ".3f"), ((3, None),)),
+        Column("max error", lambda one: _number(one.max_abs_error, ".2g"), ((5, None),)),
+        Column("blocks", _blocks, ((6, None),)),
+    )
+    for line in table_lines(workloads, columns, screen_width()):
+        echo(line)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _interval(one: WorkloadResult) -> str:
+    return "{:.3f} to {:.3f}".format(*one.speedup_ci95) if one.speedup_ci95 else "-"
+
+
+def _blocks(one: WorkloadResult) -> str:
+    return f"{one.blocks}" + (f" (-{one.discarded})" if one.discarded else "")

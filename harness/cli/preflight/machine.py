@@ -1,0 +1,224 @@
+"""Requirements of a run that concern this machine: devices, target, disk, compiler, sandbox and torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from harness.cli.devices import gpu_names, missing_gpu_packages
+from harness.cli.preflight.check import Check, RunPlan
+from harness.cli.preflight.torch_trial import (
+    COMPILES_WITHIN_S,
+    TorchTrial,
+    TrialDevice,
+    forget,
+    is_remembered,
+    remember,
+    torch_version,
+    try_torch,
+)
+from harness.errors import ConfigurationError
+from harness.judge.build.compiler_trial import compile_one_function
+from harness.judge.devices.mps import require_no_mps
+from harness.judge.isolation.sandbox import check
+from harness.model.config import SandboxKind
+from harness.model.devices import expand_devices, parse_device
+from harness.sol.hardware import CPU, table, target_name
+from harness.workspace.directories import Workspace
+from harness.workspace.status import is_alive, read_daemon_status
+
+COMPILERS = ("c++", "g++", "clang++")
+_LEAST_GB, _AMPLE_GB = 1, 5
+_TRIAL_S = 18.0
+_ASK_S = 20
+
+
+def check_devices(plan: RunPlan) -> str:
+    """The devices exist, each is named once, and the packages of their judge are installed.
+
+    Where HARNESS_JUDGE_COMMAND names another judge, only the names are checked: what it needs is not known.
+    """
+    parsed = [parse_device(name) for name in expand_devices(plan.chosen.devices)]
+    repeated = next((device for device in parsed if parsed.count(device) > 1), None)
+    if repeated is not None:
+        raise ConfigurationError(
+            f"a device is named twice: {repeated[0]}:{repeated[1]}", where="--device", remedy="name each device once"
+        )
+    numbers = [number for kind, number in parsed if kind == "cuda"]
+    if numbers and not os.environ.get("HARNESS_JUDGE_COMMAND"):
+        _check_gpus(max(numbers))
+    return f"{', '.join(plan.chosen.devices)}: {plan.chosen.why}"
+
+
+def _check_gpus(highest: int) -> None:
+    names = gpu_names()
+    if not names:
+        raise ConfigurationError(
+            "there is no GPU that nvidia-smi lists", where="--device", remedy="--device cpu, or install NVIDIA's driver"
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(visible.split(",")) if visible else len(names)
+    if highest >= count:
+        listed = ", ".join(f"cuda:{number}" for number in range(count))
+        raise ConfigurationError(f"no such device: cuda:{highest}", where="--device", remedy=f"GPUs here: {listed}")
+    lacking = missing_gpu_packages()
+    if lacking:
+        raise ConfigurationError(
+            f"the device cuda needs {' and '.join(lacking)}",
+            remedy="pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12",
+        )
+    require_no_mps()
+
+
+def check_target(plan: RunPlan) -> str:
+    """The target is one of the hardware table's, or the one that a GPU of this machine has."""
+    named = plan.config.target
+    if named is None or named == CPU or named in table():
+        return plan.chosen.target
+    known = [CPU, *sorted(table())]
+    own = [target_name(gpu) for gpu in gpu_names()]
+    if named in own:
+        return named
+    raise ConfigurationError(
+        f"no such target: {named}",
+        where="`target` in harness.yaml",
+        remedy=f"targets: {', '.join(dict.fromkeys([*known, *own]))}; without the key it is the device's own",
+    )
+
+
+def check_disk(plan: RunPlan) -> Check:
+    """There is room for worktrees, builds and the ledger."""
+    workspace = plan.workspace or Workspace(Path.cwd())
+    places = (workspace.root, workspace.git_common_dir) if plan.workspace else (workspace.root,)
+    free, place = min((shutil.disk_usage(place).free / 1e9, place) for place in places)
+    if free < _LEAST_GB:
+        raise ConfigurationError(
+            f"the disk is full: {free:.1f} GB are free, a run needs {_LEAST_GB}",
+            where=str(place),
+            remedy="rm -r .harness/cache    # derived, made again when needed",
+        )
+    found = f"{free:.0f} GB free"
+    return Check("disk", "ok", found) if free >= _AMPLE_GB else Check("disk", "note", f"{found}: a long run needs more")
+
+
+def compiler() -> str | None:
+    """The C++ compiler of this machine: `$CXX`, or the first that there is."""
+    named = os.environ.get("CXX")
+    return named or next((name for name in COMPILERS if shutil.which(name)), None)
+
+
+def check_compiler(_: RunPlan) -> str:
+    """There is a C++ compiler, and it runs."""
+    name = compiler()
+    if name is None:
+        raise ConfigurationError(
+            "there is no C++ compiler; the language cpp and torch.compile need one", remedy="apt-get install g++"
+        )
+    said = ask(name, "--version")
+    if not said:
+        raise ConfigurationError(
+            f"the C++ compiler `{name}` does not run; the language cpp and torch.compile need one",
+            where="CXX" if os.environ.get("CXX") else None,
+            remedy="apt-get install g++, and unset CXX or name a compiler that runs",
+        )
+    return said.splitlines()[0]
+
+
+def check_bubblewrap(plan: RunPlan) -> str:
+    """The sandbox of candidates can be started."""
+    check("bubblewrap")
+    used = "" if plan.config.judge.sandbox == "bubblewrap" else "; judge.sandbox is none, so the judge does not use it"
+    return f"{(ask('bwrap', '--version') or '').strip()}, tried{used}"
+
+
+def check_torch(plan: RunPlan) -> Check | str:
+    """Torch can be imported inside the sandbox, and torch.compile works there for the run's devices.
+
+    Without torch.compile a problem lacks the baseline that is most often the fastest, and every speed-up is too high. A
+    trial takes seconds. It is remembered for the versions of torch, Python, the compilers, bubblewrap and the driver.
+    """
+    version = torch_version()
+    if os.environ.get("HARNESS_JUDGE_COMMAND"):
+        return Check("torch", "note", f"{version}; not tried, since HARNESS_JUDGE_COMMAND names another judge")
+    if plan.config.judge.sandbox == "bubblewrap" and shutil.which("bwrap") is None:
+        return Check("torch", "note", f"{version}; not tried, since bubblewrap is missing")
+    if plan.thorough and _uses_gpu(plan) and _is_judging(plan):
+        return Check("torch", "note", f"{version}; not tried, since a run on this GPU is in progress")
+    for device in (trials := _trial_devices(plan)):
+        if plan.thorough or not is_remembered(plan.cache, plan.config.judge.sandbox, device):
+            _try_torch(plan, device, (COMPILES_WITHIN_S if plan.thorough else _TRIAL_S) / len(trials))
+    names = " and ".join(device.name for device in trials)
+    return f"{version}, imported and torch.compile tried inside the sandbox, for {names}"
+
+
+def _uses_gpu(plan: RunPlan) -> bool:
+    return any(parse_device(name)[0] == "cuda" for name in expand_devices(plan.chosen.devices))
+
+
+def _is_judging(plan: RunPlan) -> bool:
+    """A trial on a GPU would disturb what is being timed there."""
+    status = read_daemon_status(plan.workspace) if plan.workspace else None
+    return status is not None and is_alive(status)
+
+
+def _trial_devices(plan: RunPlan) -> list[TrialDevice]:
+    """One of each kind that the run uses."""
+    parsed = [parse_device(name) for name in expand_devices(plan.chosen.devices)]
+    on_cpu = [TrialDevice()] if any(kind == "cpu" for kind, _ in parsed) else []
+    gpus = [number for kind, number in parsed if kind == "cuda"]
+    return [*on_cpu, *([TrialDevice.gpu(gpus[0])] if gpus else [])]
+
+
+def _try_torch(plan: RunPlan, device: TrialDevice, within_s: float) -> None:
+    sandbox = plan.config.judge.sandbox
+    plan.say("trying torch inside the sandbox, once for the versions that are installed")
+    broken = _broken_compiler(sandbox) if device.name == "cpu" else None
+    trial = TorchTrial(no_compile=broken) if broken else try_torch(sandbox, device, within_s=within_s)
+    # A slow machine is no reason to refuse a run, nor to wait each time: its judges have minutes to start.
+    no_compile = f"no answer within {within_s:g} s" if trial.timed_out and plan.thorough else trial.no_compile
+    if trial.no_import is None and no_compile is None:
+        remember(plan.cache, sandbox, device)
+        return
+    forget(plan.cache, sandbox, device)
+    inside = "inside the sandbox" if sandbox == "bubblewrap" else "outside any sandbox"
+    if trial.no_import is not None:
+        raise ConfigurationError(
+            f"torch cannot be imported {inside}: {trial.no_import}",
+            remedy=f"pip install torch    # into {sys.prefix}: of other directories the sandbox shows /usr only",
+        )
+    on_gpu = device.name == "cuda"
+    raise ConfigurationError(
+        f"torch.compile does not work {inside}{' on the GPU' if on_gpu else ''}: {no_compile}",
+        remedy="apt-get install gcc python3-dev    # Triton needs a C compiler and the headers of this Python"
+        if on_gpu
+        else "apt-get install g++ python3-dev    # it needs a compiler and the headers of this Python",
+    )
+
+
+def _broken_compiler(sandbox: SandboxKind) -> str | None:
+    """The reason why torch.compile has no working C++ compiler; found within a second, where torch needs many."""
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if not headers.is_file():
+        return f"the headers of this Python are missing: {headers}"
+    compiler_path = shutil.which("g++")
+    if compiler_path is None:
+        return None
+    try:
+        compile_one_function(str(Path(compiler_path).resolve()), sandbox)
+    except ConfigurationError as error:
+        return error.what
+    return None
+
+
+def ask(*command: str) -> str | None:
+    """Return the output of a program, or None if it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,100 @@
+"""Requirements of a run on this machine and its workspace: one list, which `harness start` and `harness doctor` check.
+
+`harness start` ends at the first requirement that is not met, before it writes to git. `harness doctor` shows all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from harness.agents.kinds import default_kind
+from harness.cli.devices import Chosen
+from harness.cli.preflight import agents, machine, workspace
+from harness.cli.preflight.check import Check, Requirement, RunPlan
+from harness.errors import HarnessError
+from harness.model.config import Config
+from harness.workspace.directories import Workspace, user_cache
+
+
+def _own_judge(_: RunPlan) -> bool:
+    """Return true if the harness' own judge is used. The needs of another one are not known."""
+    return not os.environ.get("HARNESS_JUDGE_COMMAND")
+
+
+def _own_judge_on_cpu(plan: RunPlan) -> bool:
+    return _own_judge(plan) and any(not name.startswith("cuda") for name in plan.chosen.devices)
+
+
+def _own_judge_in_sandbox(plan: RunPlan) -> bool:
+    return _own_judge(plan) and plan.config.judge.sandbox == "bubblewrap"
+
+
+def _starts_agents(plan: RunPlan) -> bool:
+    return plan.kind != "tuner" or plan.uses_claude
+
+
+def _uses_claude(plan: RunPlan) -> bool:
+    return plan.uses_claude
+
+
+def _uses_key(plan: RunPlan) -> bool:
+    return (plan.kind == "claude" and plan.config.agent.network == "gateway") or plan.config.planner.kind == "claude"
+
+
+REQUIREMENTS = (
+    Requirement("default device", machine.check_devices),
+    Requirement("target", machine.check_target),
+    Requirement("default agent", agents.check_kind),
+    Requirement("git", workspace.check_git),
+    Requirement("repository", workspace.check_repository),
+    Requirement("problems", workspace.check_problems),
+    Requirement("files", workspace.check_writable),
+    Requirement("disk", machine.check_disk),
+    Requirement("harness start", workspace.check_alone),
+    Requirement("claude SDK", agents.check_sdk, needed=_uses_claude),
+    Requirement("model key", agents.check_key, needed=_uses_key),
+    Requirement("C++ compiler", machine.check_compiler, needed=_own_judge_on_cpu),
+    Requirement("bubblewrap", machine.check_bubblewrap, needed=_own_judge_in_sandbox),
+    Requirement("agents' sandbox", agents.check_sandbox, needed=_starts_agents),
+    Requirement("agent program", agents.check_visible, needed=_starts_agents),
+    Requirement("model endpoint", agents.check_endpoint, needed=_uses_key),
+    Requirement("torch", machine.check_torch, needed=_own_judge),
+)
+"""In the order in which `harness start` checks them: those that take seconds come last."""
+
+
+def check_run(workspace: Workspace, config: Config, chosen: Chosen, say: Callable[[str], None]) -> None:
+    """Check everything that would make a run fail.
+
+    Args:
+        workspace: where the run is to start.
+        config: its configuration.
+        chosen: its devices and target.
+        say: shows a line before a check that takes seconds.
+
+    Raises:
+        HarnessError: the first requirement that is not met, and how to meet it.
+    """
+    kind = config.agent.kind or default_kind(config, chosen.devices)
+    plan = RunPlan(workspace, config, chosen, kind, user_cache(), say=say)
+    for requirement in REQUIREMENTS:
+        if requirement.needed(plan):
+            requirement.check(plan)
+
+
+def examine(workspace: Workspace | None, config: Config, chosen: Chosen) -> Iterator[Check]:
+    """Check every requirement and yield what came of it, also of those that this run does not need."""
+    kind = config.agent.kind or default_kind(config, chosen.devices)
+    plan = RunPlan(workspace, config, chosen, kind, user_cache(), thorough=True)
+    for requirement in REQUIREMENTS:
+        try:
+            found = requirement.check(plan)
+        except HarnessError as error:
+            where = f"{error.where}: " if error.where else ""
+            state: Literal["missing", "note"] = "missing" if requirement.needed(plan) else "note"
+            yield Check(requirement.what, state, f"{where}{error.what}", error.remedy or "")
+        else:
+            if found is not None:
+                yield found if isinstance(found, Check) else Check(requirement.what, "ok", found)

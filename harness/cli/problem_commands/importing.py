@@ -1,0 +1,116 @@
+"""Confirmation before an import of problems, and its summary: usable problems, and the causes of the others."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.display.output import echo, emit
+from harness.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from harness.formats.import_problems import Imported
+    from harness.workspace.directories import Workspace
+
+_LISTED = 40
+"""More problems than these are counted by suite instead of listed one by one."""
+_WARNED = 20
+
+
+def ask_for_trust(path: Path) -> None:
+    """Ask for confirmation that the code of the problems below a path is trusted.
+
+    Raises:
+        ConfigurationError: the code is not trusted, or there is no terminal.
+    """
+    what = "the judge runs references and input functions of problems with your rights, without a sandbox"
+    remedy = "read the references, then import with --trust"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError(f"not imported: {what}", where=str(path), remedy=remedy)
+    if not click.confirm(f"{what[0].upper()}{what[1:]}. Import the problems of {path}?", err=True):
+        raise ConfigurationError("not imported: their code is not trusted", where=str(path), remedy=remedy)
+
+
+def import_rows(
+    brought: Sequence[Imported], workspace: Workspace, target: str, data_root: Path | None
+) -> list[dict[str, Any]]:
+    """One row a problem: `imported` when it has no error and is in problems/, `usable` when the target can judge it."""
+    from harness.formats.problems import load_problem
+    from harness.formats.requirements import memory_of, obstacles
+    from harness.sol.hardware import table
+
+    figures = table().get(target)
+    memory = memory_of(target, figures.memory_gb if figures else None)
+    rows = []
+    for item in brought:
+        reasons = [str(error).replace("\n  ", "; ") for error in item.errors]
+        whats = [error.what for error in item.errors]
+        if item.usable:
+            problem = load_problem(workspace.problems / item.key, key=item.key, data_root=data_root)
+            reasons = whats = obstacles(problem, target, memory_bytes=memory)
+        rows.append(
+            {
+                "problem": item.key,
+                "imported": item.usable,
+                "usable": item.usable and not reasons,
+                "workloads": item.workloads,
+                "why_not": reasons[0] if reasons else None,
+                "cause": whats[0] if whats else None,
+                "errors": [str(error) for error in item.errors],
+                "warnings": list(item.warnings),
+            }
+        )
+    return rows
+
+
+def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
+    """The summary for people: each problem where they are few, else counts by suite and by cause."""
+    from harness.formats.requirements import causes
+
+    unusable = [row for row in rows if not row["usable"]]
+    if len(rows) <= _LISTED:
+        columns = {
+            "problem": lambda row: row["problem"],
+            "usable": lambda row: "yes" if row["usable"] else "no",
+            "workloads": lambda row: str(row["workloads"]),
+            "why not": lambda row: row["why_not"] or "",
+        }
+        emit(rows, as_json=False, columns=columns)
+    else:
+        _print_suites(rows, target)
+        if unusable:
+            echo("\nwhy not")
+            for cause, number in causes(row["cause"] for row in unusable):
+                examples = [row["problem"] for row in unusable if causes([row["cause"]])[0][0] == cause]
+                echo(f"  {number:4}  {cause} ({', '.join(examples[:3])}{' …' if number > 3 else ''})")
+    warnings = [warning for row in rows for warning in row["warnings"]]
+    for warning in warnings[:_WARNED]:
+        echo(f"warning: {warning}")
+    if len(warnings) > _WARNED:
+        echo(f"and {len(warnings) - _WARNED} more warnings: `harness problems check` prints them all")
+    imported = sum(row["imported"] for row in rows)
+    echo(f"{imported} of {len(rows)} problems imported, {len(rows) - len(unusable)} usable on {target}")
+
+
+def _print_suites(rows: Sequence[Mapping[str, Any]], target: str) -> None:
+    suites = Counter(row["problem"].partition("/")[0] for row in rows)
+
+    def counted(suite: str, what: str) -> int:
+        return sum(bool(row[what]) for row in rows if row["problem"].startswith(f"{suite}/"))
+
+    shown = [
+        {
+            "suite": suite,
+            "problems": str(number),
+            "workloads": str(sum(row["workloads"] for row in rows if row["problem"].startswith(f"{suite}/"))),
+            "imported": str(counted(suite, "imported")),
+            f"usable on {target}": str(counted(suite, "usable")),
+        }
+        for suite, number in sorted(suites.items())
+    ]
+    emit(shown, as_json=False)

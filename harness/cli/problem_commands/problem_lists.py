@@ -1,0 +1,148 @@
+"""`harness problems list`, `suites` and `show`: finding a problem among hundreds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.completion_values import complete_glob, complete_problem, complete_suite
+from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.problem_commands.reading_problems import count_of, inspected, one_problem, solution_targets
+
+if TYPE_CHECKING:
+    from harness.formats.problem_tags import ProblemTags
+    from harness.formats.problems import Findings
+
+
+@click.command("list")
+@click.argument("globs", nargs=-1, metavar="[GLOB]...", shell_complete=complete_glob)
+@click.option("--family", help="Those whose first tag is this: llm, moe, vision ...")
+@click.option("--suite", shell_complete=complete_suite, help="Those of one suite (the first part of the key).")
+@click.option("--direction", type=click.Choice(["forward", "backward"]), help="Those of one direction.")
+@click.option("--dtype", help="Those with an input, output or tag of this dtype: bfloat16, float8_e4m3fn, nvfp4 ...")
+@click.option("--tag", "tags", multiple=True, help="Those with this tag; given several times, with all of them.")
+@json_option
+def list_(
+    globs: tuple[str, ...],
+    family: str | None,
+    suite: str | None,
+    direction: str | None,
+    dtype: str | None,
+    tags: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """The workspace's problems, all or those whose key matches, and that meet every condition."""
+    from harness.formats.problem_tags import ProblemFilter
+
+    wanted = ProblemFilter(family, direction, dtype, tags, suite)
+    rows = [_row(found, facts) for found, facts in _with_tags(inspected(globs)) if wanted.admits(facts)]
+    emit(
+        rows,
+        as_json=as_json,
+        columns={
+            "problem": lambda row: row["problem"],
+            "operation": lambda row: row["op_type"] or "-",
+            "direction": lambda row: row["direction"],
+            "workloads": lambda row: str(row["workloads"]),
+            "solutions": lambda row: ", ".join(row["solutions"]) or "-",
+            "state": lambda row: count_of(row["errors"], "error") if row["errors"] else row["profile"] or "ok",
+        },
+        empty="no problem meets all conditions; `harness problems list` shows all"
+        if globs or wanted != ProblemFilter()
+        else "no problems; `harness init --problems SUITE` or `harness problems import PATH` brings some in",
+    )
+
+
+@click.command()
+@click.option("--shipped", is_flag=True, help="Those that come with the harness, for `harness init --problems`.")
+@json_option
+def suites(*, shipped: bool, as_json: bool) -> None:
+    """Suites of the workspace with their numbers of problems, families and dtypes."""
+    rows = _shipped_suites() if shipped else _suite_rows(_with_tags(inspected(())))
+    emit(
+        rows,
+        as_json=as_json,
+        columns={
+            "suite": lambda row: row["suite"],
+            "problems": lambda row: str(row["problems"]),
+            "backward": lambda row: str(row["backward"]),
+            "workloads": lambda row: str(row["workloads"]),
+            "families": lambda row: _most(row["families"]),
+            "dtypes": lambda row: _most(row["dtypes"]),
+        },
+        empty="no problems; `harness problems suites --shipped` shows what `harness init --problems SUITE` copies",
+    )
+
+
+@click.command()
+@click.argument("problem", shell_complete=complete_problem)
+@json_option
+def show(problem: str, *, as_json: bool) -> None:
+    """One problem: its origin, axes, inputs and outputs, and each workload's shapes and bytes."""
+    from harness.cli.problem_commands.problem_text import as_data, as_text
+
+    found = one_problem(problem)
+    if as_json:
+        echo_json(json.dumps(as_data(found), indent=2))
+    else:
+        echo(as_text(found))
+
+
+def _with_tags(findings: Iterable[Findings]) -> list[tuple[Findings, ProblemTags]]:
+    """Findings with their facts; a problem with errors has those of its key only."""
+    from harness.formats.problem_tags import ProblemTags, tags_of
+
+    return [
+        (item, tags_of(item.key, item.problem.definition))
+        if item.problem
+        else (item, ProblemTags(item.key.partition("/")[0], "-", "-", frozenset(), (), None, None))
+        for item in findings
+    ]
+
+
+def _row(found: Findings, facts: ProblemTags) -> dict[str, Any]:
+    return {
+        "problem": found.key,
+        "op_type": found.problem.definition.op_type if found.problem else None,
+        "family": facts.family,
+        "direction": facts.direction,
+        "dtypes": sorted(facts.dtypes),
+        "tags": list(facts.tags),
+        "model": facts.model,
+        "profile": facts.profile,
+        "workloads": len(found.problem.workloads) if found.problem else 0,
+        "errors": len(found.errors),
+        "solutions": solution_targets(found.directory),
+    }
+
+
+def _suite_rows(findings: Sequence[tuple[Findings, ProblemTags]]) -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for item, facts in findings:
+        empty = {"suite": facts.suite, "problems": 0, "backward": 0, "workloads": 0, "families": {}, "dtypes": {}}
+        row = rows.setdefault(facts.suite, empty)
+        row["problems"] += 1
+        row["backward"] += facts.direction == "backward"
+        row["workloads"] += len(item.problem.workloads) if item.problem else 0
+        for heading, names in (("families", (facts.family,)), ("dtypes", facts.dtypes)):
+            for name in names:
+                row[heading][name] = row[heading].get(name, 0) + 1
+    return list(rows.values())
+
+
+def _shipped_suites() -> list[dict[str, Any]]:
+    from harness.formats.problems import inspect_problem, list_problems
+    from harness.workspace.shipped_files import problems_root
+
+    root = problems_root()
+    return _suite_rows(_with_tags(inspect_problem(root / key, key=key) for key in list_problems(root)))
+
+
+def _most(counts: Mapping[str, int]) -> str:
+    """The four most frequent names, most frequent first."""
+    names = sorted(counts, key=lambda name: (-counts[name], name))
+    return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "") or "-"

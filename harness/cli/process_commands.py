@@ -1,0 +1,255 @@
+"""`harness daemon`, `planner`, `worker` and `stop`: the parts of `harness start`, alone."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from dataclasses import asdict, replace
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.display.output import echo, emit, json_option
+from harness.cli.simulate import simulate
+from harness.model.printable import printable
+from harness.workspace.directories import Workspace
+from harness.workspace.log_files import LOG_BYTES, LOGS_KEPT
+
+if TYPE_CHECKING:
+    from harness.model.config import Config
+    from harness.planner.advice import Advice, Adviser
+    from harness.planner.decision import Decision, PolicyInputs
+
+
+_METRICS = "Serve figures for Prometheus at http://127.0.0.1:PORT/metrics."
+_MAX_USD = "End sessions when the whole run has spent so much; by default `agent.overall.usd`."
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and Ctrl-C set, in place of ending the process: what runs ends cleanly."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Escapes what could steer a terminal, and indents further lines: none can pass for a record of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = printable(record.message, keep_newlines=True).replace("\n", "\n  ")
+        return super().formatMessage(record)
+
+
+class _LogFile(RotatingFileHandler):
+    """A full disk costs lines of the log; it must not print a traceback for each of them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
+def log_to_file(workspace: Workspace, part: str) -> None:
+    """Log with time and traceback to `.harness/logs/<part>.log`, of limited size; warnings also to stderr."""
+    workspace.logs.mkdir(parents=True, exist_ok=True)
+    file = _LogFile(workspace.logs / f"{part}.log", maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8")
+    file.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(process)d: %(message)s"))
+    screen = logging.StreamHandler()
+    screen.setFormatter(_PrintableFormatter(f"harness {part}: %(message)s"))
+    screen.setLevel(logging.WARNING)
+    logger = logging.getLogger("harness")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(file)
+    logger.addHandler(screen)
+
+
+@click.command()
+@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
+@click.option("--run", "run_name", metavar="NAME", help="The run whose branches are judged.")
+@click.option(
+    "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="Judge at most so many candidates, and confirm."
+)
+@click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help=_METRICS)
+@click.option("--once", is_flag=True, help="End when nothing is left to judge.")
+def daemon(
+    devices: tuple[str, ...], run_name: str | None, max_evaluations: int | None, metrics: int | None, *, once: bool
+) -> None:
+    """Run the benchmark daemon alone: judge what the run's branches hold, and enter it into the ledger."""
+    from harness.cli.devices import with_all_gpus
+    from harness.daemon.invocation import current_invocation
+    from harness.daemon.run import run_daemon
+    from harness.workspace.configuration import load_config
+    from harness.workspace.parent_process import die_with_parent
+
+    invocation = current_invocation()
+    die_with_parent()
+    stop = stop_on_signals()
+    workspace = Workspace.find()
+    overrides: dict[str, object] = {"run": run_name} if run_name else {}
+    config = load_config(workspace, overrides)
+    log_to_file(workspace, "daemon")
+    run_daemon(
+        workspace,
+        config,
+        devices=with_all_gpus(devices),
+        max_evaluations=max_evaluations,
+        once=once,
+        invocation=invocation,
+        metrics_port=metrics,
+        stop=stop,
+    )
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--replay",
+    is_flag=False,
+    flag_value=".",
+    metavar="[WORKSPACE]",
+    help="Decide recorded decisions again (here, or of another workspace) and say whether they come out the same.",
+)
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="With --replay: compare policies.")
+@click.option("--run", "run_name", metavar="NAME", help="The run to plan.")
+@click.option("--target", metavar="NAME", help="Whose standings decide; by default harness.yaml's, else cpu.")
+@click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
+@click.option("--worker", "workers", multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ...")
+@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
+@json_option
+@click.pass_context
+def planner(
+    context: click.Context,
+    run_name: str | None,
+    target: str | None,
+    problems: tuple[str, ...],
+    workers: tuple[str, ...],
+    policies: tuple[str, ...],
+    max_usd: float | None,
+    *,
+    replay: str | None,
+    as_json: bool,
+) -> None:
+    """Run the planner alone: assign workers in COORDINATION.md as the ledger grows.
+
+    The command `simulate` compares policies without a workspace.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from harness.planner.planner import run_planner
+    from harness.supervise import worker_names
+    from harness.workspace.configuration import load_config
+    from harness.workspace.parent_process import die_with_parent
+
+    die_with_parent()
+    workspace = Workspace.find(Path(replay) if replay else None)
+    given = {"run": run_name, "problems": problems or None, "target": target, "agent.overall.usd": max_usd}
+    config = load_config(workspace, given)
+    if replay:
+        _replay(workspace, config, policies, as_json=as_json)
+        return
+    stop = stop_on_signals()
+    log_to_file(workspace, "planner")
+    names = workers or worker_names(config.workers)
+    adviser = model_adviser(workspace, config, stop) if config.planner.kind == "claude" else None
+    run_planner(workspace, config, stop, workers=names, target=config.target or "cpu", adviser=adviser)
+
+
+planner.add_command(simulate)
+
+
+def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -> Adviser:
+    """The planner's model, as the planner asks for advice: here because planner and agents do not know each other.
+
+    Raises:
+        ConfigurationError: what a session of claude needs is missing.
+    """
+    from harness.agents.adviser import PlanningModel
+    from harness.agents.kinds import check_claude
+    from harness.errors import FormatError
+    from harness.planner.advice import SCHEMA, accepted, read_proposal
+
+    check_claude(config)
+    model = PlanningModel(workspace, config, SCHEMA, stop)
+
+    def advise(inputs: PolicyInputs, decision: Decision) -> Advice | None:
+        holds: list[Advice] = []
+
+        def judge(given: dict[str, object]) -> str | None:
+            try:
+                holds.append(accepted(read_proposal(given), inputs, "claude"))
+            except FormatError as error:
+                return error.what
+            return None
+
+        situation = {**inputs.model_dump(mode="json"), "the policy proposes": decision.model_dump(mode="json")}
+        name = model.ask(situation, judge)
+        return replace(holds[-1], by=f"claude: {name}") if name is not None and holds else None
+
+    return advise
+
+
+def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, as_json: bool) -> None:
+    """Print every recorded decision and whether the policy still makes it; or how policies compare on them."""
+    from harness.errors import AnswerIsNo
+    from harness.git.repo import Repo
+    from harness.planner.policies import policy_named
+    from harness.planner.replay import compare
+    from harness.planner.replay import replay as decide_again
+
+    with Repo(workspace) as repo:
+        found = decide_again(workspace, repo, config)
+    if policies:
+        compared = compare(found, dict(policy_named(name) for name in policies))
+        emit([asdict(each) for each in compared], as_json=as_json)
+        return
+    rows = [
+        {
+            "seq": one.seq,
+            "at": one.at,
+            "policy": one.policy,
+            "assignments": ", ".join(f"{row.worker}: {row.problem}" for row in one.recorded.assignments),
+            "same": "-" if one.by_model else "yes" if one.same else "no",
+        }
+        for one in found
+    ]
+    emit(rows, as_json=as_json, empty=f"no decisions of run {config.run} are recorded")
+    changed = sum(not one.same and not one.by_model for one in found)
+    if changed:
+        raise AnswerIsNo(f"{changed} of {len(found)} decisions come out differently today")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
+@click.option("--run", "run_name", metavar="NAME", help="The run to work for.")
+@click.option("--target", metavar="NAME", help="What to tune for; by default harness.yaml's, else cpu.")
+@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
+def worker(name: str, agent: str | None, run_name: str | None, target: str | None, max_usd: float | None) -> None:
+    """Run the worker NAME alone: do what its row in COORDINATION.md says."""
+    from harness.agents.worker import run_worker
+    from harness.workspace.configuration import load_config
+    from harness.workspace.parent_process import die_with_parent
+
+    die_with_parent()
+    stop = stop_on_signals()
+    workspace = Workspace.find()
+    given = {"run": run_name, "agent.kind": agent, "target": target, "agent.overall.usd": max_usd}
+    config = load_config(workspace, given)
+    log_to_file(workspace, f"worker-{name}")
+    run_worker(workspace, config, name, stop, target=config.target or "cpu")
+
+
+@click.command()
+@click.option("--within", "within_s", type=float, default=90.0, show_default=True, metavar="S", help="Wait so long.")
+def stop(within_s: float) -> None:
+    """End a running `harness start` cleanly, and wait until it has."""
+    from harness.errors import AnswerIsNo
+    from harness.supervise import stop_running
+
+    workspace = Workspace.find()
+    if not stop_running(workspace, within_s):
+        raise AnswerIsNo("no `harness start` runs in this workspace", where=str(workspace.root))
+    echo("stopped; type `harness start` to go on")

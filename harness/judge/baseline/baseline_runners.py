@@ -1,0 +1,131 @@
+"""The baselines of a problem, ready to be raced: reference eagerly and compiled, and the problem's `baseline/`.
+
+The reference is trusted code: its runner may outlive an evaluation, so that what was compiled stays compiled, and
+writes a compiler cache that nothing else can write. A `baseline/` is agents' work: a fresh runner for every evaluation.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.errors import FormatError
+from harness.formats.solutions import load_solution
+from harness.judge.build.builder import BuildFailed
+from harness.judge.devices.interface import Device
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import layout_of
+from harness.judge.reference import load_reference
+from harness.judge.rounds import BaselineFailed
+from harness.judge.runners import RunnerFailed
+from harness.judge.sides import Side, load, stage_reference, stage_solution
+from harness.model.config import SandboxKind
+from harness.model.judging import Variant
+from harness.model.problem import Problem, Workload
+
+_KEPT = 3
+_COMPILE_S = 240.0
+BASELINE_DIRECTORY = "baseline"
+COMPILED: tuple[Variant, ...] = ("compile", "max_autotune")
+"""Variants whose first call takes long."""
+
+
+def has_own_baseline(problem: Problem) -> bool:
+    """Return true if the problem has a `baseline/`."""
+    return (problem.directory / BASELINE_DIRECTORY / "solution.yaml").is_file()
+
+
+class Opponents:
+    """Baseline runners by problem; the references of the last few problems stay alive."""
+
+    def __init__(self, device: Device, cache_dir: Path, sandbox: SandboxKind) -> None:
+        self._device = device
+        self._cache_dir = cache_dir
+        self._sandbox = sandbox
+        self._references: OrderedDict[str, Side] = OrderedDict()
+        self._compiled: set[tuple[str, str, Variant]] = set()
+
+    def reference(self, problem: Problem) -> Side:
+        """The reference's runner, eager and compiled in one.
+
+        Raises:
+            BaselineFailed: the reference does not even load.
+        """
+        side = self._references.pop(problem.digest, None)
+        if side is None:
+            while len(self._references) >= _KEPT:
+                self._drop(next(iter(self._references)))
+            try:
+                side = load(self._device, self._device.runner(trusted=True), stage_reference(problem), trusted=True)
+            except RunnerFailed as failure:
+                raise BaselineFailed(f"the reference does not load: {failure.reason}") from None
+        self._references[problem.digest] = side
+        return side
+
+    def own(self, problem: Problem) -> Side:
+        """A fresh runner with the problem's `baseline/`. The caller closes it.
+
+        Raises:
+            BaselineFailed: it does not build or load.
+        """
+        try:
+            solution = load_solution(problem.directory / BASELINE_DIRECTORY)
+        except FormatError as error:
+            raise BaselineFailed(f"baseline/ is malformed: {error}") from None
+        language = solution.spec.language
+        if language not in self._device.languages:
+            raise BaselineFailed(f"baseline/ is in {language}, which does not run on the device {self._device.target}")
+        try:
+            staged = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)
+            runner = self._device.runner(needs_torch=staged.needs_torch)
+            return load(self._device, runner, staged, trusted=False)
+        except BuildFailed as failure:
+            raise BaselineFailed(f"baseline/ does not build: {failure.reason}") from None
+        except RunnerFailed as failure:
+            raise BaselineFailed(f"baseline/ does not load: {failure.reason}") from None
+
+    def compile_ahead(
+        self,
+        problem: Problem,
+        workloads: list[Workload],
+        progress: Callable[[int], None],
+        variant: Variant = "compile",
+    ) -> None:
+        """Have the reference compiled for these workloads, before any candidate's time runs.
+
+        Raises:
+            BaselineFailed: it cannot be compiled.
+        """
+        side = self.reference(problem)
+        source = InputSource(problem, reference=load_reference(problem), device=self._device.memory_on)
+        for done, workload in enumerate(workloads):
+            if (problem.digest, workload.uuid, variant) in self._compiled:
+                continue
+            progress(done)
+            layout = layout_of(problem, workload)
+            memory = self._device.memory(layout)
+            try:
+                side.prepare(workload, layout, 1, variant)
+                source.refill(workload, memory.views(0))
+                side.batch(memory, range(1), _COMPILE_S)
+            except RunnerFailed as failure:
+                self._drop(problem.digest)
+                what = "torch.compile" if variant == "compile" else variant
+                raise BaselineFailed(f"{what} of the reference: {failure.reason}") from None
+            self._compiled.add((problem.digest, workload.uuid, variant))
+
+    def _drop(self, digest: str) -> None:
+        side = self._references.pop(digest, None)
+        if side is not None:
+            side.close()
+        self._compiled = {each for each in self._compiled if each[0] != digest}
+
+    def drop(self, problem: Problem) -> None:
+        """End the reference's runner of a problem: it broke."""
+        self._drop(problem.digest)
+
+    def close(self) -> None:
+        """End every runner."""
+        for digest in list(self._references):
+            self._drop(digest)

@@ -1,0 +1,218 @@
+"""Kind `baseline`: how fast the ways to compute a problem are that a candidate has to beat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.judge.baseline.baseline_runners import COMPILED, Opponents, has_own_baseline
+from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.clock import calls_for, per_call_ns
+from harness.judge.devices.interface import Device, Memory
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.layout import layout_of
+from harness.judge.reference import Reference
+from harness.judge.rounds import BaselineFailed
+from harness.judge.runners import RunnerFailed
+from harness.judge.sides import Side
+from harness.model.geometric_mean import geometric_mean
+from harness.model.judging import (
+    Baselines,
+    Cost,
+    EnvironmentRecord,
+    GpuVariant,
+    JudgeAnswer,
+    JudgeProgress,
+    JudgeRequest,
+    Summary,
+    Variant,
+    WorkloadResult,
+)
+from harness.model.problem import Problem, Workload
+from harness.model.verdict import Verdict
+from harness.sol.hardware import CPU
+
+_BATCHES = 7
+_PATIENCE_S = 60.0
+
+
+def measure(
+    request: JudgeRequest,
+    problem: Problem,
+    reference: Reference,
+    device: Device,
+    opponents: Callable[[Device], Opponents],
+    progress: Callable[[JudgeProgress], None],
+) -> JudgeAnswer:
+    """Time every variant on every workload by each of the device's clocks, each checked; the fastest is the baseline.
+
+    Where launches cost nothing, as by a device's events, another variant may be the fastest than where they count.
+    A variant that cannot run here (no compiler for torch.compile) is null, and the environment says why.
+
+    Raises:
+        BaselineFailed: the reference itself, run eagerly on the device's own clock, fails.
+    """
+    begin = time.monotonic()
+    source = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
+
+    def bench(clock: Device, stage: str) -> Bench:
+        more = () if device.target == CPU else request.more_variants
+        return Bench(request.id, problem, reference, source, clock, opponents(clock), stage, progress, more)
+
+    first = bench(device, "baseline")
+    found = first.times(must_run="eager")
+    missing = {"missing_baselines": first.missing}
+    sealed: Baselines = {}
+    clock = device.clock(sealed=True)
+    if clock is not device:
+        second = bench(clock, "sealed baseline")
+        sealed = second.times()
+        missing["missing_sealed_baselines"] = second.missing
+    results = tuple(_result(workload, found[workload.uuid]) for workload in problem.workloads)
+    return JudgeAnswer(
+        id=request.id,
+        verdict=Verdict.PASSED,
+        workloads=results,
+        summary=Summary(passed=len(results), of=len(results)),
+        device=device.record(),
+        environment=EnvironmentRecord.model_validate(
+            {"harness": "", "judge": "", "python": "", "torch": "", "sandbox": "", **_said(missing)}
+        ),
+        cost=Cost(judge_s=round(time.monotonic() - begin, 3)),
+        baselines=found,
+        sealed_baselines=sealed,
+    )
+
+
+def _said(missing: Mapping[str, dict[Variant, str]]) -> dict[str, object]:
+    return {name: dict(reasons) for name, reasons in missing.items() if reasons}
+
+
+@dataclass
+class Bench:
+    """A problem's variants on one clock."""
+
+    request: str
+    problem: Problem
+    reference: Reference
+    source: InputSource
+    clock: Device
+    opponents: Opponents
+    stage: str
+    progress: Callable[[JudgeProgress], None]
+    more: tuple[GpuVariant, ...] = ()
+    """Variants that are tried beyond the usual ones. One that fails on a workload is not tried on later ones."""
+    missing: dict[Variant, str] = field(default_factory=dict)
+    """Why a variant has no time."""
+    own: Side | None = None
+    """The problem's `baseline/`, while it is being timed."""
+
+    def times(self, must_run: Variant | None = None) -> Baselines:
+        """Of every workload.
+
+        Raises:
+            BaselineFailed: the variant that must run fails.
+        """
+        found: Baselines = {}
+        if must_run is not None:
+            self.opponents.reference(self.problem)  # says so if it does not even load
+        try:
+            variants = self._get_ready()
+            self.clock.settle()
+            for number, workload in enumerate(self.problem.workloads):
+                self._say(self.stage, number)
+                found[workload.uuid] = self._workload(workload, variants, must_run)
+        finally:
+            if self.own is not None:
+                self.own.close()
+        return found
+
+    def _say(self, stage: str, done: int) -> None:
+        self.progress(JudgeProgress(id=self.request, stage=stage, done=done, of=len(self.problem.workloads)))
+
+    def _get_ready(self) -> list[Variant]:
+        """The variants that can be tried."""
+        variants: list[Variant] = ["eager"]
+        workloads = list(self.problem.workloads)
+        try:
+            self.opponents.compile_ahead(self.problem, workloads, lambda done: self._say("compile", done))
+            variants.append("compile")
+        except BaselineFailed as failure:
+            self.missing["compile"] = str(failure)
+        for variant in self.more:
+            try:
+                if variant in COMPILED:
+                    self.opponents.compile_ahead(
+                        self.problem, workloads, lambda done: self._say("max-autotune", done), variant
+                    )
+                variants.append(variant)
+            except BaselineFailed as failure:
+                self.missing[variant] = str(failure)
+        if has_own_baseline(self.problem):
+            try:
+                self.own = self.opponents.own(self.problem)
+                variants.append("baseline")
+            except BaselineFailed as failure:
+                self.missing["baseline"] = str(failure)
+        return variants
+
+    def _workload(
+        self, workload: Workload, variants: Sequence[Variant], must_run: Variant | None
+    ) -> dict[Variant, float | None]:
+        layout = layout_of(self.problem, workload)
+        memory = self.clock.memory(layout)
+        sets = WorkloadSets(self.problem, self.source, workload)
+        check = WorkloadCheck(self.reference, sets, self.clock.summed)
+        times: dict[Variant, float | None] = {"eager": None, "compile": None, **dict.fromkeys(self.more)}
+        if has_own_baseline(self.problem):
+            times["baseline"] = None
+        for variant in variants:
+            if variant in self.more and variant in self.missing:
+                continue
+            try:
+                side = self.own if variant == "baseline" and self.own else self.opponents.reference(self.problem)
+                side.prepare(workload, layout, memory.capacity, variant)
+                times[variant] = _variant(memory, side, sets, check)
+            except (BaselineFailed, RunnerFailed) as failure:
+                if variant == must_run:
+                    raise BaselineFailed(f"the reference failed on workload {workload.uuid}: {failure}") from None
+                self.missing[variant] = f"workload {workload.uuid}: {failure}"
+                if variant != "baseline" and isinstance(failure, RunnerFailed):
+                    self.opponents.drop(self.problem)  # its runner broke: the next variant gets another
+        return times
+
+
+def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadCheck) -> float:
+    """Microseconds a call of one variant, one set of every batch checked."""
+    calibration = side.device.calibration
+    sets.fill([memory.views(0)])
+    side.batch(memory, range(1), side.first_call_s)
+    _check(memory, side, check, 0)
+    single = min(per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration) for _ in range(3))
+    calls = calls_for(single, memory.capacity, calibration)
+    times = []
+    for _ in range(_BATCHES):
+        sets.fill([memory.views(slot) for slot in range(calls)])
+        with side.device.timing():
+            batch = side.batch(memory, range(calls), _PATIENCE_S)
+        _check(memory, side, check, calls - 1)
+        times.append(per_call_ns(batch, calls, calibration))
+    times.sort()
+    return geometric_mean(times[1:-2]) / 1e3  # a disturbed batch is only ever longer
+
+
+def _check(memory: Memory, side: Side, check: WorkloadCheck, slot: int) -> None:
+    inputs = memory.inputs(slot)
+    outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.runner, slot))
+    if outcome.reason is not None:
+        raise BaselineFailed(outcome.reason)
+
+
+def _result(workload: Workload, times: Mapping[Variant, float | None]) -> WorkloadResult:
+    measured = {variant: value for variant, value in times.items() if value is not None}
+    variant = min(measured, key=lambda each: measured[each])
+    best = measured[variant]
+    return WorkloadResult(
+        uuid=workload.uuid, verdict=Verdict.PASSED, latency_us=best, baseline_us=best, variant=variant
+    )

@@ -1,0 +1,77 @@
+"""Machine code of a build, for people and agents to read: one function, cut to a limited number of lines.
+
+Programs that read what a candidate's compiler wrote run in the builder's sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from harness.judge.build.builder import BuildFailed, BuildPaths, Compilation, build_limits, compiled
+from harness.judge.isolation.resource_limits import GIB
+from harness.model.config import SandboxKind
+from harness.model.solution import Solution
+
+MOST_LINES = 160
+_WITHIN_S = 20.0
+_CODE = "code.txt"
+_INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\s*")
+
+
+def assembly(artefact: Path, function: str, solution: Solution, sandbox: SandboxKind) -> str:
+    """Disassemble one function of a shared object with objdump."""
+    program = shutil.which("objdump")
+    if program is None:
+        return "the assembly cannot be shown: objdump is not installed where the judge runs"
+    options = ["-d", "--no-show-raw-insn", "-C", "-M", "intel"] if os.uname().machine == "x86_64" else ["-d", "-C"]
+    text = _run([program, *options, str(artefact)], (artefact,), solution, sandbox)
+    return _functions(text, function, re.compile(r"^[0-9a-f]+ <(.+)>:$"))
+
+
+def sass(cubin: Path, function: str, solution: Solution, sandbox: SandboxKind) -> str:
+    """Disassemble one kernel of a cubin with nvdisasm."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    program = shutil.which("nvdisasm") or shutil.which(f"{home}/bin/nvdisasm")
+    if program is None:
+        return "SASS cannot be shown: nvdisasm is not installed where the judge runs; `ptx` can"
+    text = _run([program, "-c", str(cubin)], (cubin, Path(program).resolve().parent), solution, sandbox)
+    return _functions(text, function, re.compile(r"^\.text\.(\S+):"))
+
+
+def ptx(text: str, function: str) -> str:
+    """Cut one kernel out of a module's PTX."""
+    return _functions(text, function, re.compile(r"^(?:\.visible |\.weak )*\.entry (\S+?)\(?$"))
+
+
+def _run(command: list[str], shown: tuple[Path, ...], solution: Solution, sandbox: SandboxKind) -> str:
+    def line(paths: BuildPaths) -> list[str]:
+        return ["/bin/sh", "-c", '"$@" > "$0"', f"{paths.output}/{_CODE}", *command]
+
+    compilation = Compilation(line, build_limits(4 * GIB, processes=16), _WITHIN_S, shown, makes=(_CODE,))
+    with tempfile.TemporaryDirectory(prefix="kernel-harness-code-") as scratch:
+        try:
+            made = compiled(solution, compilation, Path(scratch), sandbox)
+        except BuildFailed as failed:
+            return f"the code cannot be shown: {failed.reason}"
+        return (made / _CODE).read_text(errors="replace")
+
+
+def _functions(text: str, function: str, header: re.Pattern[str]) -> str:
+    """Return the lines of the first function whose name contains `function`, else the names that there are."""
+    names: list[str] = []
+    chosen: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        if found := header.match(line.strip()):
+            names.append(found[1])
+            inside = not chosen and function in found[1]
+        if inside and line.strip():
+            chosen.append(line)
+    if not chosen:
+        return f"no function `{function}`; there are: {', '.join(names[:20]) or 'none'}"
+    rest = [f"... and {len(chosen) - MOST_LINES} more lines"] if len(chosen) > MOST_LINES else []
+    return "\n".join([*(_INSTRUCTION.sub("  ", line)[:160] for line in chosen[:MOST_LINES]), *rest])

@@ -1,0 +1,98 @@
+"""Random values of each role of `harness.judge.input_data.roles`, and of each role's pool of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from harness.judge.input_data.roles import Purpose, Role
+
+
+def whole(purpose: Purpose, count: int, generator: torch.Generator) -> torch.Tensor:
+    """`count` values that hang together: offsets that rise, numbers none of which comes twice."""
+    bound = int(purpose.high)
+    if purpose.role is Role.DISTINCT and count <= bound:
+        return torch.randperm(bound, generator=generator, device=generator.device)[:count]
+    values = torch.randint(
+        0, max(1, bound + (purpose.role is Role.OFFSETS)), (count,), generator=generator, device=generator.device
+    )
+    if purpose.role is Role.OFFSETS:
+        values = values.sort().values
+        values[0], values[-1] = 0, bound if count > 1 else 0
+    return values
+
+
+def values(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    """`rows * row` values of a role, flat, in a dtype that has them exactly enough."""
+    return _DRAWS.get(purpose.role, _normal)(purpose, rows, row, generator).view(-1)
+
+
+def _normal(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    # Clamped to what every float format here holds; a normal variate beyond 6 is one in a billion.
+    return torch.randn(rows * row, generator=generator, device=generator.device).clamp_(-6, 6).mul_(purpose.std)
+
+
+def _uniform(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    return (
+        torch.rand(rows * row, generator=generator, device=generator.device)
+        .mul_(purpose.high - purpose.low)
+        .add_(purpose.low)
+    )
+
+
+def _around_one(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    distance = torch.rand(rows * row, generator=generator, device=generator.device).mul_(0.4).add_(0.1)
+    return distance.mul_(
+        torch.randint(0, 2, (rows * row,), generator=generator, device=generator.device).mul_(2).sub_(1)
+    ).add_(1)
+
+
+def _mask(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    kept = torch.rand(rows * row, generator=generator, device=generator.device) < 0.75
+    return torch.where(kept, 0.0, -1e4) if purpose.role is Role.ADDITIVE_MASK else kept
+
+
+def _angle(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    angles = torch.rand(rows * row, generator=generator, device=generator.device).mul_(2 * math.pi)
+    return torch.cos(angles) if purpose.role is Role.COSINE else torch.sin(angles)
+
+
+def _probability(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(rows, row, generator=generator, device=generator.device).softmax(dim=-1)
+
+
+def _integer(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    low = 1 if purpose.role is Role.LENGTHS else int(purpose.low)
+    high = int(purpose.high) + (purpose.role is Role.LENGTHS)
+    return torch.randint(low, max(low + 1, high), (rows * row,), generator=generator, device=generator.device)
+
+
+def _boolean(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 2, (rows * row,), generator=generator, device=generator.device)
+
+
+def _bits(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 256, (rows * row,), generator=generator, device=generator.device, dtype=torch.uint8).view(
+        torch.float4_e2m1fn_x2
+    )
+
+
+_DRAWS: dict[Role, Callable[[Purpose, int, int, torch.Generator], torch.Tensor]] = {
+    Role.AROUND_ONE: _around_one,
+    Role.MASK: _mask,
+    Role.ADDITIVE_MASK: _mask,
+    Role.COSINE: _angle,
+    Role.SINE: _angle,
+    Role.PROBABILITY: _probability,
+    Role.DECAY: _uniform,
+    Role.POSITIVE: _uniform,
+    Role.NEGATIVE: _uniform,
+    Role.UNIFORM: _uniform,
+    Role.INDEX: _integer,
+    Role.LENGTHS: _integer,
+    Role.INTEGER: _integer,
+    Role.BOOLEAN: _boolean,
+    Role.BITS: _bits,
+}
