@@ -137,7 +137,7 @@ PARSING = {
 }  # fmt: skip
 UNBOUNDED = {
     "formats/bounded.py": "checks size and nesting first",
-    "judge/sandbox.py": "reads what bubblewrap, a trusted process, writes about itself",
+    "judge/isolation/sandbox.py": "reads what bubblewrap, a trusted process, writes about itself",
     "agents/inside/harness.py": "runs inside the agent's sandbox: it can only end the agent's own command",
     "runner/main.py": "runs inside the sandbox: the judge's messages",
     "runner/compilers.py": "runs inside the sandbox: the judge's request",
@@ -173,7 +173,7 @@ def test_commands_print_through_the_module_that_escapes() -> None:
     printing = re.compile(r"\bclick\.s?echo\(|(?<![\w.])print\(")
     users = {path.relative_to(PACKAGE).as_posix() for path in modules() if printing.search(path.read_text())}
     assert users == {
-        "cli/output.py",
+        "cli/display/output.py",
         "cli/completion.py",  # a shell's completion script, ours
         "__main__.py",  # a HarnessError, which is printable
     }
