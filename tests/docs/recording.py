@@ -25,10 +25,9 @@ _PREPARATION = ("init kernels",)
 _SHOWN = (
     "start --workers 2 --agent tuner --device cpu --problem starter/rmsnorm_h4096 --max-evaluations 6",
     "status",
-    "review starter/rmsnorm_h4096",
     "audit",
 )
-_LONGEST_OUTPUT = 22  # lines of one command in the picture
+_LONGEST_OUTPUT = 18  # lines of one command in the picture
 # The picture of `rich` loads its font from another host; any monospaced font of the reader does.
 _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
