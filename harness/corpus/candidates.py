@@ -51,6 +51,8 @@ class CandidateModule:
     """All leaves of the arguments in order; `None` at the places of tensors, which `tensor_places` lists."""
     tensor_places: tuple[int, ...]
     structure: pytree.TreeSpec
+    output_places: tuple[int, ...] | None = None
+    """Places of the problem's outputs among the tensors that the module returns; None if all are outputs."""
 
     @property
     def signature(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import sympy
@@ -60,23 +60,62 @@ class FlatModule(nn.Module):
         self._candidate = candidate
 
     def forward(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Outputs of the module that are tensors, in order."""
+        """Return the problem's outputs among the tensors that the module returns, in order."""
         args, kwargs = self._candidate.arguments(tensors)
-        returned = self.module(*args, **kwargs)
-        return output_tensors(returned)
-
-
-def output_tensors(returned: object) -> list[torch.Tensor]:
-    """The tensors among what a module returned, in order."""
-    return [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+        returned = [leaf for leaf in pytree.tree_leaves(self.module(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
+        places = self._candidate.output_places
+        return returned if places is None else [returned[place] for place in places]
 
 
 def export_module(candidate: CandidateModule) -> ExportedModule:
     """Export a candidate with its varying dimensions as symbols.
 
+    Attention probabilities that the module returns beside its result are no outputs of the problem: a fused kernel
+    never writes them to memory, and serving code does not ask for them.
+
     Raises:
         SkippedError: it cannot be exported, or only for one size.
     """
+    exported = _export_all_outputs(candidate)
+    kept = tuple(place for place, node in enumerate(exported.outputs) if not is_attention_probabilities(node))
+    if len(kept) in {0, len(exported.outputs)}:
+        return exported
+    return _export_all_outputs(replace(candidate, output_places=kept))
+
+
+def is_attention_probabilities(node: fx.Node) -> bool:
+    """Return true if a value is a softmax, perhaps cast to another dtype, that a matrix product consumes."""
+    consumed = False
+    while node.op == "call_function" and node.target not in _SOFTMAX:
+        if node.target not in _SAME_VALUES:
+            return False
+        consumed = consumed or _feeds_product(node)
+        node = node.all_input_nodes[0]
+    return node.op == "call_function" and (consumed or _feeds_product(node))
+
+
+_aten = torch.ops.aten
+_SOFTMAX = frozenset({_aten.softmax.int, _aten._softmax.default})  # noqa: SLF001
+_SAME_VALUES = frozenset(
+    {
+        _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default, _aten.type_as.default, _aten.clone.default,  # noqa: SLF001
+        _aten.dropout.default, _aten.alias.default, _aten.detach.default, _aten.contiguous.default,
+    }
+)  # fmt: skip
+_SHAPES = frozenset(
+    {_aten.expand.default, _aten.view.default, _aten.reshape.default, _aten.transpose.int, _aten.permute.default}
+)
+_PRODUCTS = frozenset({_aten.matmul.default, _aten.bmm.default, _aten.einsum.default})
+
+
+def _feeds_product(node: fx.Node) -> bool:
+    return any(
+        user.target in _PRODUCTS or (user.target in _SAME_VALUES | _SHAPES and _feeds_product(user))
+        for user in node.users
+    )
+
+
+def _export_all_outputs(candidate: CandidateModule) -> ExportedModule:
     dims = {axis: Dim(axis) for leaf in candidate.leaves for axis in leaf.axes if axis}
     try:
         program = _export(candidate, dims)
