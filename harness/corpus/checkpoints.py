@@ -45,6 +45,8 @@ class Checkpoint(_TablePart):
     """Identifier of the checkpoint, for people; nothing is downloaded."""
     like: str | None = None
     """Checkpoint that the documentation of the default configuration names."""
+    share: str | None = None
+    """Split of the checkpoint over several GPUs that makes the sizes those of one GPU."""
     class_name: str | None = None
     """Class of the model; of transformers the base model by default."""
     config: Mapping[str, Any] = Field(default_factory=dict)

@@ -176,6 +176,7 @@ def _drafted(
         dtype=_dtype_of(draft),
         checkpoint=architecture.checkpoint.checkpoint,
         like=architecture.checkpoint.like,
+        share=architecture.checkpoint.share,
     )
     key = _free_key(architecture.family, text.name, candidate.path, taken)
     log.code[code] = log.graphs.get(draft.graph, key)

@@ -64,6 +64,7 @@ def facts_of(
     dtype: str,
     checkpoint: str | None,
     like: str | None,
+    share: str | None = None,
 ) -> ProblemText:
     """Facts of a problem that one module became."""
     kind, words = kind_of(class_name, operations)
@@ -72,6 +73,7 @@ def facts_of(
     most = [operation for operation, _ in Counter(operations).most_common(4)]
     where = f"at the sizes of {checkpoint}" if checkpoint else "at the sizes of the default configuration"
     where += f" ({like})" if like and not checkpoint else ""
+    where += f" with {share}" if share else ""
     description = (
         f"{words} of {architecture} ({class_name}) {where}, forward, {dtype}: "
         f"{len(operations)} operations, mostly {', '.join(most)}."
