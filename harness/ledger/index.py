@@ -24,16 +24,25 @@ from harness.formats.ledger_documents import HEADER, parse_entry, split
 from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row
-from harness.ledger.index_filling import SCHEMA, TABLES, Progress, update
+from harness.ledger.index_filling import INDEXES, SCHEMA, TABLES, Progress, update
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import signature
 from harness.model.entry import Entry
 from harness.model.paths import parse_ledger_file
+from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock, sync_directory
 
 _BUSY_S = 20.0
 """Another process' refresh or reading is over long before, on a busy machine too; the index is made anew after it."""
+_REPEATABLE = (
+    Verdict.PASSED,
+    Verdict.INCORRECT_SHAPE,
+    Verdict.INCORRECT_DTYPE,
+    Verdict.INCORRECT_NUMERICAL,
+)
+_MOST_BINARIES = 500
+"""Each takes 90 bytes of a request."""
 _NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)
 
 
@@ -129,6 +138,21 @@ class Index:
         """The evaluation with this key."""
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
         return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
+
+    def binaries(self, problem: str, problem_digest: str, target: str, judge: str, run: str) -> dict[str, Row]:
+        """Return the measured evaluations of a run's sealed candidates by their binary, the newest 500 binaries.
+
+        Only of verdicts that follow from what is launched: others are judged again. Entries that repeat a measurement
+        are left out.
+        """
+        where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND run = ? AND kind = 'evaluation'"
+        repeatable = ", ".join(f"'{verdict}'" for verdict in _REPEATABLE)
+        query = (
+            f"WHERE {where} AND language = 'cuda' AND binary_hash IS NOT NULL AND answered_from IS NULL "
+            f"AND verdict IN ({repeatable}) ORDER BY seq DESC LIMIT {_MOST_BINARIES}"
+        )
+        rows = self.select(query, (problem, problem_digest, target, judge, run))
+        return {row.binary_hash: row for row in rows if row.binary_hash}
 
     def find_baseline(self, problem: str, problem_digest: str, target: str, judge: str) -> Row | None:
         """The latest baseline entry of a problem as it stands, for a target and judge version."""
@@ -249,6 +273,8 @@ class Index:
             database.execute("BEGIN")
             database.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
             messages = update(database, self._workspace, repo, branch, progress)
+            for statement in filter(str.strip, INDEXES.split(";")):  # `executescript` would commit first
+                database.execute(statement)
             failpoint("index.rebuild_before_commit")
             database.execute("COMMIT")
         except BaseException:
