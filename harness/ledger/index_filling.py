@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple
 from functools import cached_property, partial
@@ -55,7 +55,8 @@ CREATE TABLE documents (problem TEXT, seq INTEGER, body BLOB, PRIMARY KEY (probl
 """
 INDEXES = """
 CREATE INDEX by_tree ON entries (tree);
-CREATE INDEX by_run ON entries (run, target);
+CREATE INDEX by_run ON entries (run, target, at);
+CREATE INDEX suspects ON entries (run, target, at) WHERE verdict = 'SUSPECT';
 CREATE INDEX by_time ON entries (at);
 CREATE INDEX standing ON entries (
   kind, problem, seq, target, run, verdict, worker, speedup, speedup_ci95_low, cost_s, judge_protocol, form,
@@ -85,8 +86,8 @@ def update(
     known = {name: SegmentPosition(*rest) for name, *rest in database.execute("SELECT * FROM segments")}
     news = read_news(workspace.spool, known)
     state["tip"] = repo.tip(branch)
-    with ThreadPoolExecutor(1, thread_name_prefix="index-packing") as packer:
-        filling = _Filling(database, packer)
+    with ThreadPoolExecutor(2, thread_name_prefix="index-filling") as others:
+        filling = _Filling(database, others)
         if database.execute("SELECT value FROM meta WHERE name = 'tip'").fetchone() != (state["tip"],):
             filling.branch(repo, branch, state["tip"], progress)
         filling.spool(news.records, complete=news.complete)
@@ -111,8 +112,8 @@ class _NewRow(NamedTuple):
 class _Filling:
     """One update's batch of rows, and what was found unusual."""
 
-    def __init__(self, database: sqlite3.Connection, packer: ThreadPoolExecutor) -> None:
-        self._database, self._packer = database, packer
+    def __init__(self, database: sqlite3.Connection, others: ThreadPoolExecutor) -> None:
+        self._database, self._others = database, others
         self._changed: set[str] = set()
         """Problems whose entries are others than before."""
         self._rows: list[_NewRow] = []
@@ -146,10 +147,13 @@ class _Filling:
             if file not in cut_off and (file not in known or known[file][0] != blob.id)
         }
         done, total = 0, sum(blob.bytes - int(known.get(file, (0, 0))[1]) for file, blob in changed.items())
-        for file, blob in changed.items():
-            if file in known and self._is_appended(file, str(known[file][0]), blob.id):
-                continue
-            content = repo.read(tip, file) or b""
+        whole = [
+            file
+            for file, blob in changed.items()
+            if file not in known or not self._is_appended(file, str(known[file][0]), blob.id)
+        ]
+        for file, content in self._contents(repo, tip, whole):
+            blob = changed[file]
             _, start, digest = known.get(file, (None, 0, _NOTHING))
             read = hashlib.sha256(content[:start])
             if len(content) < start or read.hexdigest() != digest:
@@ -166,6 +170,15 @@ class _Filling:
             self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", values)
         self.write(wait=True)
         progress(max(done, total), max(done, total))
+
+    def _contents(self, repo: Repo, tip: str, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield files with their contents. While one is looked into, another thread reads the next from git."""
+        following = self._others.submit(repo.read, tip, files[0]) if len(files) > 1 else None
+        for number, file in enumerate(files):
+            content = following.result() if following else repo.read(tip, file)
+            if following:
+                following = self._others.submit(repo.read, tip, files[number + 1]) if number + 1 < len(files) else None
+            yield file, content or b""
 
     def _is_appended(self, file: str, old: str, new: str) -> bool:
         """Take over what the writer of a file's new version has noted: entries that are known are committed now."""
@@ -211,7 +224,7 @@ class _Filling:
         before, self._packing = self._packing, None
         rows, self._rows = self._rows, []
         if rows and not wait:
-            self._packing = rows, self._packer.submit(_packed, rows)
+            self._packing = rows, self._others.submit(_packed, rows)
         if before is not None:
             self._insert(before[0], before[1].result())
         if rows and wait:

@@ -195,6 +195,9 @@ def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations,
 
 def _near_duplicates(made: _Evaluations) -> int:
     """Count evaluations of a tree that had none, with the source or compiled code of an earlier one."""
+    known_hashes = [[value for value in hashes if value is not None] for hashes in (made.source, made.binary)]
+    if all(len(set(hashes)) == len(hashes) for hashes in known_hashes):
+        return 0  # no hash is there twice: seen without a look at each evaluation
     count = 0
     trees: set[int | None] = set()
     known: set[int] = set()
