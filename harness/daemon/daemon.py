@@ -25,7 +25,7 @@ from harness.daemon.dispatch import (
     baseline_identity_of,
     job_identity,
 )
-from harness.daemon.drafts import baseline_draft, judged_draft
+from harness.daemon.drafts import baseline_draft
 from harness.daemon.due_work import DueWork
 from harness.daemon.lost_work import LostWork
 from harness.daemon.metrics import DaemonMetrics
@@ -345,9 +345,10 @@ class Daemon:
                 return
             draft = baseline_draft(run, job.key.problem, answered.request.problem_digest, job.key.target, answer)
             self._recorder.enter(draft, self._after_entry.baseline_entered)
+        elif (judged := self._planner.draft(work, answer)) is None:
+            self._lost_work.put_back(work, Loss(how="ended", reason="the judge repeated a measurement that is missing"))
         else:
-            draft = judged_draft(run, job, work.ask.language, answer, work.ask.baseline)
-            self._recorder.enter(draft, lambda entry: self._after_entry.judged(job, entry))
+            self._recorder.enter(judged, lambda entry: self._after_entry.judged(job, entry))
 
     def _lost(self, judge: JudgeClient, work: Work | None, lost: JudgeLost) -> None:
         """Count a loss against what was being judged. The job waits for the judge's next process, or for its verdict.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.daemon.attempts import Loss
 from harness.daemon.queue import Job
-from harness.model.entry import Candidate, Entry, EntryDraft
+from harness.model.entry import Candidate, Entry, EntryDraft, Fingerprint
 from harness.model.judging import Baselines, JudgeAnswer, JudgeReady, Summary, Variant
 from harness.model.verdict import EntryKind, Verdict
 
@@ -53,7 +53,9 @@ def lost_baseline_draft(
     )
 
 
-def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None) -> EntryDraft:
+def judged_draft(
+    run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None, source_hash: str | None = None
+) -> EntryDraft:
     """The entry of a candidate's evaluation or confirmation, from the judge's answer.
 
     An evaluation cites the baseline entry that it was compared with, a confirmation its evaluation. Both name the
@@ -69,6 +71,7 @@ def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baselin
         target=job.key.target,
         cites=job.cites if job.kind == "confirmation" else baseline.seq if baseline else None,
         candidate=candidate(job, language),
+        fingerprint=_fingerprint(job, answer, source_hash),
         device=answer.device,
         environment=answer.environment.model_copy(update=missing),
         judge_protocol=answer.protocol,
@@ -81,6 +84,27 @@ def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baselin
         summary=answer.summary,
         cost=answer.cost,
     )
+
+
+def repeated_draft(job: Job, language: str, answer: JudgeAnswer, measured: Entry, source_hash: str) -> EntryDraft:
+    """The entry of a candidate with the compiled code and launches of one that was measured: it repeats its numbers.
+
+    Device and environment are those of the measurement, and the cost is that of the build.
+    """
+    fields = {name: getattr(measured, name) for name in EntryDraft.model_fields}
+    own = {
+        "candidate": candidate(job, language),
+        "fingerprint": _fingerprint(job, answer, source_hash),
+        "answered_from": measured.seq,
+        "cost": answer.cost,
+    }
+    return EntryDraft(**fields | own)
+
+
+def _fingerprint(job: Job, answer: JudgeAnswer, source_hash: str | None) -> Fingerprint | None:
+    if job.kind != "evaluation" or (source_hash is None and answer.binary is None):
+        return None
+    return Fingerprint(source=source_hash, binary=answer.binary)
 
 
 def unjudged_draft(

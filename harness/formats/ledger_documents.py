@@ -22,7 +22,7 @@ from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft
 from harness.model.paths import LEDGER
 
 _HEAD = re.compile(rb"# kernel-harness ledger, format (\d{1,9})\n")
-_DOCUMENT = re.compile(rb"^---\n", re.MULTILINE)
+_DOCUMENT = b"---\n"
 _FIELDS = {
     "format": re.compile(rb"^format: (\d{1,9})$", re.MULTILINE),
     "seq": re.compile(rb"^seq: (\d{1,12})$", re.MULTILINE),
@@ -132,9 +132,20 @@ def split(content: bytes, where: str, *, start: int = 0) -> list[Document]:
     if not content:
         return []
     check_header(content, where)
-    starts = [match.start() for match in _DOCUMENT.finditer(content, start)]
+    starts = _starts(content, start)
     ends = [*starts[1:], len(content)] if starts else []
     return [Document(start, content[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _starts(content: bytes, start: int) -> list[int]:
+    """Return the places from `start` on where a line begins that is a document's first. `find` is faster than `re`."""
+    starts = [start] if content.startswith(_DOCUMENT, start) and (start == 0 or content[start - 1] == ord("\n")) else []
+    line = b"\n" + _DOCUMENT
+    place = content.find(line, start)
+    while place >= 0:
+        starts.append(place + 1)
+        place = content.find(line, place + 1)
+    return starts
 
 
 def check_header(content: bytes, where: str) -> int:

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,16 +24,25 @@ from harness.formats.ledger_documents import HEADER, parse_entry, split
 from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row
-from harness.ledger.index_filling import SCHEMA, TABLES, Progress, update
+from harness.ledger.index_filling import INDEXES, SCHEMA, TABLES, Progress, update
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import signature
 from harness.model.entry import Entry
 from harness.model.paths import parse_ledger_file
+from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock, sync_directory
 
 _BUSY_S = 20.0
 """Another process' refresh or reading is over long before, on a busy machine too; the index is made anew after it."""
+_REPEATABLE = (
+    Verdict.PASSED,
+    Verdict.INCORRECT_SHAPE,
+    Verdict.INCORRECT_DTYPE,
+    Verdict.INCORRECT_NUMERICAL,
+)
+_MOST_BINARIES = 500
+"""Each takes 90 bytes of a request."""
 _NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)
 
 
@@ -43,6 +52,10 @@ Values = Sequence[object] | Mapping[str, object]
 
 class _Stale(Exception):  # noqa: N818 - a signal between two functions here, never seen outside
     """The index cannot be brought up to date by reading what was appended."""
+
+
+class _Impatient(Exception):  # noqa: N818 - a signal between two methods here, never seen outside
+    """Another process refreshes the index, and the caller is content with what is there."""
 
 
 class Index:
@@ -75,8 +88,14 @@ class Index:
                 self._open.close()
                 self._open = None
 
-    def refresh(self, repo: Repo, progress: Progress | None = None) -> list[str]:
+    def refresh(self, repo: Repo, progress: Progress | None = None, *, patience_s: float | None = None) -> list[str]:
         """Bring the index up to the coordination branch's tip and the spools.
+
+        Args:
+            repo: the workspace's repository.
+            progress: told how far the reading is.
+            patience_s: leave an index that can be used as it is when another process has been refreshing it for so
+                long: under load the daemon does so all the time, and each turn takes a while. None waits.
 
         Returns:
             Sentences for people about what was unusual: an index made anew and why, entries that cannot be read.
@@ -87,7 +106,7 @@ class Index:
         self._branch = branch = self._branch or coordination_branch(self._workspace)
         with self._lock:
             try:
-                return self._refresh(repo, branch, progress or _no_progress)
+                return self._refresh(repo, branch, progress or _no_progress, patience_s)
             except (OSError, sqlite3.Error) as error:
                 raise LedgerError(
                     f"the index cannot be written: {error}",
@@ -129,6 +148,21 @@ class Index:
         """The evaluation with this key."""
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
         return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
+
+    def binaries(self, problem: str, problem_digest: str, target: str, judge: str, run: str) -> dict[str, Row]:
+        """Return the measured evaluations of a run's sealed candidates by their binary, the newest 500 binaries.
+
+        Only of verdicts that follow from what is launched: others are judged again. Entries that repeat a measurement
+        are left out.
+        """
+        where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND run = ? AND kind = 'evaluation'"
+        repeatable = ", ".join(f"'{verdict}'" for verdict in _REPEATABLE)
+        query = (
+            f"WHERE {where} AND language = 'cuda' AND binary_hash IS NOT NULL AND answered_from IS NULL "
+            f"AND verdict IN ({repeatable}) ORDER BY seq DESC LIMIT {_MOST_BINARIES}"
+        )
+        rows = self.select(query, (problem, problem_digest, target, judge, run))
+        return {row.binary_hash: row for row in rows if row.binary_hash}
 
     def find_baseline(self, problem: str, problem_digest: str, target: str, judge: str) -> Row | None:
         """The latest baseline entry of a problem as it stands, for a target and judge version."""
@@ -217,23 +251,45 @@ class Index:
             raise _Stale(f"it is `{found[0][0] if found else 'nothing'}`, not `{SCHEMA}`")
         return self._open
 
-    def _refresh(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+    def _refresh(self, repo: Repo, branch: str, progress: Progress, patience_s: float | None) -> list[str]:
+        usable = False
         with contextlib.suppress(_Stale, sqlite3.DatabaseError):
             state = {"tip": repo.tip(branch), "spool": signature(self._workspace.spool)}
             if dict(self._connection().execute("SELECT name, value FROM meta")).items() >= state.items():
                 return []
-        with file_lock(self._path.with_name("index.lock"), wait_s=None, owner="index refresh"):
+            usable = patience_s is not None
+        try:
+            with self._refreshing(patience_s if usable else None):
+                return self._refresh_alone(repo, branch, progress)
+        except _Impatient:
+            return []
+
+    @contextlib.contextmanager
+    def _refreshing(self, wait_s: float | None) -> Iterator[None]:
+        """Keep other processes from refreshing the index.
+
+        Raises:
+            _Impatient: another one has been refreshing it for `wait_s` seconds.
+        """
+        with contextlib.ExitStack() as stack:
             try:
-                with self._connection() as database:
-                    database.execute("BEGIN IMMEDIATE")
-                    messages = update(database, self._workspace, repo, branch, progress)
-                    failpoint("index.before_commit")
-            except (_Stale, sqlite3.DatabaseError) as error:
-                self.close()
-                reason = f"the ledger's index could not be used ({error}): made anew from the ledger"
-                messages = [reason] if self._path.exists() else []
-                messages += self._rebuild(repo, branch, progress)
-            failpoint("index.after_commit")
+                stack.enter_context(file_lock(self._path.with_name("index.lock"), wait_s=wait_s, owner="index refresh"))
+            except ConfigurationError as error:
+                raise _Impatient from error
+            yield
+
+    def _refresh_alone(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+        try:
+            with self._connection() as database:
+                database.execute("BEGIN IMMEDIATE")
+                messages = update(database, self._workspace, repo, branch, progress)
+                failpoint("index.before_commit")
+        except (_Stale, sqlite3.DatabaseError) as error:
+            self.close()
+            reason = f"the ledger's index could not be used ({error}): made anew from the ledger"
+            messages = [reason] if self._path.exists() else []
+            messages += self._rebuild(repo, branch, progress)
+        failpoint("index.after_commit")
         return messages
 
     def _rebuild(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
@@ -249,6 +305,8 @@ class Index:
             database.execute("BEGIN")
             database.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
             messages = update(database, self._workspace, repo, branch, progress)
+            for statement in filter(str.strip, INDEXES.split(";")):  # `executescript` would commit first
+                database.execute(statement)
             failpoint("index.rebuild_before_commit")
             database.execute("COMMIT")
         except BaseException:

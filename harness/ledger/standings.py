@@ -58,6 +58,10 @@ class Standing:
     """Evaluations per worker."""
     duplicates: int = 0
     """Evaluations of a tree that had one already (under another judge version or digest)."""
+    near_duplicates: int = 0
+    """Evaluations of another tree whose source without formatting, or whose compiled code, had one already."""
+    answered: int = 0
+    """Evaluations among them that repeat a measurement of the same compiled code."""
     gains: tuple[Gain, ...] = ()
     since_gain: int = 0
     """Evaluations since the last gain."""
@@ -137,6 +141,11 @@ class _Evaluations(NamedTuple):
     """`short_id` of the problem's digest."""
     candidate: tuple[int | None, ...] = ()
     """`short_id` of the tree."""
+    source: tuple[int | None, ...] = ()
+    """`short_id` of the normalised source's hash."""
+    binary: tuple[int | None, ...] = ()
+    """`short_id` of the compiled code's hash."""
+    answered_from: tuple[int | None, ...] = ()
 
 
 _NONE = _Evaluations()
@@ -174,12 +183,30 @@ def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations,
         verdicts=dict(Counter(made.verdict)),
         workers={worker or "": number for worker, number in Counter(made.worker).items()},
         duplicates=count - len(set(made.candidate)),
+        near_duplicates=_near_duplicates(made),
+        answered=count - made.answered_from.count(None),
         gains=gains,
         since_gain=min(count - (gains[-1].evaluation if gains else 0), made.judge_protocol.count(protocol)),
         cost_s=sum(row.cost_s or 0.0 for row in others) + sum(filter(None, made.cost_s)),
         last_at=last.at if last else None,
         entries=len(others) + count,
     )
+
+
+def _near_duplicates(made: _Evaluations) -> int:
+    """Count evaluations of a tree that had none, with the source or compiled code of an earlier one."""
+    known_hashes = [[value for value in hashes if value is not None] for hashes in (made.source, made.binary)]
+    if all(len(set(hashes)) == len(hashes) for hashes in known_hashes):
+        return 0  # no hash is there twice: seen without a look at each evaluation
+    count = 0
+    trees: set[int | None] = set()
+    known: set[int] = set()
+    for tree, source, binary in zip(made.candidate, made.source, made.binary, strict=True):
+        hashes = {value for value in (source, binary) if value is not None}
+        count += tree not in trees and not hashes.isdisjoint(known)
+        trees.add(tree)
+        known |= hashes
+    return count
 
 
 def _outdated(

@@ -66,6 +66,8 @@ def for_scripts(standing: Standing) -> dict[str, Any]:
         "verdicts": dict(standing.verdicts),
         "workers": dict(standing.workers),
         "duplicates": standing.duplicates,
+        "near_duplicates": standing.near_duplicates,
+        "answered_from_ledger": standing.answered,
         "since_gain": standing.since_gain,
         "cost_s": round(standing.cost_s, 3),
         "entries": standing.entries,
@@ -100,7 +102,11 @@ def totals(standings: Sequence[Standing]) -> str:
     """One line about all problems together."""
     faster = sum(standing.champion is not None for standing in standings)
     evaluations = sum(standing.evaluations for standing in standings)
-    return f"{faster} of {len(standings)} problems have a confirmed speed-up; {evaluations} evaluations"
+    near, answered = (sum(getattr(one, name) for one in standings) for name in ("near_duplicates", "answered"))
+    repeated = f", {near} of candidates nearly identical to an earlier one" if near else ""
+    saved = f" ({answered} answered from the ledger)" if answered else ""
+    confirmed = f"{faster} of {len(standings)} problems have a confirmed speed-up"
+    return f"{confirmed}; {evaluations} evaluations{repeated}{saved}"
 
 
 def outdated_note(standings: Sequence[Standing]) -> list[str]:

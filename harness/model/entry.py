@@ -43,6 +43,17 @@ class Candidate(BaseModel):
     language: str
 
 
+class Fingerprint(BaseModel):
+    """Hashes that nearly identical candidates share; null where there is none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str | None = None
+    """`sha256:...` of the sources and settings without formatting."""
+    binary: str | None = None
+    """`sha256:...` of the compiled code, and of the launches where the harness makes them."""
+
+
 class EntryDraft(BaseModel):
     """An entry before the ledger gives it its place: everything but `seq`, `prev` and `at`."""
 
@@ -56,6 +67,10 @@ class EntryDraft(BaseModel):
     cites: int | None = None
     """confirmation -> its evaluation; champion -> its confirmation; evaluation -> the baseline entry it used."""
     candidate: Candidate | None = None
+    fingerprint: Fingerprint | None = None
+    """Of an evaluation; null in older entries and for a candidate that was not built."""
+    answered_from: int | None = None
+    """Kind `evaluation`: `seq` of the evaluation of the same binary whose measurement this entry repeats."""
     device: DeviceRecord | None = None
     environment: EnvironmentRecord | None = None
     judge_protocol: int | None = Field(default=None, ge=1)
@@ -87,6 +102,8 @@ class EntryDraft(BaseModel):
             raise ValueError(f"an entry of kind {self.kind} needs {', '.join(missing)}")
         if self.verdict not in (None, Verdict.PASSED) and self.reason is None:
             raise ValueError(f"the verdict {self.verdict} needs a reason, in one line")
+        if self.answered_from is not None and self.kind is not EntryKind.EVALUATION:
+            raise ValueError(f"an entry of kind {self.kind} is not answered from another one")
         return self
 
 

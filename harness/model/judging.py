@@ -170,6 +170,8 @@ class JudgeRequest(_Versioned):
     """The same for a candidate that is timed by the sealed clock; a workload without one has `baseline`'s."""
     more_variants: tuple[GpuVariant, ...] = ()
     """Kind `baseline`: forms to be measured on a GPU beyond the usual ones."""
+    known_binaries: dict[str, Verdict] = Field(default_factory=dict)
+    """Binary of a sealed candidate -> the verdict of its evaluation: a candidate that is one of them is only built."""
     half_width: float = 0.02
     """Stop timing a workload when the half-width of its interval is below this share."""
     max_judge_s: float = 60.0
@@ -192,6 +194,10 @@ class JudgeAnswer(_Versioned):
     """Of a sealed or recorded solution: what its kernels occupy."""
     counters: CounterReport | None = None
     """Kind `profile`."""
+    binary: str | None = None
+    """`sha256:...` of the compiled candidate; null where nothing was compiled before its first call."""
+    measured: bool = True
+    """False if `known_binaries` has the candidate's: the verdict is the one named there, and nothing was run."""
     workloads: tuple[WorkloadResult, ...] = ()
     summary: Summary
     device: DeviceRecord

@@ -50,7 +50,8 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.Expr]:
 
 def _with_args(tree: ast.Module) -> Iterator[bool]:
     """Yield for each public function of two or more parameters whether its docstring has `Args`."""
-    owners = [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))]
+    owners: list[ast.Module | ast.ClassDef] = [tree]
+    owners += [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
     for node in (child for owner in owners for child in owner.body):
         if isinstance(node, _FUNCTIONS) and not node.name.startswith("_") and not is_of_framework(node):
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

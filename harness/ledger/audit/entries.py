@@ -14,6 +14,11 @@ Fault = tuple[int, str, object, object]
 
 _ChampionKey = tuple[str, str, str, int | None]
 """Run, target, problem digest, judge protocol."""
+_REPEATED = (
+    "run", "problem_digest", "target", "cites", "device", "environment", "judge_protocol", "verdict", "reason",
+    "trust", "workloads", "summary",
+)  # fmt: skip
+"""Fields in which an entry equals the one that it was answered from."""
 _CITED = {
     EntryKind.EVALUATION: EntryKind.BASELINE,
     EntryKind.CONFIRMATION: EntryKind.EVALUATION,
@@ -32,6 +37,7 @@ def entry_faults(problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
         for what, expected, found in faults(entry):
             yield entry.seq, what, expected, found
         yield from _citation_faults(entry, known)
+        yield from _repetition_faults(entry, known)
         key = _measurement(entry)
         if key is not None and key in measured:
             yield entry.seq, "measured twice: the same key has an entry already", "once", f"seq {measured[key]}"
@@ -71,6 +77,31 @@ def _citation_faults(entry: Entry, known: Mapping[int, Entry]) -> Iterator[Fault
     trees = [one.candidate.tree if one.candidate else None for one in (entry, cited)]
     if trees[0] != trees[1]:
         yield entry.seq, f"cites seq {cited.seq} of another candidate", trees[0], trees[1]
+
+
+def _repetition_faults(entry: Entry, known: Mapping[int, Entry]) -> Iterator[Fault]:
+    """An entry that repeats a measurement names one of the same binary, and has its numbers."""
+    if entry.answered_from is None:
+        return
+    measured = known.get(entry.answered_from)
+    if measured is None or entry.answered_from >= entry.seq or measured.kind is not EntryKind.EVALUATION:
+        what = "answered from an entry that is no evaluation before it"
+        yield entry.seq, what, f"a seq below {entry.seq}", entry.answered_from
+        return
+    if measured.answered_from is not None:
+        what = f"answered from seq {measured.seq}, which was not measured itself"
+        yield entry.seq, what, "a measurement", f"answered from seq {measured.answered_from}"
+    binary, own = _binary(measured), _binary(entry)
+    if binary is None or binary != own:
+        yield entry.seq, f"answered from seq {measured.seq} of another binary", binary, own
+    for name in _REPEATED:
+        if getattr(measured, name) != getattr(entry, name):
+            what = f"answered from seq {measured.seq}, and its {name} is another"
+            yield entry.seq, what, getattr(measured, name), getattr(entry, name)
+
+
+def _binary(entry: Entry) -> str | None:
+    return entry.fingerprint.binary if entry.fingerprint else None
 
 
 def _champion_faults(entry: Entry, known: Mapping[int, Entry], champions: dict[_ChampionKey, Entry]) -> Iterator[Fault]:
