@@ -50,9 +50,9 @@ from harness.workspace.judge_client import (
     CheckAnswered,
     JudgeClient,
     JudgeLost,
-    JudgeNotice,
     RequestAnswered,
 )
+from harness.workspace.judge_endpoint import JudgeNotice
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from harness.daemon.status_writer import pausing_fault
 from harness.model.config import Config
 from harness.model.judging import JudgeReady
 from harness.workspace.directories import Workspace
-from harness.workspace.judge_client import JudgeClient, JudgeNotice, judge_command, judge_log_file
+from harness.workspace.judge_client import JudgeClient, judge_command, judge_log_file
+from harness.workspace.judge_endpoint import JudgeNotice
 
 _FIRST_STARTS = 5
 """A judge that was never ready is given up after so many starts in a row: 3 s where each ends at once."""
