@@ -14,7 +14,6 @@ from typing import IO
 
 from pydantic import BaseModel, ValidationError
 
-from harness.cluster.installed import require_ray
 from harness.cluster.manifests import Parcel, data_files, manifest_of
 from harness.cluster.messages import (
     BRIDGE_EVENTS,
@@ -37,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _END_S = 5.0
 _NO_HOST = "no host of the cluster has a device for a judge: `ray start` on one (docs/how-to/cluster.md)"
+_UNCONNECTED = "was lost with the connection to the Ray cluster"
 _CONNECTING = "the connection to the Ray cluster at {address} is being made"
 
 
@@ -71,7 +71,7 @@ class RemoteJudge:
         try:
             order = SendRequest(device=self._device, number=self.number, line=line.decode(), parcel=parcel_of(line))
         except (HarnessError, OSError) as error:
-            self.take_in(RemoteJudgeEnded(device=self._device, number=self.number, reason=f"got no content: {error}"))
+            self.take_in(_lost(self._device, self.number, f"was given up, since its request cannot be read: {error}"))
             return
         self._tell(order)
 
@@ -141,6 +141,8 @@ class ClusterJudges:
         self._reader: threading.Thread | None = None
         self._failed: BridgeFailed | None = None
         self._losses = 0
+        self._was_connected = False
+        """Then a run goes on when the cluster cannot be used: it may be usable again."""
         self._start_at = 0.0
 
     def clients(self) -> dict[str, JudgeClient]:
@@ -168,7 +170,7 @@ class ClusterJudges:
         Raises:
             ConfigurationError: the cluster cannot be used, and another attempt does not help.
         """
-        if self._failed is not None and self._failed.final:
+        if self._failed is not None and self._failed.final and not self._was_connected:
             raise ConfigurationError(self._failed.what, where="--cluster", remedy=self._failed.fix)
         if self._process is None and time.monotonic() >= self._start_at:
             self._start_bridge()
@@ -200,17 +202,12 @@ class ClusterJudges:
                 self._running[device] = judge
                 connected = self._process is not None
             if not connected:
-                judge.take_in(self._unconnected(device, number))
+                judge.take_in(_lost(device, number, _UNCONNECTED))
             return judge
 
         return JudgeClient(device, (), log_file, self._post, target=self._config.target, launch=launch)
 
-    def _unconnected(self, device: str, number: int) -> RemoteJudgeEnded:
-        reason = "was lost with the connection to the Ray cluster"
-        return RemoteJudgeEnded(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
-
     def _start_bridge(self) -> None:
-        require_ray()
         log_file = self._workspace.logs / "cluster.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:
@@ -252,7 +249,7 @@ class ClusterJudges:
 
     def _take_in(self, event: HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed) -> None:
         if isinstance(event, HostsChanged):
-            self._hosts, self._failed, self._losses = event.hosts, None, 0
+            self._hosts, self._failed, self._losses, self._was_connected = event.hosts, None, 0, True
         elif isinstance(event, BridgeFailed):
             self._failed = event
         else:
@@ -270,7 +267,12 @@ class ClusterJudges:
         with self._lock:
             running, self._running, self._process = self._running, {}, None
         for device, judge in running.items():
-            judge.take_in(self._unconnected(device, judge.number))
+            judge.take_in(_lost(device, judge.number, _UNCONNECTED))
+
+
+def _lost(device: str, number: int, reason: str) -> RemoteJudgeEnded:
+    """The end of a process that is no fault of what it judged."""
+    return RemoteJudgeEnded(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
 
 
 def parcel_of(line: bytes) -> Parcel:

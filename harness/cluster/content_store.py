@@ -32,7 +32,7 @@ class ContentStore:
     def __init__(self, root: Path, part: str = "") -> None:
         self._root, self._part = root, part or str(os.getpid())
 
-    def require_space(self, least_bytes: int = LEAST_FREE_BYTES) -> None:
+    def require_space(self, least_bytes: int) -> None:
         """Check that the disk has room.
 
         Raises:

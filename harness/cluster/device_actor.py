@@ -190,8 +190,14 @@ def _read(file: Path, offset: int) -> bytes:
 
 
 def _reason(host: str, error: Exception) -> str:
-    """The loss in words: Ray's own messages have many lines."""
+    """Return the loss in words: Ray's own messages have many lines."""
+    from ray.exceptions import GetTimeoutError, RayActorError
+
     if isinstance(error, HostRefusalError):
-        return f"was lost: {host}: {error}"
-    first_line = " ".join(str(error).split("\n")[0].split())[:200]
-    return f"was lost with its process on {host}: {type(error).__name__}: {first_line}"
+        return f"was lost, since {host} cannot take its request: {error}"
+    if isinstance(error, GetTimeoutError):
+        return f"was lost: {host} does not answer"
+    if isinstance(error, RayActorError):
+        return f"was lost: its process on {host} ended, or cannot be reached ({type(error).__name__})"
+    last_line = (str(error).strip().splitlines() or ["no reason"])[-1][:200]
+    return f"was lost on {host}: {type(error).__name__}: {last_line}"

@@ -11,11 +11,11 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.cluster.content_store import ContentStore
+from harness.cluster.content_store import LEAST_FREE_BYTES, ContentStore
 from harness.cluster.manifests import Parcel
 from harness.cluster.messages import JudgeWrote, RemoteJudgeEnded, SendRequest
 from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY, HarnessError
@@ -74,7 +74,7 @@ class JudgeHost:
         self._changed = threading.Condition()
         self._process: _Process | None = None
         self._held: deque[ExitStack] = deque()
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1 for a process without CPUs; a judge uses them all
+        _undo_settings_of_ray()
 
     def missing(self, parcel: str) -> list[str]:
         """Return the sha256 of the blobs that this host lacks for a parcel."""
@@ -96,7 +96,7 @@ class JudgeHost:
         with self._changed:
             self._process = process
         try:
-            self._store.require_space()
+            self._store.require_space(LEAST_FREE_BYTES)
             self._store.trim()
             command = judge_command(self._local_device, self._cache / "judge", sandbox)
             process.judge = LocalJudge(self._device, command, number, self._log, self._take_in)
@@ -206,6 +206,17 @@ class JudgeHost:
             if self._process is not None and self._process.number == number:
                 self._process.events += events
                 self._changed.notify_all()
+
+
+def _undo_settings_of_ray() -> None:
+    """Give judges what they have without Ray: all processors, and no preference of the kernel when memory is short.
+
+    Ray sets OMP_NUM_THREADS to 1 in a process without CPUs, and oom_score_adj to 1000 (proc(5)): a judge would be
+    killed before the candidate that takes the memory.
+    """
+    os.environ.pop("OMP_NUM_THREADS", None)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("0")
 
 
 def _tail(log: Path, start: int) -> str:
