@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,7 @@ _COMMANDS: dict[Part, str] = {
     "raylet": "/raylet/raylet",
     "gcs_server": "/gcs/gcs_server",
     "actor": "ray::JudgeHost",
-    "judge": "judge",
+    "judge": "--device cpu --cache",
 }
 SHORT_WAITS = {
     # Ray declares a node dead that does not answer for (timeout + period) * threshold.
@@ -73,25 +73,44 @@ class RayNodes:
     def _address_file(self) -> Path:
         return self.directory / "ray_current_cluster"
 
-    def start_head(self, name: str = "head", *, extra: Mapping[str, str] | None = None) -> None:
-        """Start a head without a device; again at the same port, if there was one before."""
+    def start_head(self, name: str = "head", *, cpu: bool = False) -> None:
+        """Start a head; again at the same port, if there was one before."""
         given = ["--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
-        self._start(name, [*given, "--include-log-monitor=false"], cpu=False, extra=extra)
+        self._start(name, [*given, "--include-log-monitor=false"], cpu=cpu)
         self.port = int(self.address.rpartition(":")[2])
 
-    def add(self, name: str, *, extra: Mapping[str, str] | None = None) -> None:
-        """Start a node with a device for a CPU judge."""
-        self._start(name, [f"--address={self.address}"], cpu=True, extra=extra)
+    def add(self, name: str, *, extra: Mapping[str, str] | None = None, inside: Sequence[str] = ()) -> None:
+        """Start a node with a device for a CPU judge.
 
-    def _start(self, name: str, given: list[str], *, cpu: bool, extra: Mapping[str, str] | None) -> None:
-        cache = self.directory.parent / f"{self.directory.name}-cache-{name}"
+        Args:
+            name: of the node, here only.
+            extra: variables of its processes.
+            inside: a command that runs `ray start` inside another environment.
+        """
+        self._start(name, [f"--address={self.address}"], cpu=True, extra=extra, inside=inside)
+
+    def cache_of(self, name: str) -> Path:
+        """Where a node's judges keep what they are sent, and what they build."""
+        return self.directory.parent / f"{self.directory.name}-cache-{name}"
+
+    def _start(
+        self,
+        name: str,
+        given: list[str],
+        *,
+        cpu: bool,
+        extra: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
+    ) -> None:
+        cache = self.cache_of(name)
+        cache.mkdir(exist_ok=True)
         environment = {**self.ray_environment(), NODE: name, "XDG_CACHE_HOME": str(cache), **(extra or {})}
         resources = ['--resources={"cpu_judge": 1}'] if cpu else []
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *given, *resources, "--num-cpus=0"]
 
         def started() -> bool:  # a port of the head that was killed may be in use for a moment
             done = subprocess.run(
-                [*command, f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"],
+                [*inside, *command, f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"],
                 env=environment,
                 capture_output=True,
                 text=True,
