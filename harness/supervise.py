@@ -304,7 +304,8 @@ class _Supervisor:
         if not self._progress.judge_was_ready:
             judge = now.daemon.judges[0] if now.daemon is not None and now.daemon.judges else None
             log = judge_log_file(self._workspace, judge.device) if judge else output_file(self._workspace, "daemon")
-            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else "no daemon runs"
+            no_judge = (now.daemon.paused if now.daemon is not None else None) or "no daemon runs"
+            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else no_judge
             return ConfigurationError(
                 f"no judge became ready within {now.elapsed_s:.0f} s, so nothing was evaluated: {reason}",
                 where=str(log),

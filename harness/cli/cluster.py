@@ -39,6 +39,12 @@ def cluster_hosts(address: str) -> tuple[HostStatus, ...]:
         raise ConfigurationError(
             f"the Ray cluster at {address} does not answer within {_LIST_S:.0f} s", where="--cluster"
         ) from None
+    if "InvalidAuthToken" in listed.stderr:
+        raise ConfigurationError(
+            f"the Ray cluster at {address} refuses the token of this host",
+            where="--cluster",
+            remedy="copy ~/.ray/auth_token from the head, and export RAY_AUTH_MODE=token: docs/how-to/cluster.md",
+        )
     events = [BRIDGE_EVENTS.validate_json(line) for line in listed.stdout.splitlines()]
     failure = next((event for event in events if isinstance(event, BridgeFailed)), None)
     if failure is not None:

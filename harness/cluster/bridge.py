@@ -164,8 +164,10 @@ def main() -> None:
         write(BridgeFailed(what=error.what, fix=error.remedy, final=True))
         sys.exit(error.exit_code)
     except ConnectionError as error:
-        what = " ".join(str(error).split())[:300]
-        write(BridgeFailed(what=f"there is no Ray cluster at {arguments.address}: {what}", fix="start Ray there"))
+        what = (
+            f"there is no Ray cluster at {arguments.address} that takes this host: {' '.join(str(error).split())[:300]}"
+        )
+        write(BridgeFailed(what=what, fix="start Ray there, with the same token: docs/how-to/cluster.md"))
         sys.exit(EXIT_HOST_FAULT)
 
 

@@ -97,7 +97,9 @@ class DeviceActor:
         if isinstance(order, StartJudge):
             actor = self._present_actor()
             ray.get(actor.start.remote(order.number, self._sandbox), timeout=_START_S)
-            threading.Thread(target=self._listen, args=(actor, order.number), name=f"events-{self._device}").start()
+            listener = threading.Thread(target=self._listen, args=(actor, order.number), daemon=True)
+            listener.name = f"events-{self._device}"
+            listener.start()
         elif isinstance(order, SendRequest):
             if order.parcel is not None:
                 self._ship(order.parcel, order.line)
@@ -160,10 +162,13 @@ class DeviceActor:
             self._open = number
 
     def _failed(self, number: int, error: Exception) -> None:
-        """Report the loss of a process. An actor that Ray does not start again is forgotten."""
-        from ray.exceptions import ActorDiedError
+        """Report the loss of a process. An actor that does not answer is ended; the next start makes another."""
+        import ray
 
-        if isinstance(error, ActorDiedError):
+        actor = self._actor
+        if isinstance(error, ray.exceptions.GetTimeoutError) and actor is not None:
+            ray.kill(actor, no_restart=True)
+        if isinstance(error, ray.exceptions.GetTimeoutError | ray.exceptions.ActorDiedError):
             self._actor = None
         self._lost(number, _reason(self._host, error))
 

@@ -96,7 +96,7 @@ def no_judge_left(nodes: RayNodes) -> None:
     """Wait until no node has an actor of the harness or a judge."""
 
     def left() -> list[int]:
-        return [pid for name in nodes.names for part in ("actor", "judge") for pid in nodes.processes(name, part)]  # type: ignore[arg-type]
+        return [pid for name in nodes.names for part in ("actor", "judge") for pid in nodes.processes(name, part)]
 
     wait_until(lambda: not left(), what="the end of every judge on the nodes")
 

@@ -227,7 +227,8 @@ def test_a_second_head_is_refused(run: RaySite, nodes: RayNodes, tmp_path: Path)
 def test_a_host_of_another_version_is_refused_with_the_reason(run: RaySite, nodes: RayNodes, tmp_path: Path) -> None:
     other = tmp_path / "other version"
     shutil.copytree(Path(harness.__file__).parent, other / "harness", ignore=shutil.ignore_patterns("__pycache__"))
-    (other / "harness/judge/verdict.py").open("a").write("\n# another judge\n")
+    with (other / "harness/judge/verdict.py").open("a") as source:
+        source.write("\n# another judge\n")
     with further_node(nodes, "old", extra={"PYTHONPATH": str(other)}):
         doctor = run.site.call("doctor", "--cluster", nodes.address, extra=nodes.ray_environment())
     assert doctor.returncode == 1
@@ -236,9 +237,39 @@ def test_a_host_of_another_version_is_refused_with_the_reason(run: RaySite, node
 
 def test_a_wrong_token_is_refused(run: RaySite, nodes: RayNodes) -> None:
     wrong = {**nodes.ray_environment(), "RAY_AUTH_TOKEN": "0" * 32}
-    started = run.site.run("daemon", "--cluster", nodes.address, extra=wrong)
+    started = run.site.run("start", "--agent", "tuner", "--cluster", nodes.address, extra=wrong)
     assert started.returncode == 2
-    assert "token" in started.stdout
+    assert "refuses the token of this host" in started.stdout
+
+
+def test_a_whole_run_judges_on_the_cluster(tmp_path: Path, nodes: RayNodes) -> None:
+    with site_in(tmp_path, tunable=True) as site:
+        given = ("--agent", "tuner", "--workers", "1", "--cluster", nodes.address, "--max-evaluations", "3")
+        done = site.run("start", *given, extra=nodes.ray_environment())
+        assert done.returncode == 0, done.stdout
+        assert "ended: 3 evaluations are made" in done.stdout
+        entries = [entry for entry in site.entries() if entry.device is not None]
+        assert {entry.device.model_dump()["host"] for entry in entries if entry.device} == {socket.gethostname()}
+        site.no_strays()
+    no_judge_left(nodes)
+
+
+def test_a_real_judge_of_a_node_judges_from_content(tmp_path: Path, nodes: RayNodes) -> None:
+    real = {"HARNESS_JUDGE_COMMAND": f"{sys.executable} -m harness.judge", "HARNESS_LOCK_DIR": str(tmp_path / "locks")}
+    with site_in(tmp_path, stub=False) as site, ray_site(site, nodes) as run, further_node(nodes, "real", extra=real):
+        nodes.kill_node("n1")
+        commits = [run.site.submit("w01", "t/one", f"number {number}") for number in range(2)]
+        run.start()
+        run.wait_for_evaluations(len(commits))
+        run.end()
+        run.assert_audited()
+        entries = run.evaluations()
+        assert {entry.candidate.tree for entry in entries if entry.candidate} == {commit.tree for commit in commits}
+        assert {str(entry.verdict) for entry in entries} == {"PASSED"}
+        content = nodes.cache_of("real") / "kernel-harness/cluster/content"
+        assert len(list((content / "trees").glob("*[0-9a-f]"))) == 3, "the problem and two candidates"
+        assert (nodes.cache_of("real") / "kernel-harness/cluster/judge").is_dir()
+    nodes.add("n1")
 
 
 def test_no_port_of_ray_is_reached_from_a_sandbox(run: RaySite, nodes: RayNodes, tmp_path: Path) -> None:
