@@ -21,11 +21,11 @@ from harness.workspace.judge_client import (
     CheckAnswered,
     JudgeClient,
     JudgeLost,
-    JudgeNotice,
     RequestAnswered,
     deadline_s,
     judge_command,
 )
+from harness.workspace.judge_endpoint import JudgeNotice
 from tests.waiting import DEADLINE_S, wait_until
 from tests.workspace.conftest import group_of, request_for
 
