@@ -126,7 +126,7 @@ def test_the_speedup_lies_in_its_interval(ratios: list[float]) -> None:
 def test_blocks_needed_never_asks_past_the_cap_nor_for_fewer_than_there_are(
     ratios: list[float], half_width: float, most: int
 ) -> None:
-    needed = blocks_needed(ratios, half_width, most=most)
+    needed = blocks_needed(ratios, half_width, max_blocks=most)
     assert FIRST_BLOCKS <= needed <= max(most, len(ratios))
     assert needed >= min(len(ratios), most)
 
