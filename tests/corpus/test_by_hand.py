@@ -77,8 +77,8 @@ def test_every_problem_computes_finite_outputs_that_depend_on_every_input(
 
 def _check(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a reference with the judge's inputs at small sizes of its first workload, one row among them."""
-    monkeypatch.setattr(small_profile, "MOST_BYTES", _MOST_INPUT_BYTES)
-    monkeypatch.setattr(small_profile, "MOST_OF_AN_AXIS", 8)
+    monkeypatch.setattr(small_profile, "MAX_BYTES", _MOST_INPUT_BYTES)
+    monkeypatch.setattr(small_profile, "MAX_AXIS", 8)
     problem = load_problem(PROBLEMS / key, key=key)
     reference = load_reference(problem)
     axes = small_axes(problem.definition, problem.workloads[0].axes)

@@ -25,7 +25,7 @@ from harness.formats.bounded import (
 )
 from harness.formats.ledger_documents import parse_entry, split
 from harness.formats.ledger_heads import HEADER, read_heads
-from harness.formats.solutions import param_spots, read_spec
+from harness.formats.solutions import param_positions, read_spec
 from harness.formats.source_lines import json_lines, parse_json, parse_yaml
 from harness.formats.tensors import check_tensor
 from harness.ledger.coordination import default_text, parse
@@ -182,7 +182,7 @@ _LOADERS: dict[str, Callable[[str], object]] = {
     "yaml": lambda text: parse_yaml(text, where="x"),
     "nodes": _nodes,
     "solution.yaml": lambda text: [str(error) for error in read_spec(text, where="x")[1]],
-    "params": param_spots,
+    "params": param_positions,
     "COORDINATION.md": parse,
     "assignments": lambda text: parse(default_text().replace(_TABLE, f"{_TABLE}{text}\n", 1)),
 }

@@ -70,7 +70,7 @@ def test_packed_four_bit_floats_are_read_under_torchs_name(directory: Path) -> N
         ("outputs", {"x_updates": "xx"}, "`outputs.y.x_updates` is `xx`, which is no input; did you mean `x`?"),
         ("outputs", {"x_updates": "scale"}, "expected a tensor of the shape and dtype of the input `scale`"),
         ("outputs", {"x_updates": "x", "dtype": "int8"}, "expected a tensor of the shape and dtype of the input `x`"),
-        ("inputs", {"x_updates": "x"}, "`inputs.x.x_updates` is of an input; expected it at the output"),
+        ("inputs", {"x_updates": "x"}, "`inputs.x.x_updates` is at an input; expected it at the output"),
     ],
 )
 def test_an_update_in_place_is_of_an_input_of_the_same_kind(

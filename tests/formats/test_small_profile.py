@@ -9,7 +9,7 @@ import pytest
 
 from harness.formats import small_profile
 from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME, list_problems, load_problem
-from harness.formats.small_profile import MOST_BYTES, SmallFiles, small_axes, small_files
+from harness.formats.small_profile import MAX_BYTES, SmallFiles, small_axes, small_files
 from harness.model.axes import evaluate_axes
 from harness.model.problem import Definition
 from tests.formats.problem_files import definition, workload
@@ -83,7 +83,7 @@ def test_shipped_problems_are_right_and_small_at_the_small_profile(keys: list[st
         for row in problem.workloads:
             sizes = evaluate_axes(problem.definition.axes, row.axes)
             specs = (*problem.definition.inputs.values(), *problem.definition.outputs.values())
-            assert sum(problem.nbytes(spec, sizes) for spec in specs) <= MOST_BYTES, key
+            assert sum(problem.nbytes(spec, sizes) for spec in specs) <= MAX_BYTES, key
             assert all(size >= 1 for size in row.axes.values()), key
     assert left_out < len(keys) / 2
 
@@ -96,5 +96,5 @@ def test_the_limit_of_work_counts_rows_times_weights(monkeypatch: pytest.MonkeyP
         "outputs": {"y": {"shape": ["tokens", "n"], "dtype": "float32"}},
         "reference": "def run(x, w):\n    return x @ w\n",
     })  # fmt: skip
-    monkeypatch.setattr(small_profile, "MOST_WORK", 2**25)
+    monkeypatch.setattr(small_profile, "MAX_WORK", 2**25)
     assert small_axes(problem, {"tokens": 64}) == {"tokens": 8}
