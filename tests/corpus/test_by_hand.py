@@ -119,8 +119,8 @@ def _outputs_or_none(
         return None
 
 
-def _differ(outputs: dict[str, torch.Tensor], others: dict[str, torch.Tensor] | None) -> bool:
-    return others is None or any(not _equal(value, others[name]) for name, value in outputs.items())
+def _differ(outputs: dict[str, torch.Tensor], other_outputs: dict[str, torch.Tensor] | None) -> bool:
+    return other_outputs is None or any(not _equal(value, other_outputs[name]) for name, value in outputs.items())
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -68,12 +68,12 @@ def test_deep_json_is_refused_by_line_before_it_is_parsed(name: str) -> None:
 
 
 def test_the_deepest_that_is_read() -> None:
-    most, more = "[" * MAX_DEPTH + "]" * MAX_DEPTH, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
-    assert load_json(most, where="x") == yaml_value(most)
+    deepest, too_deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
+    assert load_json(deepest, where="x") == yaml_value(deepest)
     with pytest.raises(FormatError, match="nested more than"):
-        load_json(more, where="x")
+        load_json(too_deep, where="x")
     with pytest.raises(FormatError, match="nested more than"):
-        yaml_value(more)
+        yaml_value(too_deep)
 
 
 def test_brackets_in_strings_are_no_nesting() -> None:
@@ -201,9 +201,9 @@ def test_any_text_gives_a_value_or_an_error_of_ours(
     text: str | bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    told = text.decode("latin-1") if isinstance(text, bytes) else text
+    decoded = text.decode("latin-1") if isinstance(text, bytes) else text
     calls: list[partial[object]] = [
-        *(partial(load, told) for load in _LOADERS.values()),
+        *(partial(load, decoded) for load in _LOADERS.values()),
         *(partial(load, raw) for load in _BYTE_LOADERS.values()),
         partial(_tensor, raw, tmp_path_factory.getbasetemp()),
     ]

@@ -18,8 +18,8 @@ PROBLEMS = Path(__file__).parents[2] / "problems"
 KEYS = list_problems(PROBLEMS)
 
 
-def made(axes: dict[str, object], shape: list[str], *, constraints: tuple[str, ...] = ()) -> Definition:
-    """A problem with one input and one output of a shape."""
+def definition_of(axes: dict[str, object], shape: list[str], *, constraints: tuple[str, ...] = ()) -> Definition:
+    """Return a definition with one input and one output of the same shape."""
     tensor = {"shape": shape, "dtype": "float32"}
     return Definition.model_validate({
         "name": "p", "axes": axes, "inputs": {"x": tensor}, "outputs": {"y": tensor}, "constraints": list(constraints),
@@ -28,26 +28,26 @@ def made(axes: dict[str, object], shape: list[str], *, constraints: tuple[str, .
 
 
 def test_axes_are_halved_until_each_is_small() -> None:
-    problem = made({"tokens": {"type": "var"}, "width": {"type": "const", "value": 4096}}, ["tokens", "width"])
+    problem = definition_of({"tokens": {"type": "var"}, "width": {"type": "const", "value": 4096}}, ["tokens", "width"])
     assert small_axes(problem, {"tokens": 8192}) == {"tokens": 64}
     assert small_axes(problem, {"tokens": 48}) == {"tokens": 48}
 
 
 def test_the_largest_axis_shrinks_first_and_constraints_hold() -> None:
     axes: dict[str, object] = {"chunk": {"type": "var"}, "pages": {"type": "var"}}
-    problem = made(axes, ["chunk", "pages"], constraints=("chunk <= pages * 16",))
+    problem = definition_of(axes, ["chunk", "pages"], constraints=("chunk <= pages * 16",))
     assert small_axes(problem, {"chunk": 4096, "pages": 256}) == {"chunk": 64, "pages": 64}
     assert small_axes(problem, {"chunk": 512, "pages": 32}) == {"chunk": 64, "pages": 32}
 
 
 def test_a_division_without_remainder_keeps_none() -> None:
     axes: dict[str, object] = {"columns": {"type": "var"}, "groups": {"type": "expr", "expression": "columns // 128"}}
-    assert small_axes(made(axes, ["columns", "groups"]), {"columns": 3584}) == {"columns": 896}
+    assert small_axes(definition_of(axes, ["columns", "groups"]), {"columns": 3584}) == {"columns": 896}
 
 
 def test_weights_that_are_too_large_have_no_small_sizes() -> None:
     side = {"type": "const", "value": 4096}
-    problem = made({"tokens": {"type": "var"}, "n": side, "k": side}, ["n", "k"])
+    problem = definition_of({"tokens": {"type": "var"}, "n": side, "k": side}, ["n", "k"])
     assert small_axes(problem, {"tokens": 1}) is None
     text = json.dumps(problem.model_dump(mode="json"))
     row = {"uuid": "w", "axes": {"tokens": 1}, "inputs": {"x": {"type": "random"}}}
