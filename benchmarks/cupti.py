@@ -1,10 +1,10 @@
-"""Do sealed readings agree with CUPTI's durations of the very same launches?
+"""Compare sealed readings with CUPTI's durations of the same launches.
 
     python -m benchmarks.cupti [--calls N]
 
-The trusted launcher calls each shipped solution that is one launch, on its smallest and its largest workload; torch's
-profiler, which reads CUPTI, watches a second run. Sealed: the median reading less what the judge subtracts
-for the event pair.
+The trusted launcher calls each shipped solution with a single launch, on its smallest and its largest workload. Torch's
+profiler, which reads CUPTI, records a second run. The sealed reading is the median without the overhead of the event
+pair, as the judge subtracts it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Row = tuple[str, str, str]
 
 
 def agreement(calls: int = 32) -> Iterator[Row]:
-    """(what, what is allowed, what was seen) of each solution and workload."""
+    """Yield (solution and workload, allowed difference, readings) of each solution and workload."""
     torch.zeros(1, device="cuda")
     with tempfile.TemporaryDirectory() as scratch:
         trusted = Trusted(trusted_cubin(Path(scratch)))
@@ -53,14 +53,15 @@ def agreement(calls: int = 32) -> Iterator[Row]:
             problem = load_problem(file.parents[2])
             built = build_cuda(problem, solution, cache_dir=Path(scratch), sandbox="bubblewrap")
             for workload in _ends(problem):
-                sealed, traced = _both(trusted, problem, workload, built.plans[workload.uuid], built.directory, calls)
+                plan = built.plans[workload.uuid]
+                sealed, traced = _sealed_and_traced_us(trusted, problem, workload, plan, built.directory, calls)
                 allowed = max(0.03 * traced, 0.3)
-                seen = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
-                yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", seen)
+                reading_text = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
+                yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", reading_text)
 
 
 def _ends(problem: Problem) -> list[Workload]:
-    ordered = sorted(problem.workloads, key=lambda each: layout_of(problem, each).io_bytes)
+    ordered = sorted(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
     return [ordered[0], ordered[-1]]
 
 
@@ -68,10 +69,10 @@ def _axes(workload: Workload) -> str:
     return " ".join(f"{name}={value}" for name, value in workload.axes.items())
 
 
-def _both(
+def _sealed_and_traced_us(
     trusted: Trusted, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
 ) -> tuple[float, float]:
-    """Microseconds a call: sealed, and by CUPTI."""
+    """Return the microseconds per call by the sealed clock and by CUPTI."""
     layout = layout_of(problem, workload)
     stride = layout.input_stride + layout.output_stride
     calls = max(2, min(calls, _MOST_BYTES // stride))
@@ -97,14 +98,20 @@ def _both(
     sealed = statistics.median(sealed_us(work, calls)) - subtracted
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         sealed_us(work, calls)
-    found = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
-    durations = [took for name, took in found if not name.startswith(("Mem", *TRUSTED_KERNELS))]
-    assert len(durations) == calls, f"{len(durations)} launches of {calls} calls: {sorted({name for name, _ in found})}"
+    traced_events = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
+    durations = [took for name, took in traced_events if not name.startswith(("Mem", *TRUSTED_KERNELS))]
+    names = sorted({name for name, _ in traced_events})
+    assert len(durations) == calls, f"{len(durations)} launches of {calls} calls: {names}"
     return sealed, statistics.median(durations)
 
 
 def sealed_us(work: SealedWorkload, calls: int) -> list[float]:
-    """Durations of one call at each placement."""
+    """Return the duration of one call at each placement in microseconds.
+
+    Args:
+        work: the workload.
+        calls: number of placements.
+    """
     return [work.run(placement) for placement in range(calls)]
 
 

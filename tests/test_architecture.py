@@ -327,7 +327,7 @@ for name in sorted(sys.argv[1:], key=is_heavy):
         [sys.executable, "-c", script, *names],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         env=dict(os.environ),
         check=False,
     )

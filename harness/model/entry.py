@@ -20,24 +20,24 @@ from harness.model.judging import (
 from harness.model.verdict import EntryKind, Trust, Verdict
 
 LEDGER_FORMAT = 2
-"""The newest format of ledger documents: the one that this harness writes. It reads every earlier one."""
+"""The newest format of ledger documents. This harness writes it, and reads every earlier format too."""
 MEASURED = (EntryKind.EVALUATION, EntryKind.CONFIRMATION, EntryKind.BASELINE)
-"""Kinds of entries that a judge measured."""
+"""Kinds of entries with measurements of a judge."""
 
 
 def stamp(at: datetime) -> str:
-    """A moment as entries write it: UTC, milliseconds, `2026-11-21T02:00:00.000Z`."""
+    """Return a time in the format of entries: UTC, milliseconds, `2026-11-21T02:00:00.000Z`."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Candidate(BaseModel):
-    """Which solution was judged."""
+    """The judged solution: its commit, tree and origin."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     commit: str
     tree: str
-    """Git tree id of the solution directory: with the problem it names the candidate."""
+    """Git tree id of the solution directory; problem and tree identify the candidate."""
     branch: str
     worker: str
     language: str
@@ -55,7 +55,7 @@ class Fingerprint(BaseModel):
 
 
 class EntryDraft(BaseModel):
-    """An entry before the ledger gives it its place: everything but `seq`, `prev` and `at`."""
+    """An entry without the fields that the ledger assigns: `seq`, `prev` and `at`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,18 +74,18 @@ class EntryDraft(BaseModel):
     device: DeviceRecord | None = None
     environment: EnvironmentRecord | None = None
     judge_protocol: int | None = Field(default=None, ge=1)
-    """The protocol version of the judge that measured; null for kinds that no judge measures."""
+    """Protocol version of the judge that measured; null for kinds of entries without a measurement."""
     verdict: Verdict | None = None
     reason: str | None = None
     trust: Trust | None = None
     recording: Recording | None = None
-    """Of a Triton solution that was judged on a GPU."""
+    """Only for a Triton solution that was judged on a GPU."""
     resources: tuple[KernelResources, ...] = ()
-    """Of a sealed or recorded solution: what its kernels occupy."""
+    """Resources of the kernels of a sealed or recorded solution."""
     workloads: tuple[WorkloadResult, ...] = ()
     baselines: Baselines = {}
     sealed_baselines: Baselines = {}
-    """By the clock for sealed candidates; empty where the device has one clock, and in older entries."""
+    """Measured by the clock for sealed candidates; empty where the device has one clock, and in older entries."""
     summary: Summary | None = None
     cost: Cost | None = None
     note: str | None = None
@@ -108,10 +108,10 @@ class EntryDraft(BaseModel):
 
 
 class Entry(EntryDraft):
-    """One document of `ledger/<suite>/<name>.yaml`: a draft in its place.
+    """One document of `ledger/<suite>/<name>.yaml`: a draft with its position in the chain.
 
-    `seq` counts a file's documents from 1; `prev` is the sha256 of the previous document's exact bytes, null for the
-    first.
+    `seq` counts a file's documents from 1. `prev` is the sha256 of the previous document's exact bytes; it is null in
+    the first document.
     """
 
     format: int = Field(default=LEDGER_FORMAT, ge=1, le=LEDGER_FORMAT)
@@ -119,7 +119,7 @@ class Entry(EntryDraft):
     seq: int = Field(ge=1)
     prev: str | None
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
-    """A `stamp`, never before the previous entry's."""
+    """Time as of `stamp`; never before that of the previous entry."""
 
     @property
     def speedup_ci95_low(self) -> float | None:

@@ -22,7 +22,7 @@ def page() -> Iterator[int]:
 
 @pytest.fixture
 def runner(page: int) -> Iterator[int]:
-    """A process that serves: a call at placement n takes n * 10 ns, as it says."""
+    """Yield a process that serves requests and reports n * 10 ns for a call at placement n."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -97,14 +97,14 @@ def check(case: Case, directory: Path) -> None:
     """Compare a case's bounds with what was computed by hand."""
     problem = problem_of(case, directory)
     for target in case.us or ("h200",):
-        found = bounds(problem, problem.workloads[0], hardware(target))
-        assert found.bytes == case.bytes
-        assert {pair: count for pair, count in found.products.items() if count} == case.products
+        result = bounds(problem, problem.workloads[0], hardware(target))
+        assert result.bytes == case.bytes
+        assert {pair: count for pair, count in result.products.items() if count} == case.products
         if case.elementwise is not None:
-            assert sum(found.elementwise.values()) == case.elementwise
+            assert sum(result.elementwise.values()) == case.elementwise
         if case.us:
-            assert found.sol_us == pytest.approx(case.us[target], rel=1e-3)
-        assert found.floor_us <= found.sol_us
+            assert result.sol_us == pytest.approx(case.us[target], rel=1e-3)
+        assert result.floor_us <= result.sol_us
 
 
 def _spec(text: str) -> dict[str, Any]:

@@ -139,10 +139,10 @@ def _is_extracted(key: str) -> bool:
     return _has(key, "x_provenance")
 
 
-def test_every_problem_that_is_written_by_hand_is_computed_by_hand() -> None:
+def test_every_problem_written_by_hand_has_a_bound_computed_by_hand() -> None:
     """Those with an origin are in test_bounds_of_serving_problems.py."""
-    others = [key for key in list_problems(PROBLEMS) if not _is_extracted(key) and not _has(key, "x_origin")]
-    assert sorted(BY_HAND) == others
+    keys = [key for key in list_problems(PROBLEMS) if not _is_extracted(key) and not _has(key, "x_origin")]
+    assert sorted(BY_HAND) == keys
 
 
 @pytest.mark.slow
@@ -154,29 +154,29 @@ def test_every_extracted_problem_has_a_bound(key: str, monkeypatch: pytest.Monke
         assert bounds(problem, workload, hardware("h200")).sol_us > 0.0
 
 
-@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("extent", ["some", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("key", sorted(BY_HAND))
-def test_bounds_are_those_computed_by_hand(key: str, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_are_those_computed_by_hand(key: str, extent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # a busy machine is no reason to fail
     problem = load_problem(PROBLEMS / key, key=key)
-    some = (problem.workloads[0], problem.workloads[len(problem.workloads) // 2])
-    for workload in problem.workloads if which == "all" else some:
+    sample = (problem.workloads[0], problem.workloads[len(problem.workloads) // 2])
+    for workload in problem.workloads if extent == "all" else sample:
         sizes = problem.sizes(workload)
-        for target in ("h200", "b200") if which == "all" else ("h200",):
+        for target in ("h200", "b200") if extent == "all" else ("h200",):
             machine = hardware(target)
-            found = bounds(problem, workload, machine)
+            result = bounds(problem, workload, machine)
             if (
                 "paged" in key and sizes["batch"] > 1
             ):  # lengths are drawn: a first whole sequence, others of half and more
-                one = BY_HAND[key]({**sizes, "batch": 1, "tokens": sizes.get("chunk", 1)})
-                assert 0.5 * sizes["batch"] * one.bytes < found.bytes <= sizes["batch"] * one.bytes
+                one_sequence = BY_HAND[key]({**sizes, "batch": 1, "tokens": sizes.get("chunk", 1)})
+                assert 0.5 * sizes["batch"] * one_sequence.bytes < result.bytes <= sizes["batch"] * one_sequence.bytes
                 continue
             expected = BY_HAND[key](sizes)
-            assert found.bytes == expected.bytes
-            assert sum(found.products.values()) == expected.products
-            assert {pair for pair, count in found.products.items() if count} <= {(expected.dtype, expected.dtype)}
+            assert result.bytes == expected.bytes
+            assert sum(result.products.values()) == expected.products
+            assert {pair for pair, count in result.products.items() if count} <= {(expected.dtype, expected.dtype)}
             memory_us = expected.bytes / machine.bandwidth_gbs / 1e3
             product_us = expected.products / machine.product_tflops(expected.dtype) / 1e6
-            assert math.isclose(found.times_us["memory"], memory_us)
-            assert math.isclose(found.times_us["products"], product_us)
-            assert found.sol_us >= found.floor_us >= 0
+            assert math.isclose(result.times_us["memory"], memory_us)
+            assert math.isclose(result.times_us["products"], product_us)
+            assert result.sol_us >= result.floor_us >= 0

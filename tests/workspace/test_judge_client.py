@@ -135,16 +135,14 @@ def test_a_judge_of_another_protocol_is_refused_with_the_fix(
     told = client.told()
     assert isinstance(told, JudgeLost)
     assert told.how == "protocol"
-    assert told.reason == (
-        f"the judge of cpu speaks judge protocol {protocol}, and this process speaks judge protocol 2"
-    )
+    assert told.reason == (f"the judge of cpu uses judge protocol {protocol}, and this process uses judge protocol 2")
     assert told.fix == PROTOCOL_FIX
     assert client.judge.ready is None
 
 
 def test_a_judge_that_does_not_name_its_protocol_has_the_first(client: Client) -> None:
     ready = {"event": "ready", "target": "cpu", "device": {"name": "d", "id": "d"}}
-    said = "speaks judge protocol 1, and this process speaks judge protocol 2"
+    said = "uses judge protocol 1, and this process uses judge protocol 2"
     assert protocol_mismatch(json.dumps(ready), "ready") == said
     assert protocol_mismatch(json.dumps({"event": "answer"}), "ready", "answer") == said
     assert protocol_mismatch(json.dumps({**ready, "protocol": JUDGE_PROTOCOL}), "ready") is None
