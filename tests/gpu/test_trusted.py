@@ -10,22 +10,22 @@ import pytest
 if TYPE_CHECKING:
     import torch
 
-    from harness.runner.launcher import Trusted
+    from harness.runner.launcher import TrustedKernels
 
 
 @pytest.fixture(scope="module")
-def trusted(tmp_path_factory: pytest.TempPathFactory) -> Trusted:
+def trusted(tmp_path_factory: pytest.TempPathFactory) -> TrustedKernels:
     import torch
 
     from harness.judge.build.cuda_builder import trusted_cubin
-    from harness.runner.launcher import Trusted
+    from harness.runner.launcher import TrustedKernels
 
     torch.zeros(1, device="cuda")
-    return Trusted(trusted_cubin(tmp_path_factory.mktemp("cubin")))
+    return TrustedKernels(trusted_cubin(tmp_path_factory.mktemp("cubin")))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_scaled_pieces_are_what_torch_makes_of_them(trusted: Trusted, dtype: str) -> None:
+def test_scaled_pieces_are_what_torch_makes_of_them(trusted: TrustedKernels, dtype: str) -> None:
     import torch
 
     source = torch.randn(70_001, device="cuda").to(getattr(torch, dtype))
@@ -37,7 +37,7 @@ def test_scaled_pieces_are_what_torch_makes_of_them(trusted: Trusted, dtype: str
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64", "float64", "bool"])
-def test_other_pieces_are_copied_as_they_are(trusted: Trusted, dtype: str) -> None:
+def test_other_pieces_are_copied_as_they_are(trusted: TrustedKernels, dtype: str) -> None:
     import torch
 
     source = torch.randint(0, 2, (70_001,), device="cuda").to(getattr(torch, dtype))
@@ -47,17 +47,17 @@ def test_other_pieces_are_copied_as_they_are(trusted: Trusted, dtype: str) -> No
 
 
 def copied(
-    trusted: Trusted, source: torch.Tensor, cases: Sequence[tuple[int, int, float | None]]
+    trusted: TrustedKernels, source: torch.Tensor, cases: Sequence[tuple[int, int, float | None]]
 ) -> list[torch.Tensor]:
     """Slices of `source`, each into memory of its own."""
     import torch
 
     from harness.judge.batched_copy import Piece
-    from harness.judge.devices.cuda_memory import Pieces
+    from harness.judge.devices.cuda_memory import DeviceBatchedCopy
 
     targets = [torch.zeros(count, dtype=source.dtype, device="cuda") for _, count, _ in cases]
     size = source.dtype.itemsize
-    Pieces(trusted)(
+    DeviceBatchedCopy(trusted)(
         [
             Piece(source.data_ptr() + begin * size, target.data_ptr(), count, source.dtype, factor)
             for (begin, count, factor), target in zip(cases, targets, strict=True)
@@ -66,7 +66,7 @@ def copied(
     return targets
 
 
-def test_the_overhead_of_events_is_the_same_again_and_again(trusted: Trusted) -> None:
+def test_the_overhead_of_events_is_the_same_again_and_again(trusted: TrustedKernels) -> None:
     found = [trusted.pair_overhead_us() for _ in range(10)]
     assert max(found) - min(found) < 0.15, found
     assert 1.0 < min(found) < 8.0, found

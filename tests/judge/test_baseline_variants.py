@@ -20,7 +20,7 @@ from harness.judge.runners import RunnerFailed
 from harness.model.judging import GpuVariant
 from harness.model.verdict import Verdict
 from harness.runner import reference
-from harness.runner.arena import ArenaField
+from harness.runner.shared_memory import SlotField
 from tests.judge.made import problem, tensor
 
 ADD = "def run(x):\n    return x + 1\n"
@@ -97,8 +97,8 @@ def test_the_fastest_may_be_any_form() -> None:
 class Slots:
     """Two slots of one vector in host memory."""
 
-    inputs = (ArenaField("x", "float32", (4,), 0, 16, None),)
-    outputs = (ArenaField("y", "float32", (4,), 0, 16, None),)
+    inputs = (SlotField("x", "float32", (4,), 0, 16, None),)
+    outputs = (SlotField("y", "float32", (4,), 0, 16, None),)
     slots = 2
 
     def __init__(self, variant: str, scalars: list[tuple[int, str, Any]] | None = None) -> None:
@@ -182,5 +182,5 @@ def test_every_placement_has_a_graph_that_was_captured_before_it_is_called(
 
 @pytest.mark.usefixtures("graphs")
 def test_a_scalar_input_cannot_be_captured(loaded: Callable[[Any], Any]) -> None:
-    with pytest.raises(ValueError, match="keeps the values of Python scalars"):
+    with pytest.raises(ValueError, match="contains the values of Python scalars"):
         loaded(Slots("cuda_graph", [(0, "int", None)]))

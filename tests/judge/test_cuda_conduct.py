@@ -27,7 +27,7 @@ def test_three_writes_before_the_call_are_refused_and_two_are_not() -> None:
 
 def test_slow_probes_count_only_in_a_row() -> None:
     conduct = Conduct(USUAL_PROBE_NS)
-    slow, usual = (Reading(100_000, 90_000, 0, held=True, probe_ns=ns) for ns in (2_100_000, 175_000))
+    slow, usual = (Reading(100_000, 90_000, 0, was_held=True, probe_ns=ns) for ns in (2_100_000, 175_000))
     for reading in (slow, slow, usual, slow, slow):
         conduct.add(reading)
     with pytest.raises(RunnerFailed, match="keeps the device busy"):
@@ -39,7 +39,7 @@ def calls(conduct: Conduct, held_ns: float, free_ns: float, held_share: float = 
     for _ in range(count):
         held = generator.random() < held_share
         ns = round(generator.gauss(held_ns if held else free_ns, 2_000))
-        conduct.add(Reading(ns, ns, 0, held=held))
+        conduct.add(Reading(ns, ns, 0, was_held=held))
 
 
 def test_calls_that_get_faster_with_the_time_before_them_are_refused() -> None:

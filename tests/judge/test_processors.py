@@ -24,7 +24,7 @@ def test_judge_and_runner_are_never_on_one_core(tmp_path: Path) -> None:
     found = assign(range(16), system=system(tmp_path, threads))
     assert found is not None
     assert (found.judge, found.timed) == (frozenset({7, 15}), frozenset({6, 14}))
-    assert found.others == frozenset(range(16)) - {6, 7, 14, 15}
+    assert found.remaining == frozenset(range(16)) - {6, 7, 14, 15}
 
 
 def test_ranges_and_processors_that_may_not_be_used(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_ranges_and_processors_that_may_not_be_used(tmp_path: Path) -> None:
 def test_with_many_cores_their_neighbours_stay_idle(tmp_path: Path) -> None:
     found = assign(range(16), system=tmp_path)
     assert found is not None
-    assert (found.judge, found.timed, found.others) == (frozenset({14}), frozenset({12}), frozenset(range(12)))
+    assert (found.judge, found.timed, found.remaining) == (frozenset({14}), frozenset({12}), frozenset(range(12)))
 
 
 def test_judges_of_one_host_have_disjoint_cores_on_the_node_of_their_gpu(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_judges_of_one_host_have_disjoint_cores_on_the_node_of_their_gpu(tmp_pat
     assert [min(processors) for processors in own] == [28, 24, 60, 56]
     assert sum(map(len, own)) == len(frozenset[int]().union(*own)) == 8
     assert all(processors <= near for processors, near in zip(own, near_gpus, strict=True))
-    others = {each.others for each in found if each is not None}
+    others = {each.remaining for each in found if each is not None}
     assert others == {frozenset([*range(24), *range(32, 56)])}  # no runner starts where another judge times
 
 
@@ -73,10 +73,10 @@ def test_every_batch_but_a_workloads_first_is_pinned(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, processors: own.append(processors))
     allowed = frozenset(range(5))
     cores, runner = TimingCores(allowed, system=system(tmp_path, {number: str(number) for number in allowed})), Runner()
-    with cores.kept_for(runner, pinned.append):
+    with cores.pinned(runner, pinned.append):
         pass
     assert (own, pinned) == ([], [])
-    with cores.kept_for(runner, pinned.append):
+    with cores.pinned(runner, pinned.append):
         (judge,), (timed,) = own, pinned
         assert len(judge) == len(timed) == 1
         assert judge.isdisjoint(timed)

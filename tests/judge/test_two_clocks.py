@@ -128,5 +128,5 @@ def test_no_more_is_subtracted_for_an_event_pair_than_cupti_has_shown(measured: 
     device.target, device.summed, device.copy_all = "h200", None, None
     device.languages = CudaDevice.languages
     clock = SealedClock(device, measured)
-    assert clock.calibration.around_ns == subtracted
+    assert clock.calibration.call_overhead_ns == subtracted
     assert clock.languages == CudaDevice.languages  # of a problem's own baseline, which is raced on either clock

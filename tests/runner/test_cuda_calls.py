@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.runner import cuda_calls
-from harness.runner.cuda_calls import Timed
+from harness.runner.cuda_calls import EventTimedCalls
 
 HOLD_NS = 2_000_000
 
@@ -24,10 +24,10 @@ class Device:
     def run(self) -> None:
         """Displaces nothing."""
 
-    def forget_persisting_lines(self) -> None:
+    def reset_persisting_lines(self) -> None:
         """Nothing persists."""
 
-    def held(self, enqueue: Callable[[], None], limit_ns: int) -> None:
+    def enqueue_held(self, enqueue: Callable[[], None], limit_ns: int) -> None:
         assert limit_ns == HOLD_NS
         self.held_calls += 1
         enqueue()
@@ -79,7 +79,7 @@ def slow(clock: Clock, times: set[int]) -> tuple[list[int], Callable[[int], None
 def test_a_call_the_host_was_slow_with_is_made_again_behind_a_hold(clock: Clock) -> None:
     device = Device()
     made, compute = slow(clock, {2})
-    calls = Timed(device, (compute, lambda *_: None))  # type: ignore[arg-type]
+    calls = EventTimedCalls(device, (compute, lambda *_: None))  # type: ignore[arg-type]
     for placement in range(3):
         calls.run(placement)
     assert made[:4] == [0, 1, 1, 2]
@@ -89,7 +89,7 @@ def test_a_call_the_host_was_slow_with_is_made_again_behind_a_hold(clock: Clock)
 def test_code_that_always_outlasts_the_hold_is_no_longer_held(clock: Clock) -> None:
     device = Device()
     made, compute = slow(clock, set(range(100)))
-    calls = Timed(device, (compute, lambda *_: None))  # type: ignore[arg-type]
+    calls = EventTimedCalls(device, (compute, lambda *_: None))  # type: ignore[arg-type]
     for placement in range(2):
         calls.run(placement)
     assert made == [0, 0, 0, 0, 1]
