@@ -16,7 +16,7 @@ from harness.judge.counters.latency import staged_replay
 from harness.judge.counters.metrics import METRICS, counters_of, parse_table
 from harness.judge.counters.ncu import find_ncu
 from harness.judge.counters.profiling import ProfileTarget, choose_workload, find_profiled, profile_replay
-from harness.judge.counters.replays import find_replay, keep_replay, replay_key
+from harness.judge.counters.replays import find_replay, replay_key, store_replay
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.sides import Stage, Staged
 from harness.model.config import SandboxKind
@@ -170,7 +170,7 @@ def _plan(*kernels: str) -> ResolvedPlan:
 
 def _profile(made: Problem, tmp_path: Path, sandbox: SandboxKind = "none") -> Any:
     staged = _staged({"first": "_Z5firstv", "second": "_Z6secondv"}, {"w": _plan("first", "second", "first")})
-    keep_replay(tmp_path / "cache", "key", staged)
+    store_replay(tmp_path / "cache", "key", staged)
     replay = find_replay(tmp_path / "cache", "key")
     assert replay is not None
     where = ProfileTarget("h200", "NVIDIA H200", "GPU-0", sandbox, tmp_path / "cache")
@@ -219,10 +219,10 @@ def test_a_metric_that_is_refused_is_left_out(made: Problem, tmp_path: Path, mon
         (
             "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters",
             1,
-            "the driver does not let this user read counters (ERR_NVGPUCTRPERM)",
+            "the driver does not permit this user to read counters (ERR_NVGPUCTRPERM)",
             "NVreg_RestrictProfilingToAdminUsers=0",
         ),
-        ("==WARNING== No kernels were profiled.", 0, "Nsight Compute saw no launch", "ncu --version"),
+        ("==WARNING== No kernels were profiled.", 0, "Nsight Compute found no launch", "ncu --version"),
         (
             "==ERROR== Failed to profile: \x1b[31msecret text of somebody",
             9,
@@ -266,11 +266,11 @@ def test_the_launcher_gets_its_request_and_the_inputs(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def look(stage: Path, **_: object) -> ncu.Profiled:
+    def look(stage: Path, **_: object) -> ncu.NcuResult:
         seen["request"] = json.loads((stage / "request.json").read_text())
         seen["inputs"] = (stage / "inputs").read_bytes()
         seen["cubin"] = (stage / "replay-0" / "kernel.cubin").read_bytes()
-        return ncu.Profiled(reason="looked")
+        return ncu.NcuResult(reason="looked")
 
     monkeypatch.setattr("harness.judge.counters.profiling.profile_request", look)
     _profile(made, tmp_path)
@@ -298,7 +298,7 @@ def test_what_was_tampered_with_or_has_not_passed_is_not_profiled(made: Problem,
     assert "only a solution that PASSED" in (report.reason or "")
     key = replay_key(made, solution, "NVIDIA H200")
     assert key != replay_key(made, solution, "NVIDIA B200")
-    keep_replay(tmp_path / "cache", key, _staged({"run": "run"}, {"w": _plan("run")}))
+    store_replay(tmp_path / "cache", key, _staged({"run": "run"}, {"w": _plan("run")}))
     found = find_profiled(made, solution, None, where)
     assert not isinstance(found, CounterReport)
     assert (found[0].uuid, found[1].symbols) == ("w", {"run": "run"})
@@ -331,7 +331,7 @@ def test_the_request_asks_for_whitelisted_metrics_of_the_marked_launches_only() 
 
 
 def test_a_runner_loads_a_replay_as_it_was_kept(tmp_path: Path) -> None:
-    keep_replay(tmp_path / "cache", "key", _staged({"run": "run"}, {"w": _plan("run")}))
+    store_replay(tmp_path / "cache", "key", _staged({"run": "run"}, {"w": _plan("run")}))
     replay = find_replay(tmp_path / "cache", "key")
     assert replay is not None
     staged = staged_replay(replay)
