@@ -170,7 +170,7 @@ class Judge:
     def measure_hardware_again(self) -> None:
         """Raise the bounds' figures of a CPU that was busy when they were measured; a GPU's are constants."""
         if self.device.target == CPU:
-            measured_cpu(self.cache_dir, again=True)
+            measured_cpu(self.cache_dir, remeasure=True)
             self._bounds.clear()
 
     def serve_check(self) -> float:

@@ -64,7 +64,7 @@ def test_figures_of_a_busy_moment_are_raised_and_none_is_lowered(
     file.write_text(json.dumps({**MEASURED, "read_gbs": 0.001, "copy_gbs": 0.001, "stream_gbs": 1e9}))
     assert measured_cpu(tmp_path).bandwidth_gbs == 1e9
     monkeypatch.setattr("harness.sol.cpu._SECONDS", 0.1)
-    assert measured_cpu(tmp_path, again=True).bandwidth_gbs == 1e9
+    assert measured_cpu(tmp_path, remeasure=True).bandwidth_gbs == 1e9
     figures = json.loads(file.read_text())
     assert figures["stream_gbs"] == 1e9
     assert 0.1 < figures["read_gbs"] < 1000
@@ -72,7 +72,7 @@ def test_figures_of_a_busy_moment_are_raised_and_none_is_lowered(
 
 def test_it_is_measured_once_and_then_read(kept: tuple[Path, Hardware], monkeypatch: pytest.MonkeyPatch) -> None:
     directory, cpu = kept
-    monkeypatch.setenv("PATH", "")  # no compiler: measuring again would fail
+    monkeypatch.setenv("PATH", "")  # no compiler: measuring remeasure would fail
     monkeypatch.delenv("CXX", raising=False)
     assert measured_cpu(directory) == cpu == hardware("cpu", cache_dir=directory)
     figures = json.loads(only_file(directory).read_text())

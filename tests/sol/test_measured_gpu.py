@@ -11,7 +11,7 @@ import torch
 from harness.errors import ConfigurationError
 from harness.sol import gpu_measurement
 from harness.sol.hardware import target_name
-from harness.sol.measured_gpu import hardware_of, keep, kept_rates, kept_targets
+from harness.sol.measured_gpu import hardware_of, store_rates, stored_rates, stored_targets
 from harness.sol.roofline import bounds
 from harness.sol.targets import MEASURE, hardware
 from tests.sol.cases import BF16, FP4, FP8, INT8, Case, problem_of
@@ -26,9 +26,9 @@ def test_a_gpu_that_is_neither_listed_nor_measured_names_the_command(tmp_path: P
 
 
 def test_a_measurement_is_kept_and_used_with_margins(tmp_path: Path) -> None:
-    file = keep(GB200, tmp_path)
-    assert kept_rates("gb200", tmp_path) == GB200
-    assert kept_targets(tmp_path) == ["gb200"]
+    file = store_rates(GB200, tmp_path)
+    assert stored_rates("gb200", tmp_path) == GB200
+    assert stored_targets(tmp_path) == ["gb200"]
     found = hardware("gb200", measured_dir=tmp_path)
     assert found.is_measured
     assert found.target == file.stem == "gb200"
@@ -68,15 +68,15 @@ def test_margins_cover_what_the_vendor_promises() -> None:
 
 
 def test_a_listed_gpu_keeps_the_vendors_figures(tmp_path: Path) -> None:
-    keep(H200, tmp_path)
+    store_rates(H200, tmp_path)
     assert hardware("h200", measured_dir=tmp_path).bandwidth_gbs == 4800
     assert not hardware("h200", measured_dir=tmp_path).is_measured
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({**GB200.model_dump(mode="json"), "bandwidth_gbs": 0})])
 def test_a_spoiled_measurement_counts_as_none(tmp_path: Path, text: str) -> None:
-    keep(GB200, tmp_path).write_text(text)
-    assert kept_targets(tmp_path) == []
+    store_rates(GB200, tmp_path).write_text(text)
+    assert stored_targets(tmp_path) == []
     with pytest.raises(ConfigurationError, match="neither listed nor measured"):
         hardware("gb200", measured_dir=tmp_path)
 
@@ -97,5 +97,5 @@ def test_names_of_drivers_become_targets() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure")
 def test_without_a_gpu_there_is_nothing_to_measure() -> None:
-    with pytest.raises(ConfigurationError, match="torch sees no GPU cuda:0"):
+    with pytest.raises(ConfigurationError, match="torch finds no GPU cuda:0"):
         gpu_measurement.measure_gpu(0)
