@@ -25,22 +25,22 @@ def test_a_gpu_that_is_neither_listed_nor_measured_names_the_command(tmp_path: P
     assert MEASURE.startswith("harness hardware measure")
 
 
-def test_a_measurement_is_kept_and_used_with_margins(tmp_path: Path) -> None:
+def test_a_measurement_is_stored_and_used_with_margins(tmp_path: Path) -> None:
     file = store_rates(GB200, tmp_path)
     assert stored_rates("gb200", tmp_path) == GB200
     assert stored_targets(tmp_path) == ["gb200"]
-    found = hardware("gb200", measured_dir=tmp_path)
-    assert found.is_measured
-    assert found.target == file.stem == "gb200"
-    assert found.bandwidth_gbs == pytest.approx(1.2 * 7000)
-    assert found.product_tflops(BF16) == pytest.approx(1.3 * 1800)
-    assert found.product_tflops(FP8) == pytest.approx(1.3 * 3600)
+    figures = hardware("gb200", measured_dir=tmp_path)
+    assert figures.is_measured
+    assert figures.target == file.stem == "gb200"
+    assert figures.bandwidth_gbs == pytest.approx(1.2 * 7000)
+    assert figures.product_tflops(BF16) == pytest.approx(1.3 * 1800)
+    assert figures.product_tflops(FP8) == pytest.approx(1.3 * 3600)
     # torch had no int8 and no 4-bit product there; the units have twice and four times the rate of 16 bits
-    assert found.product_tflops(INT8) == pytest.approx(2 * 1.3 * 1800)
-    assert found.product_tflops(FP4) == pytest.approx(4 * 1.3 * 1800)
-    assert "int8, float8_e5m2, float4_e2m1fn_x2: a multiple of the rate of 16 bits" in found.source["tflops"]
-    assert found.vector_tflops("float32") == pytest.approx(1.3 * 60)
-    assert "GPU-1" in found.source["bandwidth_gbs"]
+    assert figures.product_tflops(INT8) == pytest.approx(2 * 1.3 * 1800)
+    assert figures.product_tflops(FP4) == pytest.approx(4 * 1.3 * 1800)
+    assert "int8, float8_e5m2, float4_e2m1fn_x2: a multiple of the rate of 16 bits" in figures.source["tflops"]
+    assert figures.vector_tflops("float32") == pytest.approx(1.3 * 60)
+    assert "GPU-1" in figures.source["bandwidth_gbs"]
 
 
 def test_an_older_gpu_is_not_given_units_that_it_lacks() -> None:
@@ -74,7 +74,7 @@ def test_a_listed_gpu_keeps_the_vendors_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({**GB200.model_dump(mode="json"), "bandwidth_gbs": 0})])
-def test_a_spoiled_measurement_counts_as_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_measurement_counts_as_none(tmp_path: Path, text: str) -> None:
     store_rates(GB200, tmp_path).write_text(text)
     assert stored_targets(tmp_path) == []
     with pytest.raises(ConfigurationError, match="neither listed nor measured"):
@@ -85,9 +85,9 @@ def test_bounds_of_measured_rates_are_marked(tmp_path: Path) -> None:
     """1024 x 4 B read and written: 8,192 B / (1.2 x 7000 GB/s) = 0.975 ns."""
     case = Case("double", {"x": "1024 float32"}, {"y": "1024 float32"}, "return x * 2", bytes=8192)
     problem = problem_of(case, tmp_path)
-    found = bounds(problem, problem.workloads[0], hardware_of(GB200))
-    assert found.is_measured
-    assert found.sol_us == pytest.approx(8192 / 8400 / 1e3)
+    result = bounds(problem, problem.workloads[0], hardware_of(GB200))
+    assert result.is_measured
+    assert result.sol_us == pytest.approx(8192 / 8400 / 1e3)
 
 
 def test_names_of_drivers_become_targets() -> None:
