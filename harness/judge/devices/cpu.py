@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,12 +24,12 @@ from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed, summed
 from harness.judge.devices.cpu_overheads import measure_overheads
+from harness.judge.devices.cpu_scheduling import processor_name, real_time_priority, run_delay_ns, worker_pool
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.handshake import HandshakeCalibration, calibrate_handshake, remember_handshake, usual_handshake_ns
 from harness.judge.input_data.layout import Layout
 from harness.judge.isolation.cgroup_freezer import freezer_works
-from harness.judge.isolation.process_freezer import Herd
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.native import Exchanged, Native, load_native
 from harness.judge.reference import Value
@@ -56,9 +56,6 @@ _PROCESS_SHARE = 0.028
 _CACHE, _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR", "/inductor"
 _WITHOUT_TORCH = {"HARNESS_RUNNER_TORCH": "0"}
 """Environment of a runner for compiled code. It is started on demand, without the import of torch, which takes 2 s."""
-_MAX_WORKERS = 4
-"""Threads of the judge. More would wait for the interpreter lock."""
-_OWN_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 @dataclass
@@ -88,14 +85,6 @@ class CpuMemory:
         return shared.read_outputs(self.outputs_of[id(runner)], self.layout, slot)
 
 
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 class CpuDevice:
     """The CPU of this host; see the protocol `Device`. A lock of the host permits one judge at a time."""
 
@@ -115,7 +104,7 @@ class CpuDevice:
             os.sched_setaffinity(0, set(allowed[:-1]))
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
-        self._pool = _pool(allowed)
+        self._pool = worker_pool(allowed)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
@@ -136,7 +125,7 @@ class CpuDevice:
         self._inputs = Region(_MEMORY_BYTES, sealed=True)
         self._outputs: dict[int, Region] = {}
         self._spare_outputs = OutputPool(_MEMORY_BYTES)
-        self._digest = hashlib.sha256(f"{_processor()}{platform.node()}".encode()).hexdigest()
+        self._digest = hashlib.sha256(f"{processor_name()}{platform.node()}".encode()).hexdigest()
         self.calibration = Calibration(0.0, 0.0)
         self._cache = cache
         self._handshake = HandshakeCalibration(0.0)
@@ -153,7 +142,7 @@ class CpuDevice:
         refused_ns = self._handshake.refused_ns
         return DeviceRecord.model_validate(
             {
-                "name": _processor(),
+                "name": processor_name(),
                 "id": f"CPU-{self._digest[:12]}",
                 "processors": os.cpu_count(),
                 "pinned": self._cpu,
@@ -321,10 +310,10 @@ class CpuDevice:
             runner.channel.send_call(call, slots)
             runner.check_still_stopped()
             steal_begin_ns = self._steal.taken_ns(self._cpu)
-            with _real_time_priority(herd):
-                delays_before, judge_delay_begin_ns = herd.run_delay_ns(), _run_delay_ns()
+            with real_time_priority(herd):
+                delays_before, judge_delay_begin_ns = herd.run_delay_ns(), run_delay_ns()
                 record, begin, end = self._exchange(runner, min(within_s, _URGENT_S))
-                judge_delay_ns = _run_delay_ns() - judge_delay_begin_ns
+                judge_delay_ns = run_delay_ns() - judge_delay_begin_ns
             if record is None:
                 record, begin, end = self._exchange(runner, within_s, begin)
         except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
@@ -450,35 +439,5 @@ def _sets_bytes(strides: Sequence[int]) -> int:
     return max(stride * max(1, min(_TEMPORARY_SETS, _TEMPORARY_BYTES // stride)) for stride in strides)
 
 
-def _pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
-    """Return threads for the judge's own work, which may use every processor; None if there is only one processor."""
-
-    def begin() -> None:
-        os.sched_setaffinity(0, set(processors))
-        torch.set_num_threads(1)
-
-    workers = min(len(processors), _MAX_WORKERS)
-    return ThreadPoolExecutor(workers, "judge", begin) if workers > 1 else None
-
-
 def _with_env(plan: RunnerPlan, env: Mapping[str, str]) -> RunnerPlan:
     return replace(plan, env={**plan.env, **env})
-
-
-@contextlib.contextmanager
-def _real_time_priority(herd: Herd) -> Iterator[None]:
-    """Run judge and runner before every ordinary process, each on its own processor, if this process has the right."""
-    herd.first_in_line(on=True)
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        herd.first_in_line(on=False)
-
-
-def _run_delay_ns() -> int:
-    """Return the nanoseconds for which this thread has waited for a processor so far."""
-    return int(_OWN_SCHEDSTAT.read_bytes().split()[1])
