@@ -1,10 +1,10 @@
-"""Compare sealed readings with CUPTI's durations of the same launches.
+"""Do sealed readings agree with CUPTI's durations of the very same launches?
 
     python -m benchmarks.cupti [--calls N]
 
-The trusted launcher calls each shipped solution with a single launch, on its smallest and its largest workload. Torch's
-profiler, which reads CUPTI, records a second run. The sealed reading is the median without the overhead of the event
-pair, as the judge subtracts it.
+The trusted launcher calls each shipped solution that is one launch, on its smallest and its largest workload; torch's
+profiler, which reads CUPTI, watches a second run. Sealed: the median reading less what the judge subtracts
+for the event pair.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tabulate import tabulate
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge.build.cuda_builder import build_cuda, trusted_cubin
-from harness.judge.devices.cuda_memory import CudaMemory, Pieces
-from harness.judge.devices.cuda_sealed import MOST_AROUND_NS
+from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy
+from harness.judge.devices.cuda_sealed import MAX_EVENT_OVERHEAD_NS
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.shared_memory import Region
 from harness.model.launches import ResolvedPlan
 from harness.model.problem import Problem, Workload
 from harness.runner import driver
-from harness.runner.launcher import SealedWorkload, Trusted
+from harness.runner.launcher import SealedWorkload, TrustedKernels
 from harness.runner.wire import TRUSTED_KERNELS
 
 PROBLEMS = Path(__file__).parents[1] / "problems"
@@ -42,10 +42,10 @@ Row = tuple[str, str, str]
 
 
 def agreement(calls: int = 32) -> Iterator[Row]:
-    """Yield (solution and workload, allowed difference, readings) of each solution and workload."""
+    """(what, what is allowed, what was seen) of each solution and workload."""
     torch.zeros(1, device="cuda")
     with tempfile.TemporaryDirectory() as scratch:
-        trusted = Trusted(trusted_cubin(Path(scratch)))
+        trusted = TrustedKernels(trusted_cubin(Path(scratch)))
         for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):
             solution = load_solution(file.parent)
             if solution.spec.language != "cuda" or len(solution.spec.launch) != 1:
@@ -53,15 +53,14 @@ def agreement(calls: int = 32) -> Iterator[Row]:
             problem = load_problem(file.parents[2])
             built = build_cuda(problem, solution, cache_dir=Path(scratch), sandbox="bubblewrap")
             for workload in _ends(problem):
-                plan = built.plans[workload.uuid]
-                sealed, traced = _sealed_and_traced_us(trusted, problem, workload, plan, built.directory, calls)
+                sealed, traced = _both(trusted, problem, workload, built.plans[workload.uuid], built.directory, calls)
                 allowed = max(0.03 * traced, 0.3)
-                reading_text = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
-                yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", reading_text)
+                seen = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
+                yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", seen)
 
 
 def _ends(problem: Problem) -> list[Workload]:
-    ordered = sorted(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
+    ordered = sorted(problem.workloads, key=lambda each: layout_of(problem, each).io_bytes)
     return [ordered[0], ordered[-1]]
 
 
@@ -69,20 +68,20 @@ def _axes(workload: Workload) -> str:
     return " ".join(f"{name}={value}" for name, value in workload.axes.items())
 
 
-def _sealed_and_traced_us(
-    trusted: Trusted, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
+def _both(
+    trusted: TrustedKernels, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
 ) -> tuple[float, float]:
-    """Return the microseconds per call by the sealed clock and by CUPTI."""
+    """Microseconds a call: sealed, and by CUPTI."""
     layout = layout_of(problem, workload)
     stride = layout.input_stride + layout.output_stride
     calls = max(2, min(calls, _MOST_BYTES // stride))
     memory = CudaMemory(layout, calls, Region(_SCALARS, sealed=False))
-    source = InputSource(problem, device=torch.device("cuda"), copy_all=Pieces(trusted))
+    source = InputSource(problem, device=torch.device("cuda"), copy_all=DeviceBatchedCopy(trusted))
     source.refill_all(workload, [memory.views(slot) for slot in range(calls)])
     arena = torch.zeros(calls * stride, dtype=torch.uint8, device="cuda")
     for slot in range(calls):
         target = slot * stride
-        arena[target : target + layout.input_stride] = memory.given[slot]
+        arena[target : target + layout.input_stride] = memory.input_bytes[slot]
     module = driver.load((built / "kernel.cubin").read_bytes())
     symbols: dict[str, str] = json.loads((built / "names.json").read_text())["symbols"]
     functions = {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
@@ -94,24 +93,18 @@ def _sealed_and_traced_us(
 
     work = SealedWorkload(trusted, functions, plan.as_json(), slots, place)
     sealed_us(work, calls)
-    subtracted = min(MOST_AROUND_NS / 1e3, trusted.pair_overhead_us())
+    subtracted = min(MAX_EVENT_OVERHEAD_NS / 1e3, trusted.pair_overhead_us())
     sealed = statistics.median(sealed_us(work, calls)) - subtracted
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         sealed_us(work, calls)
-    traced_events = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
-    durations = [took for name, took in traced_events if not name.startswith(("Mem", *TRUSTED_KERNELS))]
-    names = sorted({name for name, _ in traced_events})
-    assert len(durations) == calls, f"{len(durations)} launches of {calls} calls: {names}"
+    found = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
+    durations = [took for name, took in found if not name.startswith(("Mem", *TRUSTED_KERNELS))]
+    assert len(durations) == calls, f"{len(durations)} launches of {calls} calls: {sorted({name for name, _ in found})}"
     return sealed, statistics.median(durations)
 
 
 def sealed_us(work: SealedWorkload, calls: int) -> list[float]:
-    """Return the duration of one call at each placement in microseconds.
-
-    Args:
-        work: the workload.
-        calls: number of placements.
-    """
+    """Durations of one call at each placement."""
     return [work.run(placement) for placement in range(calls)]
 
 

@@ -40,7 +40,7 @@ from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import ConstAxis, CustomInput, Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import driver, nvrtc
-from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, Trusted
+from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, TrustedKernels
 
 ROOT = Path(__file__).parents[1]
 POISON = 0xA5
@@ -80,7 +80,7 @@ class Bench:
         torch.zeros(1, device="cuda")
         self.calls = calls
         cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), list(TRUSTED_KERNELS), [])
-        self.trusted = Trusted(cubin)
+        self.trusted = TrustedKernels(cubin)
         self.overhead_us = self.trusted.pair_overhead_us()
 
     def time(self, call: Callable[[], object]) -> float:

@@ -67,7 +67,7 @@ def _gpu() -> Iterator[Check]:
     from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.mps import require_no_mps
     from harness.sol.hardware import table, target_name
-    from harness.sol.measured_gpu import hardware_directory, kept_rates
+    from harness.sol.measured_gpu import hardware_directory, stored_rates
 
     said = ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if said is None:
@@ -75,7 +75,7 @@ def _gpu() -> Iterator[Check]:
         return
     yield Check("GPU", "ok", said.splitlines()[0])
     target = target_name(said.partition(",")[0].strip())
-    if target not in table() and kept_rates(target, hardware_directory()) is None:
+    if target not in table() and stored_rates(target, hardware_directory()) is None:
         yield Check("GPU bounds", "note", f"none: {target} is neither listed nor measured: harness hardware measure")
     yield _nvrtc()
     lacking = missing_gpu_packages()

@@ -139,37 +139,37 @@ def _is_extracted(key: str) -> bool:
     return _has(key, "x_provenance")
 
 
-def test_every_problem_written_by_hand_has_a_bound_computed_by_hand() -> None:
+def test_every_problem_that_is_written_by_hand_is_computed_by_hand() -> None:
     """Those with an origin are in test_bounds_of_serving_problems.py."""
-    keys = [key for key in list_problems(PROBLEMS) if not _is_extracted(key) and not _has(key, "x_origin")]
-    assert sorted(BY_HAND) == keys
+    expected_keys = [key for key in list_problems(PROBLEMS) if not _is_extracted(key) and not _has(key, "x_origin")]
+    assert sorted(BY_HAND) == expected_keys
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [key for key in list_problems(PROBLEMS) if _is_extracted(key)])
 def test_every_extracted_problem_has_a_bound(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # a busy machine is no reason to fail
+    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # load of the machine must not fail the test
     problem = load_problem(PROBLEMS / key, key=key)
     for workload in (problem.workloads[0], problem.workloads[-1]):
         assert bounds(problem, workload, hardware("h200")).sol_us > 0.0
 
 
-@pytest.mark.parametrize("extent", ["some", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("selection", ["some", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("key", sorted(BY_HAND))
-def test_bounds_are_those_computed_by_hand(key: str, extent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # a busy machine is no reason to fail
+def test_bounds_are_those_computed_by_hand(key: str, selection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # load of the machine must not fail the test
     problem = load_problem(PROBLEMS / key, key=key)
-    sample = (problem.workloads[0], problem.workloads[len(problem.workloads) // 2])
-    for workload in problem.workloads if extent == "all" else sample:
+    first_and_middle = (problem.workloads[0], problem.workloads[len(problem.workloads) // 2])
+    for workload in problem.workloads if selection == "all" else first_and_middle:
         sizes = problem.sizes(workload)
-        for target in ("h200", "b200") if extent == "all" else ("h200",):
+        for target in ("h200", "b200") if selection == "all" else ("h200",):
             machine = hardware(target)
             result = bounds(problem, workload, machine)
             if (
                 "paged" in key and sizes["batch"] > 1
             ):  # lengths are drawn: a first whole sequence, others of half and more
-                one_sequence = BY_HAND[key]({**sizes, "batch": 1, "tokens": sizes.get("chunk", 1)})
-                assert 0.5 * sizes["batch"] * one_sequence.bytes < result.bytes <= sizes["batch"] * one_sequence.bytes
+                single = BY_HAND[key]({**sizes, "batch": 1, "tokens": sizes.get("chunk", 1)})
+                assert 0.5 * sizes["batch"] * single.bytes < result.bytes <= sizes["batch"] * single.bytes
                 continue
             expected = BY_HAND[key](sizes)
             assert result.bytes == expected.bytes

@@ -33,7 +33,7 @@ def test_a_gpu_is_described_with_the_bounds_of_every_workload(tmp_path: Path) ->
         assert bound.sol_us == pytest.approx(bound.bytes / 4800e9 * 1e6)
 
 
-def test_the_process_prints_what_it_found_or_why_not(tmp_path: Path, own_locks: None) -> None:
+def test_the_process_prints_the_description_or_the_reason_for_its_absence(tmp_path: Path, own_locks: None) -> None:
     del own_locks
     command = [sys.executable, "-m", "harness.sol.describe"]
     text = request(tmp_path, "h200").model_dump_json()

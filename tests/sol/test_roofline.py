@@ -1,4 +1,4 @@
-"""Bounds of workloads: which operations and which bytes are counted."""
+"""Bounds of workloads: the counted operations and bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNIT = Hardware(
     tflops=Peaks(tensor={"bfloat16": 4.0}, vector={"float32": 1.0, "float64": 0.5}),
     source={},
 )
-# As UNIT, with arithmetic so slow that it is what limits.
+# UNIT with arithmetic so slow that it is the limit.
 SLOW = UNIT.model_copy(update={"tflops": Peaks(tensor={"bfloat16": 4e-6}, vector={"float32": 1e-6, "float64": 1e-6})})
 
 Spec = tuple[Sequence[str] | None, str]
@@ -39,7 +39,7 @@ def make(
     axes: Mapping[str, int],
     scalars: Mapping[str, Any] | None = None,
 ) -> Problem:
-    """A problem with one workload, from the body of its reference."""
+    """Write a problem with one workload, from the body of its reference."""
     arguments = ", ".join(inputs)
     body = "".join(f"    {line}\n" for line in run.splitlines())
     definition = {
@@ -49,13 +49,15 @@ def make(
         "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in outputs.items()},
         "reference": f"import torch\nimport torch.nn.functional as F\n\n\ndef run({arguments}):\n{body}",
     }
-    sources = {name: {"type": "random"} for name in inputs} | {
+    workload_inputs = {name: {"type": "random"} for name in inputs} | {
         name: {"type": "scalar", "value": value} for name, value in (scalars or {}).items()
     }
     target = directory / "suite" / "made"
     target.mkdir(parents=True)
     (target / "definition.json").write_text(json.dumps(definition))
-    (target / "workload.jsonl").write_text(json.dumps({"uuid": str(uuid.uuid4()), "axes": axes, "inputs": sources}))
+    (target / "workload.jsonl").write_text(
+        json.dumps({"uuid": str(uuid.uuid4()), "axes": axes, "inputs": workload_inputs})
+    )
     return load_problem(target)
 
 
@@ -104,7 +106,7 @@ def test_products_count_two_operations_an_element(tmp_path: Path, run: str, flop
     assert result.sol_us == pytest.approx(flops / 4)
 
 
-def test_a_product_of_cast_values_has_the_rate_of_their_original_dtype(tmp_path: Path) -> None:
+def test_a_product_of_cast_values_uses_the_unit_of_their_stored_dtype(tmp_path: Path) -> None:
     operands: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
     cast = make(tmp_path / "cast", "return (a.float() @ b.float().t()).bfloat16()", operands, **square(64, "bfloat16"))
     assert bound(cast, SLOW).sol_us == pytest.approx(2 * 64**3 / 4)
@@ -120,12 +122,12 @@ def test_a_large_product_is_limited_by_the_matrix_units(tmp_path: Path) -> None:
     assert result.limited_by == "products"
     assert result.sol_us == pytest.approx(2 * 8192**3 / 989.5e12 * 1e6)
     assert result.attainable_us == pytest.approx(2 * 8192**3 / 800e12 * 1e6)
-    # Operations prove nothing: only what must be read does, and what is written beyond what the L2 cache can hold.
+    # Operations prove nothing. Only necessary reads count, and outputs beyond the capacity of the L2 cache.
     assert result.floor_bytes == 3 * 2 * 8192**2 - 60 * 2**20
 
 
 @pytest.mark.parametrize(
-    ("run", "read", "required"),
+    ("run", "read", "proved"),
     [
         ("return x * 2", 10_000, 10_000),
         ("return x[:10].sum() + torch.zeros(100, 100, device=x.device)", 1_000, 1_000),
@@ -140,15 +142,13 @@ def test_a_large_product_is_limited_by_the_matrix_units(tmp_path: Path) -> None:
         ("y = x.clone()\ny.add_(1)\nreturn y[:1].expand(100, 100).contiguous()", 100, 0),
     ],
 )
-def test_elements_that_are_read_and_elements_that_are_required(
-    tmp_path: Path, run: str, read: int, required: int
-) -> None:
+def test_read_and_proved_elements(tmp_path: Path, run: str, read: int, proved: int) -> None:
     result = bound(make(tmp_path, run, {"x": (["n", "n"], "float32")}, **square(100)))
     assert result.bytes == 4 * (10_000 + read)
-    assert result.floor_bytes == 4 * (10_000 + required)
+    assert result.floor_bytes == 4 * (10_000 + proved)
 
 
-def test_only_the_used_rows_of_a_table_count(tmp_path: Path) -> None:
+def test_only_selected_rows_of_a_table_are_counted(tmp_path: Path) -> None:
     inputs: dict[str, Spec] = {"table": (["rows", "width"], "float32"), "ids": (["count"], "int64")}
     outputs: dict[str, Spec] = {"y": (["count", "width"], "float32")}
     axes = {"rows": 10_000, "width": 64, "count": 8}
@@ -167,14 +167,14 @@ def test_only_the_used_rows_of_a_table_count(tmp_path: Path) -> None:
         "if (x > 0).any():\n    return x + 1\nreturn x",
     ],
 )
-def test_references_that_look_at_values(tmp_path: Path, run: str) -> None:
+def test_references_whose_control_flow_depends_on_values_have_bounds(tmp_path: Path, run: str) -> None:
     inputs: dict[str, Spec] = {"x": (["n", "n"], "float32"), "counts": (["n"], "int32")}
     result = bound(make(tmp_path, run, inputs, **square(100)))
     assert result.bytes >= 2 * 4 * 100 * 100
     assert result.sol_us >= result.floor_us > 0
 
 
-def test_scalars_are_given_and_cost_nothing(tmp_path: Path) -> None:
+def test_scalars_have_no_bytes(tmp_path: Path) -> None:
     inputs: dict[str, Spec] = {"x": (["n", "n"], "float32"), "factor": (None, "float32")}
     result = bound(make(tmp_path, "return x * factor", inputs, scalars={"factor": 0.5}, **square(100)))
     assert result.bytes == 2 * 4 * 100 * 100
@@ -201,7 +201,7 @@ def test_the_floor_of_a_cpu_allows_for_inputs_in_its_caches(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "body", ["cache[5] = row", "cache[ids] = row.view(1, -1)", "cache.index_copy_(0, ids, row[None])"]
 )
-def test_an_update_in_place_counts_only_the_rows_it_changes(tmp_path: Path, body: str) -> None:
+def test_an_update_in_place_counts_its_rows_and_proves_nothing(tmp_path: Path, body: str) -> None:
     cache: Spec = (["N", "D"], "float32")
     problem = make(
         tmp_path,
