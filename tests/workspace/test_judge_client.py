@@ -135,9 +135,7 @@ def test_a_judge_of_another_protocol_is_refused_with_the_fix(
     told = client.told()
     assert isinstance(told, JudgeLost)
     assert told.how == "protocol"
-    assert told.reason == (
-        f"the judge of cpu uses judge protocol {protocol}, and this process uses judge protocol 2"
-    )
+    assert told.reason == (f"the judge of cpu uses judge protocol {protocol}, and this process uses judge protocol 2")
     assert told.fix == PROTOCOL_FIX
     assert client.judge.ready is None
 
