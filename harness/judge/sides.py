@@ -170,12 +170,12 @@ def binary_hash(files: Sequence[bytes], plans: Mapping[str, Mapping[str, Any]] |
     return f"sha256:{digest.hexdigest()}"
 
 
-def stage_reference(problem: Problem) -> Staged:
-    """The problem's reference, run as it is."""
+def stage_reference(source: str) -> Staged:
+    """A reference, or a library baseline, run as it is."""
 
     def stage(runner: Stage) -> dict[str, object]:
         target = runner.stage / "reference.py"
-        target.write_text(problem.definition.reference)
+        target.write_text(source)
         return {"op": "load", "language": "reference", "entry": "run", "source": runner.inside(target)}
 
     return Staged(stage, _REFERENCE_S)
