@@ -37,7 +37,9 @@ def stress_tolerances(
     usual_rms: Callable[[], Mapping[str, float]],
 ) -> Mapping[str, Tolerance] | None:
     """The tolerance of each output of a stress case; None where the reference's outputs are not finite."""
-    return stress_inputs.tolerance_for(kind, tolerance, expected, usual_rms()) if all_finite(expected, tolerance) else None
+    if not all_finite(expected, tolerance):
+        return None
+    return stress_inputs.tolerance_for(kind, tolerance, expected, usual_rms())
 
 
 @dataclass(frozen=True)
