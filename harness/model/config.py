@@ -62,7 +62,7 @@ class GatewayConfig(_Section):
     hold_s: PositiveFloat = 60.0
     """A request waits here so long for a rate limit or an outage to pass; then its session pauses."""
     first_s: PositiveFloat = 1.0
-    """The first wait where the model's side does not say how long; doubled each time."""
+    """The first wait if the model API gives no duration; doubled each time."""
     longest_s: PositiveFloat = 300.0
     idle_s: PositiveFloat = 300.0
     """An answer from which nothing comes for so long has broken off."""

@@ -172,8 +172,11 @@ def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -
         ({"binds": ("/nowhere/my-agent",)}, "agent.binds: no such file or directory: /nowhere/my-agent"),
         ({"binds": ("relative",)}, "agent.binds: no such file or directory: relative"),
         ({"binds": ("/",)}, "agent.binds: / would show the agent the workspace"),
-        ({"env": {"NOT_SET_HERE": None}}, "agent.env.NOT_SET_HERE: NOT_SET_HERE is to be passed on and is not set"),
-        ({"env": {"A B": "x"}}, "agent.env: `A B` is no name of a variable"),
+        (
+            {"env": {"NOT_SET_HERE": None}},
+            "agent.env.NOT_SET_HERE: NOT_SET_HERE is not set in the environment of the harness",
+        ),
+        ({"env": {"A B": "x"}}, "agent.env: `A B` is not a valid name of a variable"),
         ({"command": "my-agent {prompt} {what}"}, "agent.command: unknown placeholder what"),
     ],
 )

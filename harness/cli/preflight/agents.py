@@ -59,7 +59,7 @@ def check_visible(plan: RunPlan) -> str | None:
 
 
 def check_endpoint(plan: RunPlan) -> Check | str | None:
-    """The model's side can be reached and accepts the key: one request that costs nothing."""
+    """The model API can be reached and accepts the key: one request that costs nothing."""
     try:
         upstream = Upstream.of_environment(os.environ)
     except ConfigurationError:
