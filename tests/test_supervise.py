@@ -151,7 +151,7 @@ def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> N
         assert run.wait(120) == 2
         assert len(model.asked) == 1
     assert "the worker-w01 cannot work" in rest
-    assert "export a key that is good" in rest
+    assert "export a valid key" in rest
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> No
         output, _ = worker.communicate(timeout=120)
         assert worker.returncode == 2, output
         assert "refuses the credential (401)" in output
-        assert "export a key that is good" in output
+        assert "export a valid key" in output
         assert len(model.asked) == 1, "asked once, not again and again"
     assert api_backoff.read_backoff(site.workspace).stopped
 

@@ -32,7 +32,7 @@ def test_a_measured_gpu_is_listed_with_its_mark(user_cache: Path, monkeypatch: p
     done = measured(GB200, monkeypatch)
     assert done.exit_code == 0
     assert "NVIDIA GB200 (target gb200)" in done.output
-    assert "bounds take the measured ones, with margins" in done.output
+    assert "bounds use the measured figures, with margins" in done.output
     assert (user_cache / "hardware" / "gb200.json").is_file()
     after = json.loads(CliRunner().invoke(hardware, ["list", "--json"]).output)
     (added,) = [row for row in after if row not in before]
@@ -53,4 +53,4 @@ def test_a_listed_gpu_is_compared_with_the_vendors_figures(monkeypatch: pytest.M
 def test_only_gpus_are_measured() -> None:
     done = CliRunner().invoke(hardware, ["measure", "--device", "cpu"])
     assert done.exit_code != 0
-    assert "`cpu` is no GPU" in str(done.exception)
+    assert "`cpu` is not a GPU" in str(done.exception)
