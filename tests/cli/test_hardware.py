@@ -42,7 +42,7 @@ def test_a_measured_gpu_is_listed_with_its_mark(user_cache: Path, monkeypatch: p
 
 def test_a_listed_gpu_is_compared_with_the_vendors_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     done = measured(H200, monkeypatch)
-    assert "bounds take the vendor's figures" in done.output
+    assert "bounds use the vendor's figures" in done.output
     (row,) = [line for line in done.output.splitlines() if line.startswith("bandwidth")]
     assert row.split()[-3:] == ["4,300", "4,800", "90%"]
     rows = {row["figure"]: row for row in json.loads(measured(H200, monkeypatch, "--json").output)}
