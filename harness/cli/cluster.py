@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from harness.cli.devices import Chosen
+from harness.cli.devices import DeviceChoice
 from harness.cli.preflight.check import Check
 from harness.errors import ConfigurationError, HarnessError
 from harness.model.config import Config
@@ -69,7 +69,7 @@ def open_cluster(workspace: Workspace, config: Config, address: str) -> OpenJudg
     return lambda post: ClusterJudges(workspace, config, address, post)
 
 
-def choose_cluster(config: Config, address: str) -> Chosen:
+def choose_cluster(config: Config, address: str) -> DeviceChoice:
     """Return the target of a run on a cluster: the configuration's, or that of the first device.
 
     Raises:
@@ -88,7 +88,7 @@ def choose_cluster(config: Config, address: str) -> Chosen:
     target = config.target or (target_name(gpus[0]) if gpus else CPU)
     count = sum(len(host.devices) for host in usable)
     why = f"{count} device{'s' if count > 1 else ''} of {len(usable)} of {len(hosts)} hosts of the cluster"
-    return Chosen(("cuda",) if gpus else ("cpu",), target, why, cluster=address)
+    return DeviceChoice(("cuda",) if gpus else ("cpu",), target, why, cluster=address)
 
 
 def cluster_checks(address: str) -> Iterator[Check]:

@@ -61,8 +61,8 @@ def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("evaluate", "nowhere"), "no such directory, and no workspace here to look a commit up in"),
-        (("evaluate", "."), "does not lie in a problem"),
+        (("evaluate", "nowhere"), "no such directory, and not in a workspace"),
+        (("evaluate", "."), "is not inside a problem directory"),
         (("evaluate", "made/scale"), "no solution.yaml in"),
         (("evaluate", "made/scale", "--solution", "their.json"), "their.json"),
         (("evaluate", "made/scale", "--device", "foo"), "--device: no such device: foo"),

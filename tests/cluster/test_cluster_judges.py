@@ -208,9 +208,9 @@ def test_the_target_of_a_run_is_that_of_the_clusters_devices(monkeypatch: pytest
     monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: hosts)
     chosen = cluster_command.choose_cluster(Config(), "auto")
     assert (chosen.target, chosen.devices, chosen.cluster) == ("h200", ("cuda",), "auto")
-    assert chosen.why == "2 devices of 1 of 2 hosts of the cluster"
-    checks = {check.what: check for check in cluster_command.cluster_checks("auto")}
-    assert checks["host gpu-a"].found.endswith("cuda:0, cuda:1")
+    assert chosen.reason == "2 devices of 1 of 2 hosts of the cluster"
+    checks = {check.name: check for check in cluster_command.cluster_checks("auto")}
+    assert checks["host gpu-a"].result.endswith("cuda:0, cuda:1")
     monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: hosts[:1])
     with pytest.raises(ConfigurationError, match="no host of the Ray cluster at auto has a device"):
         cluster_command.choose_cluster(Config(), "auto")
@@ -219,5 +219,5 @@ def test_the_target_of_a_run_is_that_of_the_clusters_devices(monkeypatch: pytest
 def test_a_clock_that_differs_by_an_hour_is_a_note_and_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     late = HostStatus(name="gpu-a", node="1", devices=("gpu-a/cpu",), clock_skew_s=-3600.0)
     monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: (late,))
-    (check,) = [check for check in cluster_command.cluster_checks("auto") if check.what == "host gpu-a"]
-    assert (check.state, "its clock differs by -3600 s" in check.found) == ("note", True)
+    (check,) = [check for check in cluster_command.cluster_checks("auto") if check.name == "host gpu-a"]
+    assert (check.state, "its clock differs by -3600 s" in check.result) == ("note", True)

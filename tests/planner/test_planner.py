@@ -289,7 +289,7 @@ def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) ->
     git(site.root, "commit", "--quiet", "--all", "-m", "Tamper")
     done = site.call("planner", "--replay")
     assert done.returncode == 1
-    assert "1 of 1 decisions come out differently" in done.stdout
+    assert "1 of 1 decisions differ from the recorded ones" in done.stdout
 
 
 def test_one_planner_a_repository(site: Site) -> None:
