@@ -20,7 +20,7 @@ from harness.runner import wire
 def line() -> Iterator[tuple[Channel, socket.socket]]:
     channel = Channel()
     other = socket.socket(fileno=os.dup(channel.runner_end))
-    channel.started()
+    channel.close_runner_end()
     yield channel, other
     other.close()
     channel.close()
@@ -46,7 +46,7 @@ def test_a_record_comes_through(line: tuple[Channel, socket.socket]) -> None:
     other.send(wire.pack_record(wire.Code.DONE, call=7, claimed_ns=-5))
     record = channel.receive(_soon())
     assert (record.code, record.call, record.claimed_ns) == (wire.Code.DONE, 7, -5)
-    channel.must_be_silent()
+    channel.check_nothing_unread()
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_bytes_that_are_no_record_are_malformed(line: tuple[Channel, socket.sock
 def test_an_answer_to_nothing_is_malformed(line: tuple[Channel, socket.socket]) -> None:
     channel, other = line
     other.send(wire.pack_record(wire.Code.DONE))
-    with pytest.raises(MalformedRecord, match="nobody asked for"):
-        channel.must_be_silent()
+    with pytest.raises(MalformedRecord, match="without a request"):
+        channel.check_nothing_unread()
     other.send(wire.pack_record(wire.Code.READY))
-    with pytest.raises(MalformedRecord, match="READY where LOADED was due"):
+    with pytest.raises(MalformedRecord, match="READY instead of LOADED"):
         channel.expect(wire.Code.LOADED, _soon())
 
 
@@ -85,7 +85,7 @@ def test_silence_and_the_end_of_the_line_are_told_apart(line: tuple[Channel, soc
     with pytest.raises(ChannelClosed):
         channel.receive(_soon(), spin=spin)
     with pytest.raises(ChannelClosed):
-        channel.must_be_silent()
+        channel.check_nothing_unread()
     with pytest.raises(ChannelClosed):
         channel.send({"op": "load"})
     with pytest.raises(ChannelClosed):

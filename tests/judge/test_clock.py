@@ -17,7 +17,7 @@ from harness.judge.clock import (
     subtracted_ns,
 )
 from harness.judge.devices.interface import Batch, Calibration, Device
-from harness.judge.timing import Block, kept, wanted_width
+from harness.judge.timing import Block, counted_blocks, stopping_half_width
 from harness.model.verdict import Trust
 
 _CALIBRATION = Calibration(handshake_ns=100_000, dispatch_ns=500)
@@ -75,13 +75,13 @@ def test_calibration_is_not_moved_by_disturbed_batches() -> None:
 def test_the_hosts_noise_is_not_timed_to_half_a_percent(trust: Trust, wanted: float) -> None:
     device = create_autospec(Device, instance=True)
     device.trust.return_value = trust
-    assert wanted_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device) == wanted
+    assert stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device) == wanted
     device.trust.assert_called_once_with(200.0, 200.0)
 
 
 def test_blocks_are_chosen_by_disturbance_alone() -> None:
     clean = [_block(latency, 0.0) for latency in (100.0, 900.0, 110.0)]
     spoiled = [_block(1.0, 0.5), _block(1.0, 0.02)]
-    assert kept([*clean, *spoiled], 3) == clean
-    assert kept([*spoiled, *clean], 4) == [spoiled[1], *clean]
+    assert counted_blocks([*clean, *spoiled], 3) == clean
+    assert counted_blocks([*spoiled, *clean], 4) == [spoiled[1], *clean]
     assert clean[0].log_ratio == pytest.approx(math.log(2.0))

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("own_locks")
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), HostFaultError, "too many files are open"),
         (MemoryError(), OutOfHostMemoryError, "this machine is out of memory"),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), OutOfHostMemoryError, "Cannot allocate memory"),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OutOfHostMemoryError, "nothing more start"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OutOfHostMemoryError, "no further process"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OutOfHostMemoryError, "can't allocate memory"),
         (RuntimeError("CUDA error: no CUDA-capable device is detected"), HostFaultError, "driver does not work"),
         (HarnessError("GPU is lost"), HostFaultError, "the GPU's driver does not work: GPU is lost"),

@@ -111,7 +111,7 @@ def test_where_the_reference_rounds_regardless_there_is_no_truth() -> None:
     )
     reference = load_reference(made)
     found = find_truth(reference, [torch.randn(4)], {"out": torch.randn(4)})
-    assert found == "no float64 truth: the reference gives `out` in torch.float32 even when asked for float64"
+    assert found == "no float64 truth: the reference returns `out` in torch.float32 even when run in float64"
 
 
 def test_integer_outputs_have_no_precision() -> None:

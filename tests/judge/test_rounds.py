@@ -54,7 +54,7 @@ class Machine:
         sets.stress.return_value = ("large", "small", "zeros")
         self.sets, self.checker = sets, checker
         made = Rounds(memory, sets, checker, baseline, candidate, time.monotonic() + 1e6)
-        made.time_alone()
+        made.time_single_calls()
         return made
 
 
@@ -66,25 +66,25 @@ def always(disturbed_ns: int) -> Iterator[int]:
 def test_three_quiet_repetitions_are_an_accusation() -> None:
     machine = Machine(3_000, always(0))
     with pytest.raises(RunnerFailed, match="calls are not made one by one") as accused:
-        machine.rounds().compare_alone(BLOCKS)
+        machine.rounds().compare_single_calls(BLOCKS)
     assert accused.value.verdict is Verdict.SUSPECT
     assert machine.batches == 20, "five at first, then three repetitions of five"
 
 
 def test_on_a_machine_that_is_never_quiet_nobody_is_accused_and_the_interval_widens() -> None:
-    assert Machine(3_000, always(100)).rounds().compare_alone(BLOCKS) == pytest.approx(math.log(3))
+    assert Machine(3_000, always(100)).rounds().compare_single_calls(BLOCKS) == pytest.approx(math.log(3))
 
 
 def test_disturbed_repetitions_are_no_evidence() -> None:
     machine = Machine(3_000, iter([*[100] * 50, *[0] * 1000]))
     with pytest.raises(RunnerFailed):
-        machine.rounds().compare_alone(BLOCKS)
+        machine.rounds().compare_single_calls(BLOCKS)
     assert machine.batches == 65, "thirteen times five, of which ten were disturbed"
 
 
 def test_calls_that_cost_the_same_alone_are_believed_at_once() -> None:
     machine = Machine(1_400, always(0))
-    assert machine.rounds().compare_alone(BLOCKS) == 0.0
+    assert machine.rounds().compare_single_calls(BLOCKS) == 0.0
     assert machine.batches == 5
 
 

@@ -29,7 +29,7 @@ from harness.judge.devices.lock import take_device_lock
 from harness.judge.handshake import HandshakeCalibration, calibrate_handshake, remember_handshake, usual_handshake_ns
 from harness.judge.input_data.layout import Layout
 from harness.judge.isolation.cgroup_freezer import freezer_works
-from harness.judge.isolation.process_freezer import Herd
+from harness.judge.isolation.process_freezer import SandboxProcesses
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.native import Exchanged, Native, load_native
 from harness.judge.reference import Value
@@ -269,14 +269,14 @@ class CpuDevice:
             first, count = min(slots), max(slots) + 1 - min(slots)
             native.flush(self._inputs.address + first * layout.input_stride, count * layout.input_stride)
         call = secrets.randbits(62)
-        herd = runner.herd
+        processes = runner.processes
         try:
-            runner.channel.must_be_silent()
+            runner.channel.check_nothing_unread()
             runner.channel.send_call(call, slots)
             runner.check_still_stopped()
             stolen = self._steal.taken_ns(self._cpu)
-            with _first_in_line(herd):
-                before, mine = herd.run_delay_ns(), _waited_ns()
+            with _realtime(processes):
+                before, mine = processes.run_delay_ns(), _waited_ns()
                 record, begin, end = self._exchange(runner, min(within_s, _URGENT_S))
                 mine = _waited_ns() - mine
             if record is None:
@@ -285,7 +285,7 @@ class CpuDevice:
             raise runner.failure(error, within_s) from None
         if record is None:
             raise runner.failure(ChannelTimeout(), within_s)
-        after, stolen = herd.run_delay_ns(), self._steal.taken_ns(self._cpu) - stolen
+        after, stolen = processes.run_delay_ns(), self._steal.taken_ns(self._cpu) - stolen
         runner.accept(record)
         if record.code is not wire.Code.DONE or record.call != call:
             raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
@@ -299,22 +299,22 @@ class CpuDevice:
         """Let it run until it answers, then stop it: (its record or None, begin, end). `since_ns`: it runs already."""
         spin = self._spin and since_ns is None
         if self._native is not None:
-            seen = self._continue(self._native, runner, within_s, spin=spin, slices=runner.herd.proved_slices)
+            seen = self._continue(self._native, runner, within_s, spin=spin, slices=runner.processes.proved_slices)
             if seen.refused:
                 runner.check_still_stopped()
                 seen = self._continue(self._native, runner, within_s, spin=spin)  # Python sees more than the library
                 if seen.refused:
                     raise OSError("the control group of a runner cannot be thawed")
-            runner.herd.goes()
+            runner.processes.discard_proof()
             if seen.data is None:
                 return None, since_ns or seen.begin_ns, seen.end_ns
             record, begin = parse_record(seen.data), since_ns or seen.begin_ns
-            if seen.proved and not runner.herd.has_grown():
+            if seen.proved and not runner.processes.has_grown():
                 runner.stop_was_proved(seen.counters)
                 return record, begin, seen.end_ns
         else:
             begin = since_ns or now_ns()
-            runner.herd.go()
+            runner.processes.resume()
             try:
                 record = runner.channel.receive(time.monotonic() + within_s, spin=spin)
             except ChannelTimeout:
@@ -327,7 +327,7 @@ class CpuDevice:
         native: Native, runner: Runner, within_s: float, *, spin: bool, slices: int | None = None
     ) -> Exchanged:
         return native.exchange(
-            runner.channel.line, *runner.herd.descriptors(),
+            runner.channel.judge_end, *runner.processes.descriptors(),
             spin=spin, within_s=within_s, record=wire.RECORD_BYTES + 1, slices=slices,
         )  # fmt: skip
 
@@ -402,9 +402,9 @@ def _with_env(plan: RunnerPlan, env: Mapping[str, str]) -> RunnerPlan:
 
 
 @contextlib.contextmanager
-def _first_in_line(herd: Herd) -> Iterator[None]:
+def _realtime(processes: SandboxProcesses) -> Iterator[None]:
     """Judge and runner go before every ordinary process, each on its own processor, where this process may say so."""
-    herd.first_in_line(on=True)
+    processes.set_realtime(on=True)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     try:
@@ -412,7 +412,7 @@ def _first_in_line(herd: Herd) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        herd.first_in_line(on=False)
+        processes.set_realtime(on=False)
 
 
 def _waited_ns() -> int:

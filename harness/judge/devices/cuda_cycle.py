@@ -154,7 +154,7 @@ class Cycle:
 
     def probe_beside(self, line: Line, by: float) -> float:
         """Median duration in nanoseconds of the probe while a runner that does nothing has its context current."""
-        line.runner.herd.go()
+        line.runner.processes.resume()
         line.runner.channel.send_call(0, ())
         found = []
         for _ in range(_PROBES):
