@@ -59,7 +59,7 @@ def bench(opponents: ThreeWorkloads, *more: GpuVariant) -> baselines.Bench:
     source = InputSource(made, reference=load_reference(made))
     runners: Any = opponents
     return baselines.Bench(
-        "1", made, load_reference(made), source, clock, runners, "baseline", lambda _: None, more=more
+        "1", made, load_reference(made), source, clock, runners, "baseline", lambda _: None, extra=more
     )
 
 

@@ -1,7 +1,8 @@
-"""The baselines of a problem, ready to be raced: reference eagerly and compiled, and the problem's `baseline/`.
+"""Runners of a problem's baselines: the reference, eager and compiled, and the problem's `baseline/`.
 
-The reference is trusted code: its runner may outlive an evaluation, so that what was compiled stays compiled, and
-writes a compiler cache that nothing else can write. A `baseline/` is agents' work: a fresh runner for every evaluation.
+The reference is trusted code. Its runner may outlive an evaluation, so that compiled code is used again, and it writes
+a compiler cache that no other process can write. A `baseline/` is written by agents and gets a fresh runner for every
+evaluation.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def has_own_baseline(problem: Problem) -> bool:
 
 
 class Opponents:
-    """Baseline runners by problem; the references of the last few problems stay alive."""
+    """Baseline runners by problem; the references of the last `_KEPT` problems stay loaded."""
 
     def __init__(self, device: Device, cache_dir: Path, sandbox: SandboxKind) -> None:
         self._device = device
@@ -47,7 +48,7 @@ class Opponents:
         self._compiled: set[tuple[str, str, Variant]] = set()
 
     def reference(self, problem: Problem) -> Side:
-        """The reference's runner, eager and compiled in one.
+        """Return the reference's runner, which runs the eager and the compiled variants.
 
         Raises:
             BaselineFailed: the reference does not even load.
@@ -64,10 +65,10 @@ class Opponents:
         return side
 
     def own(self, problem: Problem) -> Side:
-        """A fresh runner with the problem's `baseline/`. The caller closes it.
+        """Return a fresh runner with the problem's `baseline/`. The caller closes it.
 
         Raises:
-            BaselineFailed: it does not build or load.
+            BaselineFailed: `baseline/` does not build or load.
         """
         try:
             solution = load_solution(problem.directory / BASELINE_DIRECTORY)
@@ -92,10 +93,16 @@ class Opponents:
         progress: Callable[[int], None],
         variant: Variant = "compile",
     ) -> None:
-        """Have the reference compiled for these workloads, before any candidate's time runs.
+        """Compile the reference for these workloads, before the deadline of a candidate starts.
+
+        Args:
+            problem: the problem.
+            workloads: its workloads to compile for.
+            progress: receives the number of finished workloads.
+            variant: a compiled variant of the reference.
 
         Raises:
-            BaselineFailed: it cannot be compiled.
+            BaselineFailed: the reference cannot be compiled.
         """
         side = self.reference(problem)
         source = InputSource(problem, reference=load_reference(problem), device=self._device.memory_on)
@@ -111,18 +118,18 @@ class Opponents:
                 side.batch(memory, range(1), _COMPILE_S)
             except RunnerFailed as failure:
                 self._drop(problem.digest)
-                what = "torch.compile" if variant == "compile" else variant
-                raise BaselineFailed(f"{what} of the reference: {failure.reason}") from None
+                method = "torch.compile" if variant == "compile" else variant
+                raise BaselineFailed(f"{method} of the reference: {failure.reason}") from None
             self._compiled.add((problem.digest, workload.uuid, variant))
 
     def _drop(self, digest: str) -> None:
         side = self._references.pop(digest, None)
         if side is not None:
             side.close()
-        self._compiled = {each for each in self._compiled if each[0] != digest}
+        self._compiled = {key for key in self._compiled if key[0] != digest}
 
     def drop(self, problem: Problem) -> None:
-        """End the reference's runner of a problem: it broke."""
+        """End the runner of a problem's reference, because it broke."""
         self._drop(problem.digest)
 
     def close(self) -> None:
