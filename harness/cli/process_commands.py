@@ -211,12 +211,12 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
             "at": one.at,
             "policy": one.policy,
             "assignments": ", ".join(f"{row.worker}: {row.problem}" for row in one.recorded.assignments),
-            "same": "-" if one.by_model else "yes" if one.same else "no",
+            "same": "-" if one.by_model else "yes" if one.is_equal else "no",
         }
         for one in found
     ]
     emit(rows, as_json=as_json, empty=f"no decisions of run {config.run} are recorded")
-    changed = sum(not one.same and not one.by_model for one in found)
+    changed = sum(not one.is_equal and not one.by_model for one in found)
     if changed:
         raise AnswerIsNo(f"{changed} of {len(found)} decisions come out differently today")
 
