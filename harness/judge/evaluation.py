@@ -283,7 +283,7 @@ class Evaluation:
     def _without_slow_host(self, results: Sequence[WorkloadResult]) -> list[WorkloadResult]:
         """Time slowed baselines again without the candidate's process, and return the results with the new uncertainty.
 
-        A baseline that is as slow as before was slowed by its host, not by the candidate.
+        A baseline that is as slow without that process was slowed by its host, not by the candidate.
 
         Raises:
             BaselineFailed: a baseline broke.

@@ -105,7 +105,7 @@ def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile
     monkeypatch.setattr(sandbox, "reached_memory_limit", lambda _: own_limit)
     spec = {"compile": {"flags": ["-wrapper", "/bin/sh,-c,kill -9 $$"]}}
     solution = load_solution(write_cpp(tmp_path / "solution", KERNEL, **spec))
-    with pytest.raises(MemoryError if own_limit is False else BuildFailed, match=r"Killed|within its limit"):
+    with pytest.raises(MemoryError if own_limit is False else BuildFailed, match=r"Killed|within its memory limit"):
         build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
