@@ -236,12 +236,12 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
             "at": decision.at,
             "policy": decision.policy,
             "assignments": ", ".join(f"{row.worker}: {row.problem}" for row in decision.recorded.assignments),
-            "same": "-" if decision.by_model else "yes" if decision.same else "no",
+            "same": "-" if decision.by_model else "yes" if decision.is_equal else "no",
         }
         for decision in decisions
     ]
     emit(rows, as_json=as_json, empty=f"no decisions of run {config.run} are recorded")
-    changed = sum(not decision.same and not decision.by_model for decision in decisions)
+    changed = sum(not decision.is_equal and not decision.by_model for decision in decisions)
     if changed:
         raise AnswerIsNo(f"{changed} of {len(decisions)} decisions differ from the recorded ones")
 

@@ -67,7 +67,7 @@ def bench(opponents: ThreeWorkloads, *variants: MoreBaseline) -> baselines.Bench
         runners,
         "baseline",
         lambda _: None,
-        more=variants,
+        extra=variants,
     )
 
 

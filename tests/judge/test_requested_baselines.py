@@ -103,7 +103,7 @@ def test_a_library_that_is_missing_has_no_time_and_the_reason_is_kept(monkeypatc
     source = InputSource(made, reference=load_reference(made))
     more = ("library_absent", "library_torch_mul")
     bench = baselines.Bench(
-        "1", made, load_reference(made), source, clock, libraries, "baseline", lambda _: None, more=more
+        "1", made, load_reference(made), source, clock, libraries, "baseline", lambda _: None, extra=more
     )
     assert bench.times() == {"w": {"eager": 1.0, "compile": 1.0, "library_absent": None, "library_torch_mul": 1.0}}
     assert bench.missing == {"library_absent": "not installed"}

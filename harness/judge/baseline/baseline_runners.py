@@ -1,8 +1,8 @@
-"""The baselines of a problem, ready to be raced: forms of the reference, library baselines, and the own `baseline/`.
+"""Runners of a problem's baselines: forms of the reference, library baselines, and the problem's `baseline/`.
 
-The reference and the files of `baselines/` are trusted code: their runners may outlive an evaluation, so that what was
-compiled stays compiled, and write a compiler cache that nothing else can write. A `baseline/` is agents' work: a fresh
-runner for every evaluation.
+The reference and the files of `baselines/` are trusted code. Their runners may outlive an evaluation, so that compiled
+code is used again, and they write a compiler cache that no other process can write. A `baseline/` is written by agents
+and gets a fresh runner for every evaluation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _runner_of(variant: Variant) -> Variant:
 
 
 class Opponents:
-    """Baseline runners by problem; the last few of trusted code stay alive."""
+    """Baseline runners by problem; the trusted code of the last `_KEPT` problems stays loaded."""
 
     def __init__(self, device: Device, cache_dir: Path, sandbox: SandboxKind) -> None:
         self._device = device
@@ -76,10 +76,10 @@ class Opponents:
         return side
 
     def own(self, problem: Problem) -> Side:
-        """A fresh runner with the problem's `baseline/`. The caller closes it.
+        """Return a fresh runner with the problem's `baseline/`. The caller closes it.
 
         Raises:
-            BaselineFailed: it does not build or load.
+            BaselineFailed: `baseline/` does not build or load.
         """
         try:
             solution = load_solution(problem.directory / BASELINE_DIRECTORY)
@@ -104,10 +104,16 @@ class Opponents:
         progress: Callable[[int], None],
         variant: Variant = "compile",
     ) -> None:
-        """Have the reference compiled for these workloads, before any candidate's time runs.
+        """Compile the reference for these workloads, before the deadline of a candidate starts.
+
+        Args:
+            problem: the problem.
+            workloads: its workloads to compile for.
+            progress: receives the number of finished workloads.
+            variant: a compiled variant of the reference.
 
         Raises:
-            BaselineFailed: it cannot be compiled.
+            BaselineFailed: the reference cannot be compiled.
         """
         side = self.trusted(problem, variant)
         source = InputSource(problem, reference=load_reference(problem), device=self._device.memory_on)
@@ -123,8 +129,8 @@ class Opponents:
                 side.batch(memory, range(1), _COMPILE_S)
             except RunnerFailed as failure:
                 self.drop(problem)
-                what = "torch.compile" if variant == "compile" else variant
-                raise BaselineFailed(f"{what} of the reference: {failure.reason}") from None
+                method = "torch.compile" if variant == "compile" else variant
+                raise BaselineFailed(f"{method} of the reference: {failure.reason}") from None
             self._compiled.add((problem.digest, workload.uuid, variant))
 
     def _drop(self, digest: str, key: Variant) -> None:
@@ -132,10 +138,15 @@ class Opponents:
         if side is not None:
             side.close()
         if not is_library(key):
-            self._compiled = {each for each in self._compiled if each[0] != digest}
+            self._compiled = {compiled for compiled in self._compiled if compiled[0] != digest}
 
     def drop(self, problem: Problem, variant: Variant = "eager") -> None:
-        """End the runner of a problem's variant: it broke."""
+        """End the runner of a problem's variant, because it broke.
+
+        Args:
+            problem: the problem.
+            variant: a variant of the runner.
+        """
         self._drop(problem.digest, _runner_of(variant))
 
     def close(self) -> None:
