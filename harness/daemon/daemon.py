@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from harness.daemon.after_entry import AfterEntry
 from harness.daemon.attempts import Attempts, Loss
@@ -53,6 +53,7 @@ from harness.workspace.judge_client import (
     RequestAnswered,
 )
 from harness.workspace.judge_endpoint import JudgeNotice
+from harness.workspace.judge_source import OpenJudges
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Daemon:
         ledger: Ledger,
         index: Index,
         *,
-        devices: Sequence[str],
+        open_judges: OpenJudges,
         max_evaluations: int | None = None,
         evaluations_done: int = 0,
         metrics: DaemonMetrics | None = None,
@@ -104,7 +105,7 @@ class Daemon:
         self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, record_champion)
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
-        self._judges = DeviceJudges(workspace, config, devices, self._inbox.put)
+        self._judges = DeviceJudges(open_judges(self._inbox.put))
         self._checks = CheckOrders(workspace, config, repo, self._snapshots)
         self._work: dict[str, Work] = {}
         self._scan_at = 0.0
@@ -155,7 +156,7 @@ class Daemon:
                 f"the kernel gives no watches on refs ({error}): commits are looked for every {_LOOK_AGAIN_S:.0f} s. "
                 "More: `sysctl fs.inotify.max_user_watches fs.inotify.max_user_instances`"
             )
-        self._judges.start()
+        self._judges.tick()
 
     def _finish(self) -> None:
         """Nothing half: what is judged and not entered is entered now, or said to be judged again."""
@@ -315,6 +316,8 @@ class Daemon:
 
     def _hear_judge(self, news: JudgeNotice) -> None:
         judge = self._judges.of(news.device)
+        if judge is None:
+            return  # of a host that has left the cluster
         heard = judge.handle(news)
         if isinstance(heard, JudgeReady):
             self._judges.became_ready(judge.device, heard)
@@ -428,7 +431,8 @@ class Daemon:
             {device: work.job.worker for device, work in self._work.items()},
             evaluations_done=self._after_entry.evaluations_done,
             limit_reached=self._limit_reached(),
-            fault=self._disk.fault(),
+            hosts=self._judges.hosts(),
+            fault=self._judges.pausing_fault() or self._disk.fault(),
             force=force,
         )
         self._metrics.status = written or self._metrics.status

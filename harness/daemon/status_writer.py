@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.daemon.queue import EvaluationQueue
 from harness.errors import HarnessError
-from harness.model.process_status import DaemonStatus, JudgeStatus
+from harness.model.process_status import DaemonStatus, HostStatus, JudgeStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import JudgeClient
 from harness.workspace.status import write_status
@@ -67,6 +67,7 @@ class StatusWriter:
         *,
         evaluations_done: int,
         limit_reached: bool,
+        hosts: tuple[HostStatus, ...] = (),
         fault: str | None = None,
         force: bool = False,
     ) -> DaemonStatus | None:
@@ -78,7 +79,8 @@ class StatusWriter:
             workers: device -> the worker whose candidate its judge works on.
             evaluations_done: evaluations of this invocation.
             limit_reached: whether the limit of evaluations is reached.
-            fault: why this machine lets nothing be judged, where that is not a judge's own report.
+            hosts: the hosts of a cluster.
+            fault: why nothing can be judged now.
             force: write now, also without a change.
 
         Returns:
@@ -87,14 +89,14 @@ class StatusWriter:
         now = time.monotonic()
         if now < self._next_at and not force:
             return None
-        paused = pausing_fault(judges) or fault
-        self._pause(paused)
+        self._pause(fault)
         status = DaemonStatus(
             queued=len(queue),
             judges=tuple(_judge_status(judge, workers.get(judge.device)) for judge in judges),
+            hosts=hosts,
             evaluations_done=evaluations_done,
             limit_reached=limit_reached,
-            paused=paused,
+            paused=fault,
             messages=tuple(self._messages),
         )
         if status == self._written and not force:

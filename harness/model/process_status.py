@@ -79,6 +79,24 @@ class JudgeStatus(_StatusRecord):
     of: int = 0
 
 
+class HostStatus(_StatusRecord):
+    """One host of a cluster, as the head sees it. Part of the daemon's record."""
+
+    name: str
+    """Host name; a further node of the same host has `~2`, `~3` ... after it."""
+    node: str
+    """Ray's id of the node."""
+    address: str = ""
+    devices: tuple[str, ...] = ()
+    """Devices with a judge: `NAME/cpu`, `NAME/cuda:0` ..."""
+    gpus: tuple[str, ...] = ()
+    """Models of its GPUs, as nvidia-smi lists them."""
+    refused: str | None = None
+    """Why none of its devices is used."""
+    clock_skew_s: float = 0.0
+    """The host's clock minus the head's, in seconds. For people to look at; nothing depends on it."""
+
+
 class DaemonStatus(ProcessStatus):
     """Written by the daemon whenever its state changes, at most five times a second.
 
@@ -87,6 +105,8 @@ class DaemonStatus(ProcessStatus):
 
     queued: int = 0
     judges: tuple[JudgeStatus, ...] = ()
+    hosts: tuple[HostStatus, ...] = ()
+    """With `--cluster`: the hosts that have joined."""
     evaluations_done: int = 0
     """Evaluations entered for this invocation of `harness start`, also by a daemon that has died since."""
     limit_reached: bool = False
