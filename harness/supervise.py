@@ -115,6 +115,7 @@ def run_start(
     stop: threading.Event,
     show: Callable[[Snapshot], None],
     metrics_port: int | None = None,
+    cluster: str | None = None,
 ) -> Outcome:
     """Run everything until a limit is reached, nothing is left to do, or `stop` is set.
 
@@ -129,7 +130,7 @@ def run_start(
             notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
             usd_before = Purse(workspace, repo, config).spent().usd
         fleet.ask_again(workspace)
-        children = _children(config, target, limits, usd_before, metrics_port)
+        children = _children(config, target, limits, usd_before, metrics_port, cluster)
         record = StartStatus(
             children=tuple(child.name for child in children),
             run=config.run,
@@ -167,11 +168,12 @@ def worker_names(count: int) -> tuple[str, ...]:
 
 
 def _children(
-    config: Config, target: str, limits: Limits, usd_before: float, metrics_port: int | None
+    config: Config, target: str, limits: Limits, usd_before: float, metrics_port: int | None, cluster: str | None
 ) -> list[ChildProcess]:
     python = [sys.executable, "-m", "harness"]
     run = ["--run", config.run]
     devices = [part for device in config.devices for part in ("--device", device)]
+    devices = ["--cluster", cluster] if cluster else devices
     evaluations = ["--max-evaluations", str(limits.max_evaluations)] if limits.max_evaluations else []
     metrics = ["--metrics", str(metrics_port)] if metrics_port else []
     problems = [part for glob in config.problems for part in ("--problem", glob)]
@@ -302,7 +304,8 @@ class _Supervisor:
         if not self._progress.judge_was_ready:
             judge = now.daemon.judges[0] if now.daemon is not None and now.daemon.judges else None
             log = judge_log_file(self._workspace, judge.device) if judge else output_file(self._workspace, "daemon")
-            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else "no daemon runs"
+            no_judge = (now.daemon.paused if now.daemon is not None else None) or "no daemon runs"
+            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else no_judge
             return ConfigurationError(
                 f"no judge became ready within {now.elapsed_s:.0f} s, so nothing was evaluated: {reason}",
                 where=str(log),

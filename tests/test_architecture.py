@@ -30,12 +30,13 @@ ALLOWED = {
     "runner": set(),
     "judge": {*_BASE, "sol", "runner"},
     "corpus": {*_BASE, "sol", "judge"},
+    "cluster": {*_BASE, "judge"},  # of the judge its version only
     "daemon": _ABOVE_THE_LEDGER,
     "planner": _ABOVE_THE_LEDGER,
     "simulation": {"model", "planner", "sol"},
     "agents": _ABOVE_THE_LEDGER,
     "report": _ABOVE_THE_LEDGER,
-    "cli": {"", *_ABOVE_THE_LEDGER, "sol", "judge", "corpus", "daemon", "planner", "simulation", "agents", "report"},
+    "cli": {"", *_ABOVE_THE_LEDGER, *"sol judge corpus cluster daemon planner simulation agents report".split()},
     "": {*_ABOVE_THE_LEDGER, "agents", "cli"},  # supervise.py and __main__.py
 }
 # Small modules at the root of the package that anything but the runner may use.
@@ -47,6 +48,7 @@ ONLY_IN = {
     "diffusers": {"corpus"},
     "git": {"git"},
     "optuna": {"agents"},
+    "ray": {"cluster"},
     "simpy": {"simulation"},
     "claude_agent_sdk": {"agents"},
     "cupy": {"judge", "runner"},

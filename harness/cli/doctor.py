@@ -16,14 +16,17 @@ from harness.workspace.directories import Workspace
 
 
 @click.command()
+@click.option(
+    "--cluster", metavar="ADDRESS", help="Check a Ray cluster and each of its hosts too; `auto` is this host's."
+)
 @json_option
-def doctor(*, as_json: bool) -> None:
+def doctor(cluster: str | None, *, as_json: bool) -> None:
     """Say what works here, what is missing, and the command that fixes it. Exit code 1 when something is missing."""
     try:
         workspace: Workspace | None = Workspace.find()
     except ConfigurationError:
         workspace = None
-    checks = [*_machine(), *_run(workspace), *_repository(workspace)]
+    checks = [*_machine(), *_run(workspace), *_repository(workspace), *_cluster(cluster)]
     settings = _settings(workspace)
     if as_json:
         emit([*(asdict(check) for check in checks), *settings], as_json=True)
@@ -42,6 +45,12 @@ def doctor(*, as_json: bool) -> None:
         commands = dict.fromkeys(check.fix for check in missing)
         names = ", ".join(check.what for check in missing)
         raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
+
+
+def _cluster(address: str | None) -> Iterator[Check]:
+    from harness.cli.cluster import cluster_checks
+
+    return cluster_checks(address) if address else iter(())
 
 
 def _machine() -> Iterator[Check]:
