@@ -65,7 +65,12 @@ $(VENV)/extract: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable ".[extract]"
 	touch $@
 
-test-long: $(VENV)/installed $(VENV)/samples $(VENV)/extract sandbox browser
+# Ray, for judges on several hosts.
+$(VENV)/cluster: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable ".[cluster]"
+	touch $@
+
+test-long: $(VENV)/installed $(VENV)/samples $(VENV)/extract $(VENV)/cluster sandbox browser
 	$(BIN)/python -m pytest --timeout=3600 -n 2 --dist loadgroup -m "slow and not gpu and not serial"
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=long -m "hypothesis and not slow and not gpu"
 	$(BIN)/python -m pytest --timeout=3600 -m "slow and serial and not gpu"
