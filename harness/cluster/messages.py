@@ -107,6 +107,8 @@ class HostFacts(_BridgeLine):
     clock_s: float = 0.0
     """Seconds since 1970."""
     gpus: tuple[str, ...] = ()
+    niceness: int = 0
+    """Of Ray's processes, and so of judges: 15 by default."""
     authenticated: bool = False
     """Whether this Ray node demands a token."""
 

@@ -226,3 +226,10 @@ def test_a_clock_that_differs_by_an_hour_is_a_note_and_no_obstacle(monkeypatch: 
     monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: (late,))
     (check,) = [check for check in cluster_command.cluster_checks("auto") if check.what == "host gpu-a"]
     assert (check.state, "its clock differs by -3600 s" in check.found) == ("note", True)
+
+
+def test_judges_that_give_way_to_other_programs_are_a_note_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    nice = HostStatus(name="gpu-a", node="1", devices=("gpu-a/cpu",), niceness=15)
+    monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: (nice,))
+    (check,) = [check for check in cluster_command.cluster_checks("auto") if check.what == "host gpu-a"]
+    assert (check.state, check.fix) == ("note", "start Ray there with RAY_worker_niceness=0")
