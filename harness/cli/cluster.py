@@ -114,4 +114,6 @@ def _host_check(host: HostStatus) -> Check:
         return Check(f"host {host.name}", "missing", host.refused, f"fix it on {host.address}, or end its Ray node")
     devices = ", ".join(device.partition("/")[2] for device in host.devices) or "no device for a judge"
     skew = f"; its clock differs by {host.clock_skew_s:+.0f} s" if abs(host.clock_skew_s) > _NOTABLE_SKEW_S else ""
-    return Check(f"host {host.name}", "note" if skew else "ok", f"{host.address}: {devices}{skew}")
+    nice = f"; its judges have niceness {host.niceness}" if host.devices and host.niceness > 0 else ""
+    fix = "start Ray there with RAY_worker_niceness=0" if nice else ""
+    return Check(f"host {host.name}", "note" if skew or nice else "ok", f"{host.address}: {devices}{skew}{nice}", fix)

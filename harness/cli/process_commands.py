@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo, emit, json_option
-from harness.cli.options import CLUSTER
+from harness.cli.options import cluster_option
 from harness.cli.simulate import simulate
 from harness.model.printable import printable
 from harness.workspace.directories import Workspace
@@ -75,7 +75,7 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 
 @click.command()
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
-@click.option("--cluster", metavar="ADDRESS", help=CLUSTER)
+@cluster_option
 @click.option("--run", "run_name", metavar="NAME", help="The run whose branches are judged.")
 @click.option(
     "--max-evaluations",

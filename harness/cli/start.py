@@ -14,7 +14,7 @@ import click
 
 from harness.cli.completion_values import complete_glob
 from harness.cli.display.output import echo, echo_json, json_option
-from harness.cli.options import CLUSTER
+from harness.cli.options import cluster_option
 from harness.model.printable import printable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Number of workers.")
 @click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
-@click.option("--cluster", metavar="ADDRESS", help=CLUSTER)
+@cluster_option
 @click.option("--run", "run_name", metavar="NAME", help="Name of the run, part of its branches and entries.")
 @click.option(
     "--problem",

@@ -87,6 +87,14 @@ class BridgeFailed(_BridgeLine):
     """Another attempt does not help."""
 
 
+class HeadFacts(_BridgeLine):
+    """The head that uses a cluster, for another one that wants to."""
+
+    host: str
+    pid: int
+    workspace: str
+
+
 class HostFacts(_BridgeLine):
     """Facts of a judge host, which its own process finds out."""
 
@@ -99,6 +107,8 @@ class HostFacts(_BridgeLine):
     clock_s: float = 0.0
     """Seconds since 1970."""
     gpus: tuple[str, ...] = ()
+    niceness: int = 0
+    """Of Ray's processes, and so of judges: 15 by default."""
     authenticated: bool = False
     """Whether this Ray node demands a token."""
 
