@@ -14,7 +14,7 @@ from harness.judge.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
 from harness.judge.rounds import CheckOutcome, Each, Views
-from harness.model.problem import Definition, Problem, Workload
+from harness.model.problem import Definition, Problem, Tolerance, Workload
 from harness.model.verdict import Verdict
 
 _TRUTHS = 2
@@ -24,7 +24,20 @@ others against the reference."""
 _SLACK = 1.5
 """Factor by which the error of an honest implementation may differ from one draw of the inputs to the next."""
 TruthSearch = Callable[[Reference, Sequence[Value], Mapping[str, torch.Tensor]], Truth | str]
+StressTolerances = Callable[
+    [str, Tolerance, Mapping[str, torch.Tensor], Callable[[], Mapping[str, float]]], Mapping[str, Tolerance] | None
+]
 _UNTALLIED = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+
+
+def stress_tolerances(
+    kind: str,
+    tolerance: Tolerance,
+    expected: Mapping[str, torch.Tensor],
+    usual_rms: Callable[[], Mapping[str, float]],
+) -> Mapping[str, Tolerance] | None:
+    """The tolerance of each output of a stress case; None where the reference's outputs are not finite."""
+    return stress.tolerance_for(kind, tolerance, expected, usual_rms()) if all_finite(expected, tolerance) else None
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,8 @@ class WorkloadCheck:
     summed: Summed = summed
     truth_of: TruthSearch = find_truth
     """`find_truth`, or what remembers its results for inputs that are checked against several outputs."""
+    tolerances_of: StressTolerances = stress_tolerances
+    """The same for the tolerances of stress cases."""
     note: str | None = None
     """Why the rule on precision could not be applied."""
     _truths: int = 0
@@ -150,10 +165,9 @@ class WorkloadCheck:
         kind: str,
     ) -> CheckOutcome:
         """Errors of awkward inputs are on scales of their own, so the tally does not get them."""
-        tolerance = self.sets.workload.tolerance
-        if not all_finite(expected, tolerance):
+        tolerances = self.tolerances_of(kind, self.sets.workload.tolerance, expected, self._usual)
+        if tolerances is None:
             return _UNTALLIED
-        tolerances = stress.tolerance_for(kind, tolerance, expected, self._usual())
 
         def wrong(right: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> Comparison | None:
             zero_is_wrong = stress.CASES[kind].zero_is_wrong

@@ -175,9 +175,9 @@ def honest_error(dtype: torch.dtype) -> float:
 
 def relative_error(true: torch.Tensor, actual: torch.Tensor) -> float:
     """Root mean square of the errors over that of the truth; absolute where the truth is all zero."""
-    error = float((actual.to(torch.float64) - true).square().mean().sqrt())
-    scale = float(true.square().mean().sqrt())
-    return error / scale if scale > 0.0 else error
+    error = float(torch.linalg.vector_norm(actual.to(torch.float64) - true))
+    scale = float(torch.linalg.vector_norm(true))
+    return error / scale if scale > 0.0 else error / math.sqrt(true.numel())
 
 
 def _run_with_default_flags(reference: Reference, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
@@ -228,6 +228,6 @@ def _perturbed(value: Value) -> Value:
     if not isinstance(value, torch.Tensor) or value.dtype not in _RAISED:
         return value
     double = value.double()
-    return double + double * torch.randn(value.shape, dtype=torch.float64, device=value.device) * (
-        _PERTURBED_ULPS * _ULP
-    )
+    # Five times as fast on a CPU as variates of float64, which nothing here needs.
+    noise = torch.randn(value.shape, dtype=torch.float32, device=value.device)
+    return torch.addcmul(double, double, noise.double(), value=_PERTURBED_ULPS * _ULP)

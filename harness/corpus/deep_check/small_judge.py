@@ -13,13 +13,22 @@ from harness.corpus.workloads import axis_size
 from harness.errors import FormatError
 from harness.formats import small_profile
 from harness.judge import stress
-from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.checks import WorkloadCheck, WorkloadSets, stress_tolerances
+from harness.judge.correctness import Sums, is_finite, summed
 from harness.judge.inputs import InputSource
 from harness.judge.precision import Truth, find_truth, relative_error
 from harness.judge.reference import Reference, Value, load_reference
 from harness.judge.roles import Role, purpose_of
 from harness.model.axes import evaluate_axes, holds
-from harness.model.problem import CustomInput, Problem, RandomInput, SafetensorsInput, ScalarInput, Workload
+from harness.model.problem import (
+    CustomInput,
+    Problem,
+    RandomInput,
+    SafetensorsInput,
+    ScalarInput,
+    Tolerance,
+    Workload,
+)
 
 SEED = 20260101
 _LENGTHS = ((50e6, 19), (200e6, 7), (float("inf"), 3))
@@ -61,7 +70,15 @@ class SmallJudge:
         self.stress_cases = sets.stress()
         self._ordinary: dict[str, Value] = {}
         self._truths: dict[int, tuple[Mapping[str, torch.Tensor], Truth | str]] = {}
-        self._check = WorkloadCheck(self.reference, sets, truth_of=self._truth_of)
+        self._sums = _EqualOutputs()
+        self._tolerances: dict[int, tuple[Mapping[str, torch.Tensor], Mapping[str, Tolerance] | None]] = {}
+        self._check = WorkloadCheck(
+            self.reference,
+            sets,
+            summed=self._sums,
+            truth_of=self._truth_of,
+            tolerances_of=self._tolerances_of,
+        )
 
     @property
     def nbytes(self) -> int:
@@ -81,6 +98,8 @@ class SmallJudge:
             if kind:
                 stress.make(kind, self.problem, self.workload, inputs)
         self._truths.clear()
+        self._tolerances.clear()
+        self._sums.clear()
         values = list(inputs.values())
         return Draw(kind, values, self._check.expected(values))
 
@@ -110,6 +129,48 @@ class SmallJudge:
                 truth = Truth(truth.outputs, truth.allowed, functools.cache(truth.moved))
             self._truths[key] = (expected, truth)  # the reference to `expected` keeps its identity unique
         return self._truths[key][1]
+
+    def _tolerances_of(
+        self,
+        kind: str,
+        tolerance: Tolerance,
+        expected: Mapping[str, torch.Tensor],
+        usual_rms: Callable[[], Mapping[str, float]],
+    ) -> Mapping[str, Tolerance] | None:
+        key = id(expected)
+        if key not in self._tolerances:
+            self._tolerances[key] = (expected, stress_tolerances(kind, tolerance, expected, usual_rms))
+        return self._tolerances[key][1]
+
+
+class _EqualOutputs:
+    """Looks at all elements of outputs that differ only: most mutants change few of a problem's outputs."""
+
+    def __init__(self) -> None:
+        self._nonzero: dict[int, tuple[torch.Tensor, bool]] = {}
+        """Address of an output that is finite -> itself, so that its address stays its own, and if it has a value."""
+
+    def clear(self) -> None:
+        """Forget the outputs of earlier inputs."""
+        self._nonzero.clear()
+
+    def __call__(self, found: torch.Tensor, right: torch.Tensor, tolerance: Tolerance) -> Sums:
+        """See `harness.judge.correctness.Summed`."""
+        address = right.data_ptr()
+        same = found.data_ptr() == address
+        if same and address in self._nonzero:
+            return _no_error(some_nonzero=self._nonzero[address][1])
+        # Torch does not compare every 8-bit float. NaN differs from itself.
+        if right.dtype.itemsize == 1 or not (same or torch.equal(found, right)) or not is_finite(right):
+            return summed(found, right, tolerance)
+        some_nonzero = bool(right[0]) or bool(right.any())
+        if same:
+            self._nonzero[address] = right, some_nonzero
+        return _no_error(some_nonzero=some_nonzero)
+
+
+def _no_error(*, some_nonzero: bool) -> Sums:
+    return Sums(0.0, 0.0, 0.0, 0.0, within=True, some_nonzero=some_nonzero)
 
 
 def difference(outputs: Outputs, expected: Mapping[str, torch.Tensor]) -> dict[str, float]:
