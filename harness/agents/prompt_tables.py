@@ -16,7 +16,7 @@ SHOWN_WORKLOADS = 16
 SHORT_US = {"cpu": 20.0}
 """By target: a bound below this is short, and the fixed costs of a call outweigh its work."""
 SHORT_GPU_US = 5.0
-_VARIANTS: dict[Variant, str] = {"eager": "eager", "compile": "torch.compile", "baseline": "library"}
+_TITLES: dict[Variant, str] = {"compile": "torch.compile", "baseline": "baseline/"}
 _LIMITS = {"memory": "memory traffic", "products": "matrix products", "elementwise": "other arithmetic"}
 
 
@@ -48,10 +48,18 @@ def tensors(problem: Problem) -> str:
 
 def workload_table(problem: Problem, facts: KernelFacts) -> str:
     """Return a table of each workload's baseline times, bound, limit and champion, in microseconds per call."""
-    variants = [name for name in _VARIANTS if any(times.get(name) for times in facts.baselines.values())]
+    named = dict.fromkeys(name for times in facts.baselines.values() for name in times)
+    variants = [name for name in named if any(times.get(name) for times in facts.baselines.values())]
     two_clocks = bool(facts.sealed_baselines)
     bounds, champion = facts.description.bounds, facts.champion_us
-    head = ["workload", *(_VARIANTS[name] for name in variants), "bound", "limited by", "best so far", "share of bound"]
+    head = [
+        "workload",
+        *(_TITLES.get(name, name) for name in variants),
+        "bound",
+        "limited by",
+        "best so far",
+        "share of bound",
+    ]
     rows = []
     names = axes_in_words(problem)
     for work in problem.workloads[:SHOWN_WORKLOADS]:

@@ -39,10 +39,12 @@ sandbox_option = click.option(
 )
 @click.option(
     "--against",
-    type=click.Choice(["fastest", "eager", "compile", "max_autotune", "cuda_graph", "baseline"]),
+    metavar="VARIANT",
     default="fastest",
     show_default=True,
-    help="What to compare with; `fastest` measures the baselines first, once.",
+    callback=lambda _context, _parameter, value: _checked_variant(value),
+    help="What to compare with: `eager`, `compile`, `baseline`, one of `judge.more_baselines`, or `library_NAME`. "
+    "`fastest` measures the baselines first, once.",
 )
 @_device
 @sandbox_option
@@ -73,7 +75,7 @@ def evaluate(
             if measured is not None:
                 raced = _fastest(measured)
             else:
-                raced = {"baseline": dict.fromkeys((each.uuid for each in problem.workloads), _variant(against))}
+                raced = {"baseline": dict.fromkeys((each.uuid for each in problem.workloads), against)}
             width = half_width or config.judge.half_width(chosen.target)
             settings = {"half_width": width, "max_judge_s": max_seconds}
             answer = judge.ask(judge_request(problem, solution_dir, **raced, **settings), show_progress)
@@ -206,15 +208,20 @@ def _columns(key: str, table: Baselines) -> dict[str, Any]:
     def time(name: str) -> Any:  # noqa: ANN401
         return lambda row: "-" if row[f"{key}s"].get(name) is None else f"{row[f'{key}s'][name]:.1f}"
 
-    variants = ("eager", "compile", "max_autotune", "cuda_graph", "baseline")
-    names = [name for name in variants if any(name in each for each in table.values())]
+    names = dict.fromkeys(name for each in table.values() for name in each)
     return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
 
 
-def _variant(against: str) -> Variant:
-    from typing import cast
+def _checked_variant(against: str) -> str:
+    from pydantic import TypeAdapter, ValidationError
 
-    return cast("Variant", against)  # click has checked the choice
+    from harness.model.judging import Variant
+
+    try:
+        return against if against == "fastest" else TypeAdapter[str](Variant).validate_python(against)
+    except ValidationError:
+        message = f"`{against}` is no baseline; `harness baseline PROBLEM` lists those that are measured"
+        raise click.BadParameter(message) from None
 
 
 def workspace_near(near: Path) -> Workspace | None:

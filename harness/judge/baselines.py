@@ -13,6 +13,7 @@ from harness.judge.inputs import InputSource
 from harness.judge.layout import layout_of
 from harness.judge.opponents import COMPILED, Opponents, has_own_baseline
 from harness.judge.reference import Reference
+from harness.judge.requested_baselines import is_library, requested_variants
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
@@ -21,7 +22,6 @@ from harness.model.judging import (
     Baselines,
     Cost,
     EnvironmentRecord,
-    GpuVariant,
     JudgeAnswer,
     JudgeProgress,
     JudgeRequest,
@@ -31,7 +31,6 @@ from harness.model.judging import (
 )
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
-from harness.sol.hardware import CPU
 
 _BATCHES = 7
 _PATIENCE_S = 60.0
@@ -57,7 +56,7 @@ def measure(
     source = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
 
     def bench(clock: Device, stage: str) -> Bench:
-        more = () if device.target == CPU else request.more_variants
+        more = requested_variants(problem, device.target, request.more_variants)
         return Bench(request.id, problem, reference, source, clock, opponents(clock), stage, progress, more)
 
     first = bench(device, "baseline")
@@ -101,7 +100,7 @@ class Bench:
     opponents: Opponents
     stage: str
     progress: Callable[[JudgeProgress], None]
-    more: tuple[GpuVariant, ...] = ()
+    more: tuple[Variant, ...] = ()
     """Variants that are tried beyond the usual ones. One that fails on a workload is not tried on later ones."""
     missing: dict[Variant, str] = field(default_factory=dict)
     """Why a variant has no time."""
@@ -116,7 +115,7 @@ class Bench:
         """
         found: Baselines = {}
         if must_run is not None:
-            self.opponents.reference(self.problem)  # says so if it does not even load
+            self.opponents.trusted(self.problem, must_run)  # raises if it does not even load
         try:
             variants = self._get_ready()
             self.clock.settle()
@@ -146,6 +145,8 @@ class Bench:
                     self.opponents.compile_ahead(
                         self.problem, workloads, lambda done: self._say("max-autotune", done), variant
                     )
+                elif is_library(variant):
+                    self.opponents.trusted(self.problem, variant)
                 variants.append(variant)
             except BaselineFailed as failure:
                 self.missing[variant] = str(failure)
@@ -171,7 +172,8 @@ class Bench:
             if variant in self.more and variant in self.missing:
                 continue
             try:
-                side = self.own if variant == "baseline" and self.own else self.opponents.reference(self.problem)
+                own = self.own if variant == "baseline" else None
+                side = own or self.opponents.trusted(self.problem, variant)
                 side.prepare(workload, layout, memory.capacity, variant)
                 times[variant] = _variant(memory, side, sets, check)
             except (BaselineFailed, RunnerFailed) as failure:
@@ -179,7 +181,7 @@ class Bench:
                     raise BaselineFailed(f"the reference failed on workload {workload.uuid}: {failure}") from None
                 self.missing[variant] = f"workload {workload.uuid}: {failure}"
                 if variant != "baseline" and isinstance(failure, RunnerFailed):
-                    self.opponents.drop(self.problem)  # its runner broke: the next variant gets another
+                    self.opponents.drop(self.problem, variant)  # its runner broke: the next variant gets another
         return times
 
 

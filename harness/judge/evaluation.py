@@ -225,8 +225,8 @@ class Evaluation:
     def _prepare_opponents(self) -> None:
         self._say("baseline")
         wanted = {self._variant(workload) for workload in self._problem.workloads}
-        if wanted - {"baseline"}:
-            self._opponents.reference(self._problem)
+        for variant in sorted(wanted - {"baseline"}):
+            self._opponents.trusted(self._problem, variant)
         for variant in COMPILED:
             compiled = [workload for workload in self._problem.workloads if self._variant(workload) == variant]
             if compiled:
@@ -237,7 +237,8 @@ class Evaluation:
             self._own = self._opponents.own(self._problem)
 
     def _opponent(self, variant: Variant) -> Side:
-        return self._own if variant == "baseline" and self._own else self._opponents.reference(self._problem)
+        own = self._own if variant == "baseline" else None
+        return own or self._opponents.trusted(self._problem, variant)
 
     def _time_baselines_alone(self) -> None:
         """Time the baseline of each workload before the candidate is loaded.

@@ -155,12 +155,12 @@ def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = 
     return Staged(stage, _COMPILED_S, report=report, artefact=built.path, needs_torch=needs_torch)
 
 
-def stage_reference(problem: Problem) -> Staged:
-    """The problem's reference, run as it is."""
+def stage_reference(source: str) -> Staged:
+    """A reference, or a library baseline, run as it is."""
 
     def stage(runner: Stage) -> dict[str, object]:
         target = runner.stage / "reference.py"
-        target.write_text(problem.definition.reference)
+        target.write_text(source)
         return {"op": "load", "language": "reference", "entry": "run", "source": runner.inside(target)}
 
     return Staged(stage, _REFERENCE_S)

@@ -55,7 +55,7 @@ class Sets(Protocol):
 
     @property
     def variant(self) -> str:
-        """Variant of a baseline: eager, compile, max_autotune or cuda_graph."""
+        """Variant of a baseline (`harness.model.judging.Variant`)."""
 
     def input_tensors(self, slot: int) -> list[Any]:
         """The inputs of one slot in order, None where a Python scalar stands."""

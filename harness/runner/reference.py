@@ -1,4 +1,6 @@
-"""A problem's reference as a baseline: eagerly, under torch.compile, or as a CUDA graph. Trusted code, called like any.
+"""A problem's reference as a baseline: eagerly, with other backends, under torch.compile, or as a CUDA graph.
+
+Trusted code, called like any. A library baseline is such a reference that runs eagerly.
 
 Both deliver into the given outputs as a candidate must. Under torch.compile the delivery is part of the compiled
 function, so that the compiler can write its last result where it belongs. In the place of an input that it updates, a
@@ -15,6 +17,9 @@ import torch
 
 from .arena import ArenaField, Sets
 from .pytorch import Call, Halves, halves, load_function, prepare, store
+from .torch_backends import TorchBackends
+
+_COMPILE_MODES = {"compile": None, "max_autotune": "max-autotune"}
 
 
 def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
@@ -22,24 +27,26 @@ def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
     run = load_function(message["source"], message["entry"])
     build = halves if message.get("timed") else prepare
     compiled: dict[str, Callable[..., Any]] = {}
+    backends = TorchBackends()
 
     def workload_call(workload: Sets) -> Call | Halves:
+        backends.use(workload.variant)
         fields = workload.outputs
         given = len(workload.inputs)
         updated = _updated(workload)
         complete = _completed(run, fields, updated) if updated else run
         sets = _UpdatedSets(workload, updated) if updated else workload
-        if workload.variant == "eager":
-            return build(complete, sets, {}, destination_passing=False)
         if workload.variant == "cuda_graph":
             return _graph_call(complete, sets, timed=bool(message.get("timed")))
+        if workload.variant not in _COMPILE_MODES:
+            return build(complete, sets, {}, destination_passing=False)
 
         def run_into(*values: Any) -> None:  # noqa: ANN401 - tensors and scalars as the problem declares them
             inputs = [values[given + updated[place]] if place in updated else values[place] for place in range(given)]
             store(complete(*inputs), values[given:], fields)
 
         if workload.variant not in compiled:
-            mode = "max-autotune" if workload.variant == "max_autotune" else None
+            mode = _COMPILE_MODES[workload.variant]
             compiled[workload.variant] = torch.compile(run_into, dynamic=True, mode=mode)
         return build(compiled[workload.variant], workload, {}, destination_passing=True)
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from harness.model.judging import GpuVariant, JudgeAnswer
+from harness.model.judging import JudgeAnswer, MoreBaseline
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.gpu.cases import HONEST, write_problem
 from tests.judge import courtroom
 
-MORE: tuple[GpuVariant, ...] = ("max_autotune", "cuda_graph")
+MORE: tuple[MoreBaseline, ...] = ("max_autotune", "cuda_graph")
 CHAIN = """
 import torch
 

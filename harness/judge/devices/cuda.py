@@ -181,7 +181,12 @@ class CudaDevice:
         """The reference's next runner: with a compiler cache that no candidate can write."""
         confined = self._plan.sandbox == "bubblewrap"
         inside = _INDUCTOR if confined else str(self._inductor)
-        env = {**self._plan.env, "TORCHINDUCTOR_CACHE_DIR": inside, "TRITON_CACHE_DIR": f"{inside}/triton"}
+        env = {
+            **self._plan.env,
+            "TORCHINDUCTOR_CACHE_DIR": inside,
+            "TRITON_CACHE_DIR": f"{inside}/triton",
+            "FLASHINFER_WORKSPACE_BASE": inside,  # its compiled kernels
+        }
         return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
 
     def all_processors(self) -> AbstractContextManager[None]:
