@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.output import echo_json, emit, json_option
+from harness.cli.output import echo, echo_json, emit, json_option
 
 if TYPE_CHECKING:
     from harness.cli.devices import Chosen
@@ -127,7 +127,7 @@ def baseline(
     sandbox: SandboxKind,
     as_json: bool,
 ) -> None:
-    """Measure what a candidate has to beat: the reference eagerly, compiled, and the problem's baseline/."""
+    """Measure what a candidate has to beat: the reference eagerly and compiled, baseline/, judge.more_baselines."""
     from harness.cli.targets import find_problem
     from harness.workspace.blocking_judge import judge_process
 
@@ -154,6 +154,9 @@ def baseline(
                 row |= {f"{key}s": table[row["uuid"]], key: fastest[key].get(row["uuid"])}
             columns |= _columns(key, table)
     emit(rows, as_json=as_json, columns=columns)
+    missing = (measured.environment.model_extra or {}).get("missing_baselines", {})
+    for variant, reason in missing.items():
+        echo(f"{variant} has no time: {reason}", err=True)
 
 
 def _make(

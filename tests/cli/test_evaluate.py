@@ -163,6 +163,15 @@ def test_baselines_are_shown_by_either_clock(tmp_path: Path, stub: dict[str, str
     assert told["sealed_baselines"] == {"eager": 60.0, "compile": 90.0}
 
 
+def test_only_names_of_baselines_can_be_raced(tmp_path: Path, stub: dict[str, str]) -> None:
+    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "library_liger", **stub)
+    assert done.returncode == 0, done.stderr
+    assert _asked(tmp_path)[-1]["baseline"] == {"n40000": "library_liger"}
+    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "liger", **stub)
+    assert done.returncode == 2
+    assert "`liger` is no baseline" in done.stderr
+
+
 def test_reasons_stand_below_the_table(tmp_path: Path, stub: dict[str, str]) -> None:
     kernel = tmp_path / "made/scale/solutions/cpu/kernel.cpp"
     kernel.write_text(f"{kernel.read_text()}\n// stub: verdict=TIMEOUT\n")

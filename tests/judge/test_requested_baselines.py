@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,16 +12,17 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from harness.formats.problems import load_problem
-from harness.judge import baselines
+from harness.judge import baselines, opponents
 from harness.judge.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.requested_baselines import find_library_baseline, requested_variants
 from harness.judge.rounds import BaselineFailed
+from harness.judge.sides import Staged
 from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict
 from harness.runner import reference
 from harness.workspace.blocking_judge import JudgeProcess
-from tests.judge.courtroom import judge, write_cpp, write_problem
+from tests.judge.courtroom import SCALE, judge, write_cpp, write_problem
 from tests.judge.made import problem, tensor
 from tests.judge.test_baseline_variants import ADD, Slots, ThreeWorkloads
 
@@ -96,12 +98,12 @@ class Libraries(ThreeWorkloads):
 def test_a_library_that_is_missing_has_no_time_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_variant", lambda *_: 1.0)
     made = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
-    opponents: Any = Libraries({})
+    libraries: Any = Libraries({})
     clock: Any = _Clock()
     source = InputSource(made, reference=load_reference(made))
     more = ("library_absent", "library_torch_mul")
     bench = baselines.Bench(
-        "1", made, load_reference(made), source, clock, opponents, "baseline", lambda _: None, more=more
+        "1", made, load_reference(made), source, clock, libraries, "baseline", lambda _: None, more=more
     )
     assert bench.times() == {"w": {"eager": 1.0, "compile": 1.0, "library_absent": None, "library_torch_mul": 1.0}}
     assert bench.missing == {"library_absent": "not installed"}
@@ -119,6 +121,32 @@ class _Clock:
     capacity = 4
 
 
+def test_a_library_has_a_runner_of_its_own_and_forms_of_the_reference_share_one(
+    monkeypatch: pytest.MonkeyPatch, scale: Path, tmp_path: Path
+) -> None:
+    stage: Any = SimpleNamespace(stage=tmp_path, inside=str)
+    closed: list[str] = []
+
+    def load(_device: object, _runner: object, staged: Staged, *, trusted: bool) -> Any:
+        assert trusted
+        source = Path(str(staged.put(stage)["source"])).read_text()
+        return SimpleNamespace(source=source, close=lambda: closed.append(source))
+
+    monkeypatch.setattr(opponents, "load", load)
+    device: Any = SimpleNamespace(runner=lambda *, trusted: trusted)
+    kept, made = opponents.Opponents(device, tmp_path, "none"), load_problem(scale)
+    eager, library = kept.trusted(made, "eager"), kept.trusted(made, "library_torch_mul")
+    assert [getattr(side, "source", "") for side in (eager, library)] == [SCALE, FACTOR]
+    assert kept.trusted(made, "sdpa_math") is eager
+    assert kept.trusted(made, "library_torch_mul") is library
+    kept.drop(made, "library_torch_mul")
+    assert kept.trusted(made, "max_autotune") is eager
+    assert kept.trusted(made, "library_torch_mul") is not library
+    kept.close()
+    assert closed == [FACTOR, SCALE, FACTOR]
+
+
+@pytest.mark.slow
 def test_a_candidate_races_a_library_baseline(court: JudgeProcess, scale: Path, tmp_path: Path) -> None:
     solution = write_cpp(tmp_path / "solution")
     answer = judge(court, scale, solution, baseline={"n40000": "library_torch_mul"})
