@@ -48,6 +48,8 @@ The judge's limit counts from the first round on; building before that may take 
 """
 BASELINE_FACTOR = 15.0
 """A baseline request times every variant on every workload by each of the device's clocks, and compiles one first."""
+_MORE_FACTOR = 3.0
+"""For each kind of baseline that is measured on request: autotuning takes minutes, and so does compiling a library."""
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 ERROR_PREFIX = "harness judge: "
@@ -128,7 +130,7 @@ def judge_log_file(workspace: Workspace, device: str) -> Path:
 
 def deadline_s(request: JudgeRequest) -> float:
     """How long to wait for an answer before the judge counts as hung."""
-    factor = BASELINE_FACTOR if request.kind == "baseline" else 1.0
+    factor = BASELINE_FACTOR + _MORE_FACTOR * len(request.more_variants) if request.kind == "baseline" else 1.0
     return request.max_judge_s * factor + MARGIN_S
 
 
