@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import FormatError
+from harness.formats.bounded import DOCUMENT_BYTES
 from harness.formats.schema import shown
 from harness.model.axes import parse_python
 from harness.model.judging import LIBRARY_PREFIX
@@ -60,7 +62,7 @@ def _read(file: Path, definition: Definition) -> LibraryBaseline:
     where = shown(file)
     if _NAME.fullmatch(file.stem) is None:
         raise FormatError(f"`{file.stem}` is no name of a baseline; expected {_NAME.pattern}", where=where)
-    source = file.read_text()
+    source = _text(file)
     try:
         tree = parse_python(source)
     except SyntaxError as error:
@@ -74,6 +76,17 @@ def _read(file: Path, definition: Definition) -> LibraryBaseline:
         what = f"defines `run({', '.join(takes)})`; expected the inputs in order: `run({', '.join(definition.inputs)})`"
         raise FormatError(what, where=f"{where}:{run.lineno}")
     return LibraryBaseline(file.stem, file, source, _imported(tree))
+
+
+def _text(file: Path) -> str:
+    """The text of a plain file; a link or pipe would lead elsewhere, or block."""
+    status = file.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > DOCUMENT_BYTES:
+        raise FormatError(f"expected a plain file of at most {DOCUMENT_BYTES} bytes", where=shown(file))
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 text at byte {error.start}", where=shown(file)) from error
 
 
 def _imported(tree: ast.AST) -> tuple[str, ...]:

@@ -49,6 +49,18 @@ def test_a_malformed_baseline_is_an_error_of_the_problem(scale: Path, name: str,
         raise found.errors[0]
 
 
+def test_a_link_or_other_text_than_utf8_is_an_error(scale: Path) -> None:
+    (scale / "baselines" / "liger.py").symlink_to(scale / "definition.json")
+    (scale / "baselines" / "torch_call.py").write_bytes(b"\xff")
+    definition = load_problem(PROBLEMS / "starter/rmsnorm_h4096").definition
+    found, errors = library_baselines(scale, definition)
+    assert found == []
+    assert [error.what for error in errors] == [
+        "expected a plain file of at most 1048576 bytes",
+        "not UTF-8 text at byte 0",
+    ]
+
+
 def _shipped() -> list[Problem]:
     keys = [key for key in list_problems(PROBLEMS) if (PROBLEMS / key / "baselines").is_dir()]
     return [load_problem(PROBLEMS / key, key=key) for key in keys]
