@@ -73,13 +73,15 @@ def _read(file: Path, definition: Definition) -> LibraryBaseline:
     run = functions[-1]
     takes = [argument.arg for argument in (*run.args.posonlyargs, *run.args.args)]
     if takes != list(definition.inputs):
-        what = f"defines `run({', '.join(takes)})`; expected the inputs in order: `run({', '.join(definition.inputs)})`"
-        raise FormatError(what, where=f"{where}:{run.lineno}")
+        message = (
+            f"defines `run({', '.join(takes)})`; expected the inputs in order: `run({', '.join(definition.inputs)})`"
+        )
+        raise FormatError(message, where=f"{where}:{run.lineno}")
     return LibraryBaseline(file.stem, file, source, _imported(tree))
 
 
 def _text(file: Path) -> str:
-    """The text of a plain file; a link or pipe would lead elsewhere, or block."""
+    """Return the text of a plain file. A link could lead outside the problem, and a pipe could block."""
     status = file.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > DOCUMENT_BYTES:
         raise FormatError(f"expected a plain file of at most {DOCUMENT_BYTES} bytes", where=shown(file))

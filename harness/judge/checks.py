@@ -36,7 +36,14 @@ def stress_tolerances(
     expected: Mapping[str, torch.Tensor],
     usual_rms: Callable[[], Mapping[str, float]],
 ) -> Mapping[str, Tolerance] | None:
-    """The tolerance of each output of a stress case; None where the reference's outputs are not finite."""
+    """Return the tolerance of each output of a stress case; None if an output of the reference is not finite.
+
+    Args:
+        kind: the stress case.
+        tolerance: of the workload.
+        expected: the reference's outputs by name.
+        usual_rms: returns the root mean square of each output for ordinary inputs.
+    """
     if not all_finite(expected, tolerance):
         return None
     return stress_inputs.tolerance_for(kind, tolerance, expected, usual_rms())

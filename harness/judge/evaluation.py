@@ -137,7 +137,7 @@ class Evaluation:
             return self._answer(results, time.monotonic() - begin, 0.0, reason)
         built = time.monotonic()
         if staged.sealed and staged.binary in self._request.known_binaries:
-            return self._known(staged.binary, built - begin)
+            return self._repeated_answer(staged.binary, built - begin)
         failpoint("judge.before_rounds")
         try:
             self._choose_clock(sealed=staged.sealed)
@@ -153,7 +153,7 @@ class Evaluation:
         failpoint("judge.before_answer")
         return self._answer(results, built - begin, time.monotonic() - built)
 
-    def _known(self, binary: str, build_s: float) -> JudgeAnswer:
+    def _repeated_answer(self, binary: str, build_s: float) -> JudgeAnswer:
         """Return the answer for a sealed candidate whose code and launches were measured before."""
         answer = self._answer([], build_s, 0.0)
         return answer.model_copy(update={"verdict": self._request.known_binaries[binary], "measured": False})

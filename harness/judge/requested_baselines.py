@@ -19,17 +19,22 @@ _PRODUCT = re.compile(r"\b(linear|matmul|mm|bmm|addmm|baddbmm|einsum)\b|\w @ \w"
 
 
 def requested_variants(problem: Problem, target: str, requested: Sequence[MoreBaseline]) -> tuple[Variant, ...]:
-    """Return the variants that a problem has on a target, of those that were requested.
+    """Return those of the requested variants that a problem has on a target.
 
     A backend of attention exists where the reference calls `scaled_dot_product_attention`, cuBLASLt where it has a
     product of matrices, and `library` stands for every file of `baselines/`.
+
+    Args:
+        problem: the problem.
+        target: such as `cpu` or `h200`.
+        requested: `judge.more_baselines` of the configuration.
     """
     reference = problem.definition.reference
     variants: list[Variant] = []
     for name in dict.fromkeys(requested):
         if name == "library":
-            found, _ = library_baselines(problem.directory, problem.definition)
-            variants += [baseline.variant for baseline in found]
+            libraries, _ = library_baselines(problem.directory, problem.definition)
+            variants += [baseline.variant for baseline in libraries]
         elif (
             not (target == CPU and name in _ON_GPUS_ONLY)
             and (not name.startswith("sdpa_") or _ATTENTION in reference)
@@ -47,11 +52,15 @@ def is_library(variant: Variant) -> bool:
 def find_library_baseline(problem: Problem, variant: Variant) -> LibraryBaseline:
     """Return a problem's library baseline by the name of its variant.
 
+    Args:
+        problem: the problem.
+        variant: `library_NAME`.
+
     Raises:
-        BaselineFailed: there is none of this name, or it imports what is not installed.
+        BaselineFailed: the problem has no such file, or a module that it imports is not installed.
     """
-    found, _ = library_baselines(problem.directory, problem.definition)
-    for baseline in found:
+    libraries, _ = library_baselines(problem.directory, problem.definition)
+    for baseline in libraries:
         if baseline.variant == variant:
             missing = [module for module in baseline.modules if importlib.util.find_spec(module) is None]
             if missing:

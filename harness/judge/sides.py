@@ -187,7 +187,12 @@ def _stage_built(built: Built, message: dict[str, object], *, needs_torch: bool 
 
 
 def binary_hash(files: Sequence[bytes], plans: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-    """Return `sha256:...` of compiled files and of the plans of their launches, by workload."""
+    """Return the hash `sha256:...` of compiled code.
+
+    Args:
+        files: contents of the compiled files.
+        plans: launch plans by workload uuid, of a solution that the harness launches.
+    """
     digest = hashlib.sha256(json.dumps(plans or {}, sort_keys=True).encode())
     for content in files:
         digest.update(len(content).to_bytes(8, "little") + content)

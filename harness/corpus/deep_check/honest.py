@@ -30,7 +30,12 @@ _RUNS_ON_CPUS = frozenset({"torch", *sys.stdlib_module_names})
 
 
 def honest_implementations(problem: Problem, reference: Reference) -> dict[str, OutputsOf]:
-    """Name -> implementation."""
+    """Return correct implementations of a problem by name, which its tolerance must accept.
+
+    Args:
+        problem: the problem, with the library baselines that run on a CPU.
+        reference: its reference.
+    """
     libraries, _ = library_baselines(problem.directory, problem.definition)
     return {
         "float32 inside": lambda inputs: _in_float32(reference, inputs),
@@ -47,10 +52,10 @@ def _library(library: LibraryBaseline, reference: Reference) -> OutputsOf:
     exec(compile(library.source, str(library.file), "exec"), names)  # noqa: S102 - as trusted as the reference
 
     def outputs(inputs: Sequence[Value]) -> Outputs:
-        given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+        arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
         with torch.no_grad():
-            returned = names["run"](*given)
-        return by_name(returned, reference.definition, given)
+            returned = names["run"](*arguments)
+        return by_name(returned, reference.definition, arguments)
 
     return outputs
 

@@ -149,35 +149,37 @@ class SmallJudge:
 
 
 def _moved(truth: Truth) -> Outputs:
-    """The outputs for inputs moved by the same random numbers in each run, and not by those that made the inputs."""
+    """Return the outputs for inputs that are moved by the same random numbers in each run."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + 1)
         return truth.moved()
 
 
 class _EqualOutputs:
-    """Looks at all elements of outputs that differ only: most mutants change few of a problem's outputs."""
+    """Comparison that reads all elements only of outputs that differ: most mutants change few outputs."""
 
     def __init__(self) -> None:
         self._nonzero: dict[int, tuple[torch.Tensor, bool]] = {}
-        """Address of an output that is finite -> itself, so that its address stays its own, and if it has a value."""
+        """Address of a finite output -> (the output, kept alive so that the address is not used again; if an element is
+        not zero)."""
 
     def clear(self) -> None:
         """Forget the outputs of earlier inputs."""
         self._nonzero.clear()
 
-    def __call__(self, found: torch.Tensor, right: torch.Tensor, tolerance: Tolerance) -> Sums:
+    def __call__(self, actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> Sums:
         """See `harness.judge.correctness.Summed`."""
-        address = right.data_ptr()
-        same = found.data_ptr() == address
-        if same and address in self._nonzero:
+        address = expected.data_ptr()
+        is_shared = actual.data_ptr() == address
+        if is_shared and address in self._nonzero:
             return _no_error(some_nonzero=self._nonzero[address][1])
         # Torch does not compare every 8-bit float. NaN differs from itself.
-        if right.dtype.itemsize == 1 or not (same or torch.equal(found, right)) or not is_finite(right):
-            return summed(found, right, tolerance)
-        some_nonzero = bool(right[0]) or bool(right.any())
-        if same:
-            self._nonzero[address] = right, some_nonzero
+        is_equal = expected.dtype.itemsize > 1 and (is_shared or torch.equal(actual, expected))
+        if not is_equal or not is_finite(expected):
+            return summed(actual, expected, tolerance)
+        some_nonzero = bool(expected[0]) or bool(expected.any())
+        if is_shared:
+            self._nonzero[address] = expected, some_nonzero
         return _no_error(some_nonzero=some_nonzero)
 
 

@@ -55,10 +55,14 @@ class Opponents:
         self._compiled: set[tuple[str, str, Variant]] = set()
 
     def trusted(self, problem: Problem, variant: Variant) -> Side:
-        """The runner of a library baseline, or of the reference: all its forms are in one.
+        """Return the runner of a library baseline, or of the reference, which has one runner for all its forms.
+
+        Args:
+            problem: the problem.
+            variant: the baseline.
 
         Raises:
-            BaselineFailed: it does not load, or its library is not installed.
+            BaselineFailed: the code does not load, or its library is not installed.
         """
         key = _runner_of(variant)
         side = self._trusted.pop((problem.digest, key), None)
