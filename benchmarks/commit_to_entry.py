@@ -47,9 +47,9 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
             submission = repo.commit_solution(worktree, problem, "cpu", f"Candidate {number}", {})
             file = workspace.outcome_file(problem, "cpu", submission.tree)
             outcome = wait_for(
-                lambda file=file: read_outcome(file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an entry"
+                lambda file=file: read_outcome(file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, awaited="an entry"
             )
-            wait_for(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an idle daemon")
+            wait_for(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, awaited="an idle daemon")
             if number:  # the first also measures the baselines
                 summary = outcome.summary
                 low, high = (summary.speedup_ci95 if summary else None) or (None, None)

@@ -75,7 +75,7 @@ def loop(root: Path, candidates: int = 6) -> list[Figure]:
     with running(workspace, "daemon", "--device", "cpu") as daemon:
         found = cycles(workspace, PROBLEM, "cpu", "w01", write, candidates)
         with running(workspace, "planner") as planner:
-            wait_for(lambda: read_planner_status(workspace), deadline_s=60, what="the planner")
+            wait_for(lambda: read_planner_status(workspace), deadline_s=60, awaited="the planner")
             resident = resident_mb(daemon.pid) + resident_mb(planner.pid)
     return [
         Figure(f"event to queued (median of {candidates})", "0.3 s", f"{statistics.median(found.to_queue):.2f} s"),

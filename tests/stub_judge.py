@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--sandbox", required=True)
     given, _ = parser.parse_known_args()
-    die_with_parent(signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     stand_in()
     threading.Thread(target=_end_with_stdin, args=(lines := _Lines(),), daemon=True).start()
@@ -84,14 +84,14 @@ def stand_in() -> None:
     """Stands for the runner: a child in the judge's process group that must not outlive it."""
     judge = os.getpid()
     if os.fork() == 0:
-        die_with_parent(signal.SIGKILL)
+        end_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         while os.getppid() == judge:
             signal.pause()
         os._exit(0)
 
 
-def die_with_parent(number: signal.Signals) -> None:
+def end_with_parent(number: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 

@@ -83,10 +83,10 @@ def daemon(
     from harness.daemon.invocation import current_invocation
     from harness.daemon.run import run_daemon
     from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import die_with_parent
+    from harness.workspace.parent_process import end_with_parent
 
     invocation = current_invocation()
-    die_with_parent()
+    end_with_parent()
     stop = stop_on_signals()
     workspace = Workspace.find()
     overrides: dict[str, object] = {"run": run_name} if run_name else {}
@@ -141,9 +141,9 @@ def planner(
     from harness.planner.planner import run_planner
     from harness.supervise import worker_names
     from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import die_with_parent
+    from harness.workspace.parent_process import end_with_parent
 
-    die_with_parent()
+    end_with_parent()
     workspace = Workspace.find(Path(replay) if replay else None)
     given = {"run": run_name, "problems": problems or None, "target": target, "agent.overall.usd": max_usd}
     config = load_config(workspace, given)
@@ -231,9 +231,9 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
     """Run the worker NAME alone: do what its row in COORDINATION.md says."""
     from harness.agents.worker import run_worker
     from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import die_with_parent
+    from harness.workspace.parent_process import end_with_parent
 
-    die_with_parent()
+    end_with_parent()
     stop = stop_on_signals()
     workspace = Workspace.find()
     given = {"run": run_name, "agent.kind": agent, "target": target, "agent.overall.usd": max_usd}

@@ -356,7 +356,7 @@ class Daemon:
             ConfigurationError: the judge speaks another protocol, or every judge is given up.
         """
         self._status.say(f"{lost.reason}; see {judge.log_file}")
-        if lost.how == "protocol":
+        if lost.cause == "protocol":
             raise ConfigurationError(lost.reason, where=str(judge.log_file), remedy=lost.fix)
         if work is not None:
             self._lost_work.judge_lost(work, lost)

@@ -17,7 +17,7 @@ from harness.workspace.process_identity import start_ticks
 def current_invocation() -> str | None:
     """Names the supervisor that started this process: its number and when it began; None when there is none.
 
-    To be asked before `die_with_parent`, which takes the supervisor's number out of the environment.
+    To be asked before `end_with_parent`, which takes the supervisor's number out of the environment.
     """
     supervisor = os.environ.get(PARENT_VARIABLE)
     if supervisor is None:

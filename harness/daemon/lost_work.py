@@ -29,12 +29,12 @@ class LostWork:
 
     def judge_lost(self, work: Work, lost: JudgeLost) -> None:
         """Count a loss against what was being judged, unless this machine is to blame: then it waits."""
-        of_host = lost.how in {"host", "memory"}
-        if of_host and not (self._postponed.postpone(work.identity) and lost.how == "memory"):
+        of_host = lost.cause in {"host", "memory"}
+        if of_host and not (self._postponed.postpone(work.identity) and lost.cause == "memory"):
             if not work.is_baseline:
                 self._queue.put_last(work.job)
             return
-        self.put_back(work, Loss(how="deadline" if lost.how == "deadline" else "ended", reason=lost.reason))
+        self.put_back(work, Loss(how="deadline" if lost.cause == "deadline" else "ended", reason=lost.reason))
 
     def put_back(self, work: Work, loss: Loss) -> None:
         """Count a loss, and let the job wait for a judge again."""

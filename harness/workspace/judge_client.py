@@ -1,7 +1,7 @@
 """The client of judge processes: it starts one, sends requests, and starts another when one ends.
 
-Only this file starts a judge and reads and writes its lines. Its callers send requests and get answers or losses: the
-daemon as notices in its queue, a command through `blocking_judge`.
+Only this module starts a judge and reads and writes its messages. Its callers send requests and receive answers or
+losses: the daemon as notices in its queue, a command through `blocking_judge`.
 """
 
 from __future__ import annotations
@@ -38,45 +38,45 @@ from harness.model.judging import (
 from harness.model.process_status import JudgeState
 from harness.workspace.directories import Workspace
 from harness.workspace.host_memory import oom_kills
+from harness.workspace.log_files import LOG_BYTES, rotate
 
 START_S = 180.0
-"""A judge imports torch and calibrates its clock before it is ready; on a slow, cold disk that takes minutes."""
+"""A judge imports torch and calibrates its clock before it is ready, which takes minutes on a slow, cold disk."""
 MARGIN_S = 420.0
-"""Beyond the judge's own limit, which is what ends a candidate that hangs: this one is for a judge that does.
+"""Added to the judge's own limit. That limit ends a candidate that hangs, and this one ends a judge that hangs.
 
-The judge's limit counts from the first round on; building before that may take 180 s.
+The judge's limit counts from the first round; the build before it may take 180 s.
 """
 BASELINE_FACTOR = 15.0
-"""A baseline request times every variant on every workload by each of the device's clocks, and compiles one first."""
+"""A baseline request times every variant on every workload with each of the device's clocks, and compiles one first."""
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 ERROR_PREFIX = "harness judge: "
-"""What a judge writes before the message of an error that ends it."""
-_LOG_BYTES = 5_000_000
+"""Text that a judge writes before the message of an error that ends it."""
 
 _EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer] = TypeAdapter(JudgeEvent)
 
 
 @dataclass(frozen=True)
 class JudgeMessage:
-    """A judge wrote a line."""
+    """A message that a judge wrote."""
 
     device: str
     process_number: int
-    """Which process of this client: notices of an earlier one are ignored."""
+    """Number of the client's process: notices of an earlier process are ignored."""
     event: JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer
 
 
 @dataclass(frozen=True)
 class JudgeEnded:
-    """A judge's process has ended."""
+    """The end of a judge's process."""
 
     device: str
     process_number: int
     reason: str
     wrong_protocol: bool = False
     exit_code: int = 0
-    """Negative: the signal that ended it."""
+    """A negative value is the signal that ended the process."""
 
 
 JudgeNotice = JudgeMessage | JudgeEnded
@@ -84,7 +84,7 @@ JudgeNotice = JudgeMessage | JudgeEnded
 
 @dataclass(frozen=True)
 class RequestAnswered:
-    """A request has its answer."""
+    """A request and its answer."""
 
     request: JudgeRequest
     answer: JudgeAnswer
@@ -92,7 +92,7 @@ class RequestAnswered:
 
 @dataclass(frozen=True)
 class CheckAnswered:
-    """A check has its answer."""
+    """A check and its answer."""
 
     request: CheckRequest
     answer: CheckAnswer
@@ -100,48 +100,59 @@ class CheckAnswered:
 
 @dataclass(frozen=True)
 class JudgeLost:
-    """The judge's process has ended, and with it the request that it was working on, if any."""
+    """The end of a judge's process, and of the request that it worked on, if any."""
 
     request: JudgeRequest | None
-    how: Literal["ended", "deadline", "protocol", "host", "memory"]
-    """`protocol`: it has another protocol version, so that starting it again does not help. `host`: this machine does
-    not let it work now. `memory`: this machine ran out of memory or processes, which a candidate may have taken."""
+    cause: Literal["ended", "deadline", "protocol", "host", "memory"]
+    """`protocol`: the judge has another protocol version, so that a restart does not help. `host`: this machine
+    prevents its work now. `memory`: this machine ran out of memory or processes, which a candidate may have taken."""
     reason: str
     error: str = ""
-    """The judge's own error message, if it wrote one: what went wrong, and on further lines the fix."""
+    """The judge's own error message, if it wrote one: the error, and on further lines the fix."""
     fix: str | None = None
     checks: tuple[CheckRequest, ...] = ()
-    """Checks that are lost with it."""
+    """Checks that are lost with the process."""
 
 
 def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
-    """The command line of the judge of one device."""
+    """Return the command line of the judge of one device.
+
+    Args:
+        device: `cpu`, `cuda:0` ...
+        cache: the directory of the judge's build artefacts and snapshots.
+        sandbox: the sandbox in which the judge runs candidates.
+    """
     replaced = os.environ.get("HARNESS_JUDGE_COMMAND")
     program = shlex.split(replaced) if replaced else [sys.executable, "-m", "harness.judge"]
     return [*program, "--device", device, "--cache", str(cache), "--sandbox", sandbox]
 
 
 def judge_log_file(workspace: Workspace, device: str) -> Path:
-    """Return the file with the stderr of the judge of one device."""
+    """Return the file with the stderr of the judge of one device.
+
+    Args:
+        workspace: the workspace of the daemon.
+        device: `cpu`, `cuda:0` ...
+    """
     return workspace.logs / f"judge-{device.replace(':', '-')}.log"
 
 
 def deadline_s(request: JudgeRequest) -> float:
-    """How long to wait for an answer before the judge counts as hung."""
+    """Return the time in seconds after which a judge without an answer counts as hung."""
     factor = BASELINE_FACTOR if request.kind == "baseline" else 1.0
     return request.max_judge_s * factor + MARGIN_S
 
 
 class JudgeClient:
-    """The judge of one device. All methods are for one thread; `post` is called from others.
+    """The judge of one device. All methods are for one thread; `post` is called from other threads.
 
     Args:
         device: `cpu`, `cuda:0` ...
         command: the judge's command line.
-        log_file: where its stderr goes.
-        post: gets the notices; the caller passes each to `handle` in its own thread.
-        target: what its candidates are tuned for, where that is not the device's own.
-        start_within_s: a judge that is not ready by then is ended.
+        log_file: the file that receives its stderr.
+        post: receives the notices; the caller passes each to `handle` in its own thread.
+        target: the target of its candidates, if it is not the device's own.
+        start_within_s: a judge that is not ready after so many seconds is ended.
     """
 
     def __init__(
@@ -165,11 +176,11 @@ class JudgeClient:
         self.failed_starts = 0
         """Processes in a row that ended before they were ready."""
         self.became_ready = False
-        """Whether any process of this client was ready."""
+        """True if any process of this client was ready."""
         self.failure: str | None = None
-        """Why the judge was lost last; None while it is ready."""
+        """Reason of the last loss; None while the judge is ready."""
         self.host_fault: str | None = None
-        """Fault of this machine that ended the process, in one line; None once a request was answered."""
+        """Fault of this machine that ended the process, in one line; None after an answered request."""
         self.checks: dict[str, CheckRequest] = {}
         """Checks that have no answer yet, by id."""
         self._oom_kills = 0
@@ -181,18 +192,18 @@ class JudgeClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._until = 0.0
-        """Waiting: when to start again. Starting and busy: when to give up."""
+        """Monotonic time in seconds: of the next start while waiting, of the deadline while starting or busy."""
         self._allowed_s = 0.0
         self._log_from = 0
         self._overdue = False
 
     @property
     def pid(self) -> int | None:
-        """The judge's process, while there is one."""
+        """Process id of the judge; None without a process."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start the process; it says when it is ready."""
+        """Start the process, which sends a message when it is ready."""
         self._process_number += 1
         self.state, self.ready, self.progress = "starting", None, None
         self._overdue = False
@@ -214,7 +225,8 @@ class JudgeClient:
 
     def _open(self) -> subprocess.Popen[bytes]:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        _rotate(self.log_file)
+        if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES:
+            rotate(self.log_file)
         with self.log_file.open("ab") as log:
             self._log_from = log.tell()
             return subprocess.Popen(
@@ -222,11 +234,19 @@ class JudgeClient:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # its own process group: Ctrl-C is for the daemon, a kill is for all of it
+                start_new_session=True,  # its own process group: Ctrl-C goes to the daemon, a kill to the whole group
             )
 
     def ask(self, request: JudgeRequest, *, within_s: float | None = None) -> None:
-        """Send a request to an idle judge."""
+        """Send a request to an idle judge.
+
+        Args:
+            request: the request.
+            within_s: time limit in seconds; the default is `deadline_s(request)`.
+
+        Raises:
+            RuntimeError: the judge is not idle.
+        """
         if self.state != "idle" or self._process is None or self._process.stdin is None:
             raise RuntimeError(f"the judge of {self.device} is {self.state}, not idle")
         self.state, self.request, self.progress = "busy", request, None
@@ -236,7 +256,11 @@ class JudgeClient:
         self._write(self._process.stdin, request)
 
     def ask_check(self, request: CheckRequest) -> None:
-        """Send a check to a judge that is ready, whatever it is at work on."""
+        """Send a check to a judge that is ready, idle or busy.
+
+        Raises:
+            RuntimeError: the judge is not ready.
+        """
         if self.ready is None or self._process is None or self._process.stdin is None:
             raise RuntimeError(f"the judge of {self.device} is {self.state}, not ready")
         self.checks[request.id] = request
@@ -245,14 +269,14 @@ class JudgeClient:
     @staticmethod
     def _write(stdin: IO[bytes], request: JudgeRequest | CheckRequest) -> None:
         line = json.dumps(request.model_dump(mode="json")).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # it has ended: that notice is on its way
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which another notice reports
             stdin.write(line)
             stdin.flush()
 
     def handle(
         self, notice: JudgeNotice
     ) -> JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost | None:
-        """Take in a notice and return what it means; None when it is about an earlier process."""
+        """Process a notice and return the resulting event; None for a notice of an earlier process."""
         if notice.process_number != self._process_number or self.state == "closed":
             return None
         if isinstance(notice, JudgeEnded):
@@ -260,15 +284,15 @@ class JudgeClient:
         event = notice.event
         if isinstance(event, CheckAnswer):
             return self._checked(event)
-        return self._heard(event)
+        return self._received(event)
 
     def _checked(self, event: CheckAnswer) -> CheckAnswered | None:
-        """A check's answer; what is being judged has waited for it."""
+        """Return a check's answer, and extend the deadline of the request that has waited for it."""
         request = self.checks.pop(event.id, None)
         self._until += event.build_s + event.check_s
         return CheckAnswered(request, event) if request is not None else None
 
-    def _heard(
+    def _received(
         self, event: JudgeReady | JudgeProgress | JudgeAnswer
     ) -> JudgeReady | JudgeProgress | RequestAnswered | None:
         if isinstance(event, JudgeReady):
@@ -276,18 +300,17 @@ class JudgeClient:
             self.failed_starts, self.became_ready, self.failure = 0, True, None
             return self.ready
         if self.request is None or event.id != self.request.id:
-            return None  # an answer to nothing that was asked
+            return None  # an answer without a request
         if isinstance(event, JudgeProgress):
             self.progress = event
             return event
-        answered = RequestAnswered(self.request, event)
+        request_answered = RequestAnswered(self.request, event)
         self.state, self.request, self.progress, self.failures, self.host_fault = "idle", None, None, 0, None
-        return answered
+        return request_answered
 
     def tick(self) -> None:
-        """Start again when the pause is over; end a judge that is overdue (its loss comes as a notice)."""
-        now = time.monotonic()
-        if now < self._until:
+        """Restart the judge after its pause; kill one that is overdue (a notice reports its loss)."""
+        if time.monotonic() < self._until:
             return
         if self.state == "waiting":
             self.start()
@@ -296,11 +319,11 @@ class JudgeClient:
             _signal_group(self._process, signal.SIGKILL)
 
     def next_tick(self) -> float | None:
-        """When `tick` has something to do, on the monotonic clock."""
+        """Return the monotonic time in seconds of the next action of `tick`; None if there is none."""
         return self._until if self.state in {"waiting", "starting", "busy"} else None
 
     def close(self, *, grace_s: float = 3.0) -> None:
-        """End the process and all of its group, and join the reader."""
+        """End the process and its whole group within twice `grace_s`, and join the reader."""
         self.hang_up()
         process, reader = self._process, self._reader
         if process is not None and reader is not None:
@@ -310,7 +333,7 @@ class JudgeClient:
                 reader.join(timeout=grace_s)
         self._forget()
 
-    def _how_lost(self, ended: JudgeEnded) -> Literal["ended", "host", "memory"]:
+    def _cause_of(self, ended: JudgeEnded) -> Literal["ended", "host", "memory"]:
         """Return the cause of the end: `host` and `memory` by the exit code, or by the kernel's count of OOM kills."""
         if ended.exit_code == EXIT_HOST_FAULT:
             return "host"
@@ -318,11 +341,11 @@ class JudgeClient:
         return "memory" if killed_for_memory or ended.exit_code == EXIT_OUT_OF_MEMORY else "ended"
 
     def give_up(self) -> None:
-        """Do not start the process again. To be called after it was lost."""
+        """Stop restarting the process. Called after a loss."""
         self.state = "given up"
 
     def hang_up(self) -> None:
-        """Ask the process to end, without waiting for it."""
+        """Send SIGTERM to the process, without waiting for its end."""
         self.state = "closed"
         if self._process is None:
             return
@@ -331,29 +354,29 @@ class JudgeClient:
 
     def _lost(self, ended: JudgeEnded) -> JudgeLost:
         request, overdue = self.request, self._overdue
-        late = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s"
-        what = late if overdue else ended.reason
-        how = "deadline" if overdue else self._how_lost(ended)
-        # A judge that does not start again after a fault of the machine has not got over it.
-        host_fault = how in {"host", "memory"} or (self.host_fault is not None and self.state == "starting")
+        lateness = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s"
+        event = lateness if overdue else ended.reason
+        cause = "deadline" if overdue else self._cause_of(ended)
+        # A judge that fails to restart after a fault of the machine still has that fault.
+        host_fault = cause in {"host", "memory"} or (self.host_fault is not None and self.state == "starting")
         checks, self.checks = tuple(self.checks.values()), {}
         self.failures += 1
         self.failed_starts += self.state == "starting" and not host_fault
         self.state, self.request, self.progress, self.ready = "waiting", None, None, None
         self._forget()
         self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
-        error, last = _error_written(self.log_file, self._log_from)
-        quoted = f" (it wrote: {' '.join((error or last).split())})" if last else ""
-        self.failure = f"the judge of {self.device} {what}{quoted}"
+        error, last_line = _error_written(self.log_file, self._log_from)
+        quoted = f" (it wrote: {' '.join((error or last_line).split())})" if last_line else ""
+        self.failure = f"the judge of {self.device} {event}{quoted}"
         if ended.wrong_protocol:
             reason = f"the judge of {self.device} {ended.reason}"
             return JudgeLost(request, "protocol", reason, fix=PROTOCOL_FIX, checks=checks)
         if host_fault:
-            self.host_fault = "; fix: ".join((error or what).split("\n  "))
-        return JudgeLost(request, how, self.failure, error, checks=checks)
+            self.host_fault = "; fix: ".join((error or event).split("\n  "))
+        return JudgeLost(request, cause, self.failure, error, checks=checks)
 
     def _forget(self) -> None:
-        """The process is over: join its reader and close its stdin."""
+        """Join the reader of an ended process and close its stdin."""
         if self._reader is not None:
             self._reader.join(timeout=5)
         self._close_stdin()
@@ -380,9 +403,9 @@ def _listen(process: subprocess.Popen[bytes], device: str, number: int, post: Ca
             except ValidationError:
                 broken = f"wrote a line that is not the protocol: {line[:120]!r}"
                 break
-    # Not reaped yet, so that its number still names its group and nothing else.
+    # Not reaped yet, so that its pid still identifies its group.
     if not broken and not mismatch and not _ends(process, within_s=5.0):
-        broken = "closed its output and went on running"
+        broken = "closed its output and continued to run"
     _signal_group(process, signal.SIGKILL)
     code = process.wait()
     ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -400,15 +423,9 @@ def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    if process.returncode is None:  # reaped processes have no group to name
+    if process.returncode is None:  # the group of a reaped process may be another one
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-
-
-def _rotate(log_file: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if log_file.stat().st_size > _LOG_BYTES:
-            log_file.replace(log_file.with_suffix(".log.1"))
 
 
 def _error_written(log_file: Path, start: int) -> tuple[str, str]:

@@ -228,7 +228,7 @@ def test_commits_read_as_objects_are_those_of_git_log(repo: Repo, message: str) 
     assert line is not None
     assert len(line) == 3
     assert line == [repo.commit(commit.id) for commit in line]
-    assert repo.line_of_commits(repo.tip("main"), base, most=2) is None
+    assert repo.line_of_commits(repo.tip("main"), base, max_commits=2) is None
 
 
 def test_a_history_that_is_no_line_is_left_to_git(repo: Repo) -> None:

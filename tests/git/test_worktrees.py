@@ -270,7 +270,7 @@ def test_a_worktree_with_unsaved_work_is_not_removed(repo: Repo) -> None:
 
 def test_a_worktree_with_unmerged_work_is_not_removed_and_forced_its_branch_stays(repo: Repo) -> None:
     commit = submit(repo, "two\n")
-    with pytest.raises(RepositoryError, match=f"1 commits of {BRANCH} that are merged nowhere"):
+    with pytest.raises(RepositoryError, match=f"1 commits of {BRANCH} that no other branch has merged"):
         repo.remove_worktree("w01", PROBLEM)
     repo.remove_worktree("w01", PROBLEM, force=True)
     assert repo.tip(BRANCH) == commit

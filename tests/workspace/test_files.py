@@ -138,6 +138,6 @@ def test_the_child_of_a_dead_holder_is_waited_for(tmp_path: Path) -> None:
 
 def test_waiting_returns_the_first_answer_or_names_what_it_waited_for() -> None:
     numbers = count()
-    assert wait_for(lambda: next(numbers) > 2 and "there", deadline_s=5, poll_s=0, what="three") == "there"
-    with pytest.raises(TimeoutError, match=r"waited 0\.01 s in vain for godot"):
-        wait_for(lambda: None, deadline_s=0.01, poll_s=0.001, what="godot")
+    assert wait_for(lambda: next(numbers) > 2 and "there", deadline_s=5, poll_s=0, awaited="three") == "there"
+    with pytest.raises(TimeoutError, match=r"waited 0\.01 s without result for godot"):
+        wait_for(lambda: None, deadline_s=0.01, poll_s=0.001, awaited="godot")

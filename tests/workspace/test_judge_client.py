@@ -95,7 +95,7 @@ def test_a_judge_that_dies_is_started_again_after_a_growing_pause(client: Client
         told = client.told()
         assert isinstance(told, JudgeLost)
         assert told.request == asked
-        assert told.how == "ended"
+        assert told.cause == "ended"
         assert "SIGKILL" in told.reason
         assert client.judge.state == "waiting"
         assert client.judge.failures == int(number)
@@ -122,7 +122,7 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(client: Client, problem: Pa
     client.judge.ask(request_for(problem, "// stub: hang"), within_s=0.3)
     told = client.told()
     assert isinstance(told, JudgeLost)
-    assert told.how == "deadline"
+    assert told.cause == "deadline"
     assert "did not answer within 0 s" in told.reason
     wait_until(lambda: not group_of(pid), what="the end of the judge's process group")
 
@@ -134,7 +134,7 @@ def test_a_judge_of_another_protocol_is_refused_with_the_fix(
     monkeypatch.setenv("STUB_JUDGE_PROTOCOL", protocol)
     told = client.told()
     assert isinstance(told, JudgeLost)
-    assert told.how == "protocol"
+    assert told.cause == "protocol"
     assert told.reason == (
         f"the judge of cpu speaks judge protocol {protocol}, and this process speaks judge protocol 2"
     )
