@@ -115,7 +115,7 @@ def start(
         if outcome.failure is not None:
             raise outcome.failure
         interrupted = outcome.interrupted and how["signal"] == "SIGINT"
-        return record(outcome.why, EXIT_INTERRUPTED if interrupted else 0)
+        return record(outcome.reason, EXIT_INTERRUPTED if interrupted else 0)
 
 
 def _stop_on_signals() -> tuple[threading.Event, dict[str, str]]:
@@ -242,7 +242,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         failure = str(outcome.failure) if outcome.failure is not None else None
         waiting = [{key: getattr(one, key) for key in ("problem", "worker", "commit", "tree")} for one in pending]
         shown = {
-            "ended": outcome.why,
+            "ended": outcome.reason,
             "failure": failure,
             "target": target,
             "problems": [for_scripts(one) for one in table],
@@ -250,7 +250,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         }
         echo_json(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
         return
-    echo(f"ended: {outcome.why}")
+    echo(f"ended: {outcome.reason}")
     print_standings(table)
     not_judged = [pending_line(pending)] if pending else []
     notes = [*outdated_note(table), *weakness_notes(table)]
