@@ -169,7 +169,7 @@ def _upgrade_ledger(workspace: Workspace, repo: Repo, branch: str) -> list[str]:
         upgrade = upgrade_ledger(workspace, repo, branch)
     except RepositoryError as error:  # a person's rebase, for instance: entries are written in the earlier format
         return [f"the ledger stays in its earlier format for now, because it cannot be upgraded: {error.what}"]
-    if not upgrade.needed:
+    if not upgrade.is_outdated:
         return []
     formats = f"from format {upgrade.before} to format {upgrade.after} in commit {(upgrade.commit or '')[:12]}"
     return [f"the ledger was upgraded {formats}; earlier versions of the harness refuse it from now on"]

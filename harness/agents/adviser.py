@@ -22,7 +22,14 @@ from harness.agents.model_access.request_budget import RequestBudget, planner_li
 from harness.agents.session import Answer, Brief, End, Submitted, Tool, Tools
 from harness.errors import HarnessError, RepositoryError
 from harness.git.repo import Repo
-from harness.ledger.accounts import Account, close_left_open, kept, now, recorded, total
+from harness.ledger.accounts import (
+    Account,
+    close_left_open,
+    present_time,
+    recorded_accounts,
+    total,
+    unrecorded_accounts,
+)
 from harness.ledger.coordination import read_text
 from harness.model.config import Config, SessionBudget
 from harness.model.paths import SOLUTIONS
@@ -74,8 +81,10 @@ class PlanningModel:
 
     def _used_up(self) -> str | None:
         with Repo(self._workspace) as repo:
-            ledger = recorded(self._workspace, repo, self._config.coordination_branch)
-        every = {each.id: each for each in (*kept(self._workspace), *ledger) if each.run == self._config.run}
+            ledger = recorded_accounts(self._workspace, repo, self._config.coordination_branch)
+        every = {
+            each.id: each for each in (*unrecorded_accounts(self._workspace), *ledger) if each.run == self._config.run
+        }
         mine = total(each for each in every.values() if each.worker == WORKER)
         of_all = over(self._config.agent.overall, total(every.values()), f"for the run {self._config.run}")
         return over(self._config.planner.budget, mine, "for the planner") or of_all
@@ -101,7 +110,7 @@ class PlanningModel:
                 problem="",
                 session="",
                 agent="claude",
-                began=now(),
+                began=present_time(),
             )
             meter = Meter(self._workspace, account, self._config.agent.prices)
             stack.callback(meter.close)

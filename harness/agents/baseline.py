@@ -21,7 +21,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.git.repo import Repo
 from harness.git.tree_ids import tree_files, tree_id
-from harness.ledger.accounts import now
+from harness.ledger.accounts import present_time
 from harness.ledger.candidates import TriedCandidate
 from harness.model.assignment import Assignment
 from harness.model.config import Config
@@ -142,7 +142,8 @@ def keep_baseline(problem: Problem, made: MadeBaseline) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(made.best, place)
     (problem.directory / PROVENANCE).write_text(
-        f"# Where baseline/ comes from\n\nAgent-optimised PyTorch, by one session of {made.model} ({now()[:10]}):\n"
+        "# Where baseline/ comes from\n\n"
+        f"Agent-optimised PyTorch, by one session of {made.model} ({present_time()[:10]}):\n"
         f"{made.tried} submissions, {made.usd:.2f} USD, {made.speedup or 0:.3f} times as fast as the fastest before.\n"
     )
     return place

@@ -15,7 +15,7 @@ from harness.agents.agent_tools import Desk
 from harness.agents.model_access.meter import Meter
 from harness.agents.session import Event, ToolUse
 from harness.git.repo import Repo
-from harness.ledger.accounts import Account, Spent, dropped, kept, recorded, total
+from harness.ledger.accounts import Account, Spent, accounts_set_aside, recorded_accounts, total, unrecorded_accounts
 from harness.model.config import Budget, Config
 from harness.workspace.directories import Workspace
 
@@ -42,7 +42,7 @@ class Purse:
 
     def reread(self, repo: Repo, config: Config) -> None:
         """Read the ledger's accounts again."""
-        fresh = recorded(self._workspace, repo, config.coordination_branch)
+        fresh = recorded_accounts(self._workspace, repo, config.coordination_branch)
         with self._lock:
             self._seen |= {account.id: account for account in fresh if account.run == self._run}
             self._looked_at = -_LOOK_EVERY_S
@@ -62,9 +62,9 @@ class Purse:
 
     def _look(self) -> None:
         # The planner moves an account from the kept ones to the dropped ones, so these are read second.
-        accounts = kept(self._workspace)
+        accounts = unrecorded_accounts(self._workspace)
         closed = {account.id for account in self._seen.values() if account.ended is not None}
-        accounts += dropped(self._workspace, closed)
+        accounts += accounts_set_aside(self._workspace, closed)
         self._seen |= {account.id: account for account in accounts if account.run == self._run}
         self._looked_at = time.monotonic()
 

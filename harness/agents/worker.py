@@ -25,7 +25,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import place_of_another_gpu
 from harness.git.repo import Repo, Submission
 from harness.git.tree_ids import tree_files, tree_id
-from harness.ledger.candidates import Tried
+from harness.ledger.candidates import ProblemCandidates
 from harness.ledger.coordination import read_assignments
 from harness.ledger.lessons import LessonBook
 from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
@@ -106,7 +106,7 @@ class _Worker:
 
     def __post_init__(self) -> None:
         self.repo = Repo(self.workspace)
-        self.tried = Tried(self.workspace, self.repo, self.config, self.target)
+        self.tried = ProblemCandidates(self.workspace, self.repo, self.config, self.target)
         self.sessions = Sessions(
             self.workspace,
             self.repo,
@@ -283,7 +283,7 @@ class _Worker:
             problem=problem,
             target=self.target,
             message=message,
-            said=trailers(
+            commit_trailers=trailers(
                 run=self.config.run,
                 worker=self.name,
                 agent=self.kind,
@@ -315,7 +315,7 @@ class _Worker:
                 problem,
                 self.target,
                 submitted.tree,
-                known=lambda: self.tried.entry(submitted.tree),
+                find_entry=lambda: self.tried.entry(submitted.tree),
                 stop=self.stop,
                 deadline_s=_OUTCOME_S,
             )

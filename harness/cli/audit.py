@@ -61,7 +61,13 @@ def audit(
             again, spread = _measure_again(workspace, repo, rerun, top=top, seed=seed, device=device)
     off = [one for one in again if not one.holds]
     if as_json:
-        shown = {"whole": not result.breaks, **asdict(result), "reruns": [asdict(one) for one in again]}
+        breaks = [break_.record() for break_ in result.breaks]
+        shown = {
+            "whole": not result.breaks,
+            **asdict(result),
+            "breaks": breaks,
+            "reruns": [asdict(one) for one in again],
+        }
         echo_json(json.dumps(shown, indent=2, default=str))
     else:
         _print(result)
@@ -90,7 +96,7 @@ def _print(result: Audit) -> None:
             "expected": lambda row: _cell(row["expected"]),
             "found": lambda row: _cell(row["found"]),
         }
-        emit([asdict(found) for found in result.breaks], as_json=False, columns=columns)
+        emit([break_.record() for break_ in result.breaks], as_json=False, columns=columns)
         echo()
     whole = "" if result.breaks else "whole: "
     waiting = f" ({result.spooled} of them wait in the spool)" if result.spooled else ""

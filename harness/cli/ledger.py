@@ -38,9 +38,9 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
     with nullcontext() if dry_run else _no_start(workspace), Repo(workspace) as repo:
         result = upgrade_ledger(workspace, repo, coordination_branch(workspace), dry_run=dry_run)
     if as_json:
-        echo_json(json.dumps({"needed": result.needed, "dry_run": dry_run, **asdict(result)}, indent=2))
+        echo_json(json.dumps({"needed": result.is_outdated, "dry_run": dry_run, **asdict(result)}, indent=2))
         return
-    if not result.needed:
+    if not result.is_outdated:
         echo(f"the ledger on {result.branch} has format {result.after} already: nothing to do")
         return
     emit([asdict(each) for each in result.files], as_json=False)

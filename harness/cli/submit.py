@@ -23,7 +23,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     from harness.cli.display.results import print_with_weaknesses
     from harness.errors import EXIT_NO, AnswerIsNo
     from harness.git.repo import Repo
-    from harness.ledger.candidates import Tried
+    from harness.ledger.candidates import ProblemCandidates
     from harness.ledger.submission import locate, trailers, wait_for_outcome
     from harness.ledger.submission import submit as commit
     from harness.model.paths import problem_path
@@ -41,7 +41,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
             problem=place.problem,
             target=aim,
             message=message,
-            said=said,
+            commit_trailers=said,
             base=config.coordination_branch,
             languages=config.languages,
         )
@@ -51,7 +51,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
             if as_json:
                 echo_json(json.dumps({"commit": done.commit, "tree": done.tree, "branch": done.branch}))
             return 0
-        tried = Tried(place.workspace, repo, config, aim)
+        tried = ProblemCandidates(place.workspace, repo, config, aim)
         tried.begin(place.problem, place.worktree / problem_path(place.problem))
         try:
             entry = wait_for_outcome(
@@ -59,7 +59,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
                 place.problem,
                 aim,
                 done.tree,
-                known=lambda: tried.entry(done.tree),
+                find_entry=lambda: tried.entry(done.tree),
                 stop=threading.Event(),
                 deadline_s=deadline_s,
             )

@@ -153,7 +153,7 @@ def _ledger_faults(chains: Chains, commit: str, problem: str) -> Iterator[str]:
     """The ledger that is to be believed must be whole, and the problem's own entries must follow from their parts."""
     for found in chains.breaks[:_LISTED]:
         at = f" seq {found.seq}" if found.seq is not None else ""
-        yield f"the ledger at {commit[:12]} is broken: {found.file}{at}: {found.what}"
+        yield f"the ledger at {commit[:12]} is broken: {found.file}{at}: {found.message}"
     if len(chains.breaks) > _LISTED:
         yield f"and {len(chains.breaks) - _LISTED} more breaks: `harness audit` names them all"
     try:

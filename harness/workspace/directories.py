@@ -30,13 +30,13 @@ class Workspace:
         Raises:
             ConfigurationError: neither the directory nor one above it holds harness.yaml and is a git checkout.
         """
-        start_directory = (start or Path.cwd()).resolve()
-        for directory in (start_directory, *start_directory.parents):
+        resolved = (start or Path.cwd()).resolve()
+        for directory in (resolved, *resolved.parents):
             if (directory / CONFIG_NAME).is_file() and (directory / ".git").exists():
                 return cls(directory)
         raise ConfigurationError(
-            f"no workspace: neither {start_directory} nor a directory above it is a git checkout with {CONFIG_NAME}",
-            remedy="create one with `harness init DIR`, or change into one",
+            f"no workspace here: neither {resolved} nor a directory above it is a git checkout with {CONFIG_NAME}",
+            remedy="make one with `harness init DIR`, or change into one",
         )
 
     @cached_property

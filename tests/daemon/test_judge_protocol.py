@@ -95,7 +95,7 @@ def test_a_champion_of_an_older_protocol_is_history_until_it_is_measured_again_f
     assert "judge protocol" not in site.call("status").stdout
     assert len(of(site.entries(), fresh)) == 1
     with Repo(site.workspace) as repo:
-        whats = [one.what for one in audit(site.workspace, repo, branch="main").breaks]
+        whats = [one.message for one in audit(site.workspace, repo, branch="main").breaks]
     assert [what for what in whats if "champion" in what or "protocol" in what or "twice" in what] == []
     count = len(site.requests())
     once()

@@ -175,7 +175,7 @@ def test_without_its_git_file_a_worktree_never_falls_through_to_the_repository_a
 def test_a_git_file_that_leads_elsewhere_is_refused(repo: Repo, worktree: Path, tmp_path: Path) -> None:
     other = make_workspace(tmp_path / "other").root
     (worktree / ".git").write_text(f"gitdir: {other}/.git\n")
-    with pytest.raises(RepositoryError, match="not a worktree of the harness is here"):
+    with pytest.raises(RepositoryError, match="holds something that is not a worktree of the harness"):
         submit(repo, worktree)
 
 

@@ -237,10 +237,10 @@ def test_what_is_not_ours_is_left_alone(repo: Repo, tmp_path: Path, kind: str) -
         path.symlink_to(other)
     else:
         path.write_text("theirs")
-    with pytest.raises(RepositoryError, match="not a worktree of the harness is here") as caught:
+    with pytest.raises(RepositoryError, match="holds something that is not a worktree of the harness") as caught:
         add(repo)
     assert caught.value.where == str(path)
-    with pytest.raises(RepositoryError, match="not a worktree of the harness is here"):
+    with pytest.raises(RepositoryError, match="holds something that is not a worktree of the harness"):
         repo.remove_worktree("w01", PROBLEM, force=True)
     assert path.exists()
 

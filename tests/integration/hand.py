@@ -28,7 +28,7 @@ def main(what: str, worker: str, problem: str, text: str) -> None:
             repo.remove_worktree(worker, problem, force=True)
             return
         said = trailers(run="main", worker=worker, agent="tuner", session="s1")
-        submit(repo, worktree, problem=problem, target="cpu", message=text, said=said, base="main")
+        submit(repo, worktree, problem=problem, target="cpu", message=text, commit_trailers=said, base="main")
 
 
 if __name__ == "__main__":

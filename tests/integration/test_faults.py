@@ -120,7 +120,7 @@ def test_an_index_that_cannot_be_read_is_made_anew(site: Site) -> None:
     site.workspace.index_file.write_bytes(b"this is not a database" * 1000)
     process = site.start("daemon")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.8"))
-    assert "made anew from the ledger" in says(site, "index")
+    assert "rebuilt from the ledger" in says(site, "index")
     end(process)
     site.workspace.index_file.unlink()
     site.workspace.index_file.mkdir()
@@ -161,7 +161,7 @@ def test_a_clock_that_steps_back_is_said_and_keeps_the_ledgers_order(
     site.submit("w01", "t/one", "stub: speedup=0.8")
     stepped = site.call("daemon", "--once")
     assert stepped.returncode == 0
-    assert "the clock stands at" in stepped.stdout
+    assert "the clock shows" in stepped.stdout
     times = [entry.at for entry in site.entries("t/one")]
     assert times == sorted(times)
     check(site)

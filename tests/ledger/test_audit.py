@@ -176,17 +176,17 @@ def test_a_changed_byte_breaks_the_chain(place: Place) -> None:
     before = split(place.content(), FILE)[1].hash
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
     found = place.breaks()
-    assert [(one.file, one.seq, one.what.partition(" ")[0]) for one in found] == [(FILE, 3, "chain")]
-    assert found[0].what == "chain broken: prev is not the hash of the document before"
-    assert found[0].found == before
+    assert [(one.file, one.seq, one.message.partition(" ")[0]) for one in found] == [(FILE, 3, "chain")]
+    assert found[0].message == "chain broken: prev is not the hash of the document before"
+    assert found[0].actual == before
     assert found[0].expected == split(place.content(), FILE)[1].hash
 
 
 def test_a_changed_last_document_is_seen_in_the_heads(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
-    whats = [one.what for one in place.breaks()]
-    assert f"{HEADS} says the file ends elsewhere" in whats
+    whats = [one.message for one in place.breaks()]
+    assert f"{HEADS} has another end of the file" in whats
     assert any(what.startswith("rewritten since commit ") for what in whats)
 
 
@@ -195,14 +195,14 @@ def test_a_cut_tail_is_seen_even_with_heads_to_match(place: Place) -> None:
     documents = split(place.content(), FILE)
     place.commit({FILE: place.content()[: documents[-1].start]})
     found = place.breaks()
-    assert (found[0].seq, found[0].what) == (8, f"{HEADS} says the file ends elsewhere")
+    assert (found[0].seq, found[0].message) == (8, f"{HEADS} has another end of the file")
     heads = read_heads((place.workspace.root / HEADS).read_bytes())
     end = documents[-2]
     heads[FILE] = Head(seq=end.seq, hash=end.hash, at=parse(end.raw, "")["at"])
     place.commit({HEADS: render_heads(heads)})
     found = place.breaks()
-    assert [(one.seq, one.found) for one in found] == [(9, None)]
-    assert found[0].what.startswith("rewritten since commit ")
+    assert [(one.seq, one.actual) for one in found] == [(9, None)]
+    assert found[0].message.startswith("rewritten since commit ")
 
 
 def test_a_removed_file_and_a_removed_document(place: Place) -> None:
@@ -211,11 +211,11 @@ def test_a_removed_file_and_a_removed_document(place: Place) -> None:
     third = split(content, FILE)[2]
     place.commit({FILE: content.replace(third.raw, b"")})
     found = place.breaks()
-    assert ("seq does not count on", 3, 4) in [(one.what, one.expected, one.found) for one in found]
+    assert ("seq does not count on", 3, 4) in [(one.message, one.expected, one.actual) for one in found]
     git(place.workspace.root, "rm", "-q", FILE)
     git(place.workspace.root, "commit", "-q", "-m", "rm")
     assert any(
-        one.what == f"{HEADS} says the file ends elsewhere" and one.found == "no such file" for one in place.breaks()
+        one.message == f"{HEADS} has another end of the file" and one.actual == "no such file" for one in place.breaks()
     )
 
 
@@ -224,7 +224,7 @@ def test_a_branch_that_was_reset_is_named(place: Place) -> None:
     git(place.workspace.root, "reset", "-q", "--hard", "HEAD~1")
     found = place.breaks()
     assert [one.file for one in found] == [FILE]
-    assert "entries committed before are missing on main (it was reset)" in found[0].what
+    assert "entries committed before are missing on main (it was reset)" in found[0].message
 
 
 def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
@@ -234,7 +234,7 @@ def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
     ledger.close()
     place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
     assert (FILE, 10, "in the spool: chain broken: prev is not the hash of the document before") in [
-        (one.file, one.seq, one.what) for one in place.breaks()
+        (one.file, one.seq, one.message) for one in place.breaks()
     ]
 
 
@@ -252,13 +252,13 @@ def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
 def test_what_is_no_ledger_file_is_named(place: Place, content: bytes, what: str) -> None:
     (place.workspace.root / FILE).parent.mkdir(parents=True)
     place.commit({FILE: content})
-    assert any(one.what.startswith(what) and one.file == FILE for one in place.breaks()), place.breaks()
+    assert any(one.message.startswith(what) and one.file == FILE for one in place.breaks()), place.breaks()
 
 
 def test_broken_heads_are_named(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({HEADS: b"nonsense"})
-    assert [(one.file, one.what) for one in place.breaks()] == [
+    assert [(one.file, one.message) for one in place.breaks()] == [
         (HEADS, "its first line must be `# kernel-harness heads, format 2`")
     ]
 
@@ -266,7 +266,7 @@ def test_broken_heads_are_named(place: Place) -> None:
 def forged(place: Place, change: Callable[[list[Json]], object]) -> list[tuple[int | None, str]]:
     place.enter(place.healthy())
     place.forge(change)
-    return [(one.seq, one.what) for one in place.breaks()]
+    return [(one.seq, one.message) for one in place.breaks()]
 
 
 def test_the_forger_in_these_tests_leaves_no_other_trace(place: Place) -> None:
@@ -289,7 +289,7 @@ FIRST = "00000000-0000-0000-0000-000000000001"
         (2, ("workloads", 0, "log_ratios"), [0.18, 0.19], f"workload {FIRST}: blocks is not the number of"),
         (2, ("workloads", 0, "log_ratios"), [], f"workload {FIRST}: a speedup without the log_ratios that it"),
         (2, ("workloads", 0, "checked"), 999, f"workload {FIRST}: more calls checked than made"),
-        (2, ("workloads", 1, "uuid"), FIRST, f"workload {FIRST} stands twice"),
+        (2, ("workloads", 1, "uuid"), FIRST, f"workload {FIRST} occurs twice"),
         (2, ("summary", "speedup"), 2.0, "summary.speedup is not the geometric mean of the workloads'"),
         (2, ("summary", "speedup_ci95", 1), 2.0, "summary.speedup_ci95 does not follow from log_ratios"),
         (2, ("workloads", 0, "process_error"), 0.5, f"workload {FIRST}: speedup_ci95 does not follow from log_ratios"),
@@ -304,13 +304,13 @@ FIRST = "00000000-0000-0000-0000-000000000001"
             "format: entry: Value error, the verdict INCORRECT_NUMERICAL needs a reason, in one line",
         ),
         (5, ("workloads", 1, "reason"), None, "workload 00000000-0000-0000-0000-000000000002: the verdict"),
-        (2, ("cites",), 7, "cites an entry that does not stand before it"),
-        (2, ("cites",), 2, "cites an entry that does not stand before it"),
+        (2, ("cites",), 7, "cites an entry that does not precede it"),
+        (2, ("cites",), 2, "cites an entry that does not precede it"),
         (3, ("cites",), 1, "cites seq 1, which is of another kind"),
         (7, ("cites",), 5, "cites seq 5, which did not pass"),
         (7, ("cites",), 2, "cites seq 2 of another candidate"),
         (7, ("target",), "h200", "cites seq 6 of another target"),
-        (8, ("cites",), 3, "measured twice: the same key has an entry already"),
+        (8, ("cites",), 3, "measured twice: the same key already has an entry"),
         (8, ("cites",), 3, "a champion that its confirmation does not make"),
         (4, ("kind",), "judgement", "format: kind: Input should be"),
         (6, ("problem",), "starter/swiglu", "an entry of another problem"),
@@ -338,8 +338,8 @@ def test_what_a_forger_changes_is_named(
 
 def test_a_measurement_entered_twice_is_named(place: Place) -> None:
     place.enter([place.draft("baseline"), place.draft(cites=1), place.draft(cites=1, worker="w02")])
-    assert [(one.seq, one.what, one.found) for one in place.breaks()] == [
-        (3, "measured twice: the same key has an entry already", "seq 2")
+    assert [(one.seq, one.message, one.actual) for one in place.breaks()] == [
+        (3, "measured twice: the same key already has an entry", "seq 2")
     ]
     place.enter([place.draft(cites=1, judge="sha256:another")])  # by another judge version: a measurement of its own
     assert len(place.breaks()) == 1

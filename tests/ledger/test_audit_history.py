@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def whats(place: Place) -> list[str]:
     found = place.breaks()
     assert {one.file for one in found} <= {"ledger/"}
-    return [one.what for one in found]
+    return [one.message for one in found]
 
 
 def forget_written(place: Place) -> None:
@@ -77,7 +77,7 @@ def test_a_replaced_history_is_seen_in_its_first_commit_when_nothing_else_is_lef
     forget_reflogs(place)
     (found,) = whats(place)
     assert found.startswith("the history was replaced: its first commit ")
-    assert "holds 9 ledger documents already" in found
+    assert "already holds 9 ledger documents" in found
 
 
 def test_a_replaced_history_stays_a_break_after_commits_of_the_harness(place: Place) -> None:
@@ -147,7 +147,7 @@ def test_a_fresh_clone_is_whole(place: Place, tmp_path: Path) -> None:
 def test_a_clone_of_a_replaced_history_is_a_break(place: Place, tmp_path: Path) -> None:
     place.replace_history()
     (found,) = audit_clone(place, tmp_path / "clone").breaks
-    assert "its first commit" in found.what
+    assert "its first commit" in found.message
 
 
 def test_a_shallow_clone_is_said_to_be_one(place: Place, tmp_path: Path) -> None:

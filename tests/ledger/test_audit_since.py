@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     ],
 )
 def test_an_age_and_a_date_are_moments(place: Place, text: str, moment: str) -> None:
-    assert since_when(place.repo, text, now=NOW) == moment
+    assert since_when(place.repo, text, present=NOW) == moment
 
 
 def test_a_commit_is_a_moment_and_a_word_is_none(place: Place) -> None:
@@ -50,7 +50,7 @@ def test_numbers_before_it_are_left_alone_and_chains_are_not(place: Place) -> No
     moments = [entry["at"] for entry in _entries(place)]
 
     def whats(since: str | None) -> list[str]:
-        return [one.what for one in audit(place.workspace, place.repo, branch="main", since=since).breaks]
+        return [one.message for one in audit(place.workspace, place.repo, branch="main", since=since).breaks]
 
     assert len(whats(None)) == 1
     assert whats(moments[1]) == whats(None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import FormatError
-from harness.ledger.coordination import NOBODY, default_text, parse, render
+from harness.ledger.coordination import NO_WORKER, default_text, parse, render
 from harness.model.assignment import Assignment
 from harness.model.paths import is_name
 
@@ -34,7 +34,7 @@ def tables(draw: st.DrawFn) -> list[Assignment]:
     for number in range(draw(st.integers(0, 6))):
         problem = f"{draw(names)}/{draw(names)}{number}"
         state = draw(st.sampled_from(["active", "pinned", "paused"]))
-        worker = NOBODY if state == "paused" else f"w{number:02d}"
+        worker = NO_WORKER if state == "paused" else f"w{number:02d}"
         wanted = draw(lines.filter(lambda text: "<!--" not in text and "-->" not in text))
         rows.append(Assignment(worker=worker, problem=problem, state=state, wanted=wanted))  # type: ignore[arg-type]
     return rows
@@ -93,11 +93,15 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
             TABLE_LINE,
             "the state is `busy`; expected one of active, pinned, paused",
         ),
-        (with_rows("| w 1 | a/b | active | |"), TABLE_LINE, "`w 1` is no worker's name"),
-        (with_rows("| - | a/b | active | |"), TABLE_LINE, "`-` is no worker's name"),
-        (with_rows("| w01 | rmsnorm | active | |"), TABLE_LINE, "`rmsnorm` is no problem's key; expected suite/name"),
-        (with_rows("| w01 | ../x/y | active | |"), TABLE_LINE, "`../x/y` is no problem's key"),
-        (with_rows(ROW, ROW), TABLE_LINE + 1, f"stand in line {TABLE_LINE} already"),
+        (with_rows("| w 1 | a/b | active | |"), TABLE_LINE, "`w 1` is not a worker's name"),
+        (with_rows("| - | a/b | active | |"), TABLE_LINE, "`-` is not a worker's name"),
+        (
+            with_rows("| w01 | rmsnorm | active | |"),
+            TABLE_LINE,
+            "`rmsnorm` is not a problem's key; expected suite/name",
+        ),
+        (with_rows("| w01 | ../x/y | active | |"), TABLE_LINE, "`../x/y` is not a problem's key"),
+        (with_rows(ROW, ROW), TABLE_LINE + 1, f"are already in line {TABLE_LINE}"),
         (with_rows(ROW, "| w01 | a/b | active | |"), TABLE_LINE + 1, "w01 already works on starter/rmsnorm_h4096"),
         (
             default_text().replace("| worker | problem | state | wanted |", "| who | what |"),
@@ -117,7 +121,7 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
         (
             default_text() + "<!-- harness:notes end -->\n",
             default_text().count("\n") + 1,
-            "<!-- harness:notes end --> stands here a second time",
+            "<!-- harness:notes end --> occurs a second time",
         ),
         (
             default_text()

@@ -202,7 +202,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(
     if damage != "directory gone":
         assert len(messages) == 1
         assert messages[0].startswith("the ledger's index could not be used (")
-        assert messages[0].endswith("): made anew from the ledger")
+        assert messages[0].endswith("): rebuilt from the ledger")
     assert len(index.rows()) == len(rows)
     assert index.refresh(repo) == []
 
@@ -219,7 +219,7 @@ def test_a_locked_index_is_replaced(
         holder.execute("BEGIN EXCLUSIVE")
         fill(ledger, 1)
         assert index.refresh(repo) == [
-            "the ledger's index could not be used (database is locked): made anew from the ledger"
+            "the ledger's index could not be used (database is locked): rebuilt from the ledger"
         ]
     finally:
         holder.close()
@@ -231,7 +231,7 @@ def test_an_index_that_cannot_be_written_says_so(workspace: Workspace, index: In
     workspace.index_file.with_name("index.rebuilding.sqlite").mkdir()
     with pytest.raises(LedgerError, match="the index cannot be written") as caught:
         index.refresh(repo)
-    assert "it is derived, so it can be deleted" in str(caught.value)
+    assert "the index can be deleted" in str(caught.value)
 
 
 def test_asking_before_the_first_refresh_says_how_to_make_it(index: Index) -> None:
@@ -280,7 +280,7 @@ def test_a_rewritten_file_is_read_again_and_reported(
     path = workspace.root / FILE
     path.write_text(path.read_text().replace('worker: "w01"', 'worker: "w99"'))
     git(workspace.root, "commit", "-q", "-am", "tamper")
-    assert index.refresh(repo) == [f"{FILE} was rewritten, not appended to: `harness audit` says where"]
+    assert index.refresh(repo) == [f"{FILE} was rewritten, not appended to: `harness audit` shows the difference"]
     assert {row.worker for row in index.rows()} == {"w99"}
 
 

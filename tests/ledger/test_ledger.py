@@ -214,7 +214,7 @@ def test_entries_that_a_person_changed_stop_the_writer_and_lose_nothing(workspac
     with pytest.raises(LedgerError, match="committed entries were removed from the branch or changed"):
         ledger.flush(force=True)
     ledger.close()
-    with pytest.raises(LedgerError, match="nothing spooled is lost"):
+    with pytest.raises(LedgerError, match="the spool keeps its documents"):
         open_ledger(workspace, repo)
     git(workspace.root, "revert", "--no-edit", "HEAD")
     with open_ledger(workspace, repo):

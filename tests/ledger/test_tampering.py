@@ -143,9 +143,9 @@ def another_form_of_the_problem(place: Place) -> None:
     [
         (an_edit, "chain broken: prev is not the hash of the document before"),
         (a_deletion, "seq does not count on"),
-        (a_removed_file, f"{HEADS} says the file ends elsewhere"),
+        (a_removed_file, f"{HEADS} has another end of the file"),
         (a_reordering, "seq does not count on"),
-        (a_truncation, f"{HEADS} says the file ends elsewhere"),
+        (a_truncation, f"{HEADS} has another end of the file"),
         (a_truncation_with_heads_to_match, "rewritten since commit "),
         (an_insertion, "chain broken: prev is not the hash of the document before"),
         (a_chain_made_anew, "rewritten since commit "),
@@ -154,16 +154,16 @@ def another_form_of_the_problem(place: Place) -> None:
         (another_tree, f"has another tree at problems/{PROBLEM}/solutions/cpu"),
         (below_the_floor, "PASSED below the floor that the hardware allows"),
         (arithmetic_that_does_not_follow, "summary.speedup is not the geometric mean of the workloads'"),
-        (a_measurement_entered_twice, "measured twice: the same key has an entry already"),
+        (a_measurement_entered_twice, "measured twice: the same key already has an entry"),
         (a_clock_that_goes_back, "at goes backward"),
-        (heads_that_lie, f"{HEADS} says the file ends elsewhere"),
+        (heads_that_lie, f"{HEADS} has another end of the file"),
         (another_form_of_the_problem, f"no version of problems/{PROBLEM} in the history"),
     ],
 )
 def test_tampering_is_found(place: Place, tamper: Callable[[Place], None], sentence: str) -> None:
     assert place.breaks() == []
     tamper(place)
-    found = [one.what for one in place.breaks()]
+    found = [one.message for one in place.breaks()]
     assert any(sentence in what for what in found), found
 
 

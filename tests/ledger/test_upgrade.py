@@ -73,7 +73,7 @@ def stored(version: int) -> object:
 
 
 def whats(workspace: Workspace, repo: Repo) -> list[str]:
-    return [one.what for one in audit(workspace, repo, branch="main").breaks]
+    return [one.message for one in audit(workspace, repo, branch="main").breaks]
 
 
 def test_there_is_a_fixture_of_every_format() -> None:
@@ -93,13 +93,13 @@ def test_an_upgrade_keeps_every_byte_and_every_standing(old: tuple[Workspace, Re
     workspace, repo = old
     before, tip = files(workspace), repo.tip("main")
     result = run_upgrade(workspace, repo)
-    assert result.needed is (version < LEDGER_FORMAT)
+    assert result.is_outdated is (version < LEDGER_FORMAT)
     assert whats(workspace, repo) == []
     assert standings_of(workspace) == stored(version)
     after = files(workspace)
     assert all(after[file].startswith(content) for file, content in before.items() if file != HEADS)
     assert heads_format(after[HEADS]) == LEDGER_FORMAT
-    if result.needed:
+    if result.is_outdated:
         assert git(workspace.root, "rev-list", "--count", f"{tip}..main") == "1"
         assert git(workspace.root, "log", "-1", "--format=%H %s", "main").startswith(f"{result.commit} Upgrade")
         assert read_all(workspace.spool) == []
@@ -112,7 +112,7 @@ def test_a_second_upgrade_does_nothing(old: tuple[Workspace, Repo]) -> None:
     run_upgrade(workspace, repo)
     tip = repo.tip("main")
     again = run_upgrade(workspace, repo)
-    assert (again.needed, again.commit, again.files) == (False, None, ())
+    assert (again.is_outdated, again.commit, again.files) == (False, None, ())
     assert repo.tip("main") == tip
 
 
@@ -120,7 +120,7 @@ def test_a_dry_run_reports_and_writes_nothing(first: tuple[Workspace, Repo]) -> 
     workspace, repo = first
     tip, before, spooled = repo.tip("main"), files(workspace), read_all(workspace.spool)
     result = run_upgrade(workspace, repo, dry_run=True)
-    assert result.needed
+    assert result.is_outdated
     assert result.commit is None
     said = {each.file: each.change for each in result.files}
     assert said[HEADS] == "format 1 becomes format 2"
@@ -292,9 +292,9 @@ def test_a_format_that_falls_is_a_break(first: tuple[Workspace, Repo]) -> None:
     with Ledger(workspace, repo, branch="main") as ledger:
         assert ledger.append(draft("note", problem="starter/swiglu")).format == 1
     found = [
-        (one.file, one.seq, one.expected, one.found)
+        (one.file, one.seq, one.expected, one.actual)
         for one in audit(workspace, repo, branch="main").breaks
-        if one.what == f"the document's format is not from that of the file so far to that of {HEADS}"
+        if one.message == f"the document's format is not from that of the file so far to that of {HEADS}"
     ]
     assert found == [(SPOOLS_FILE, 4, "1 to 1", 2), (SPOOLS_FILE, 5, "2 to 1", 1)]
 

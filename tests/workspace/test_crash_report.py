@@ -82,7 +82,7 @@ def test_outside_a_workspace_it_goes_to_the_temporary_directory(
 
 
 def test_the_oldest_reports_are_deleted(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crash_report, "_KEPT", 2)
+    monkeypatch.setattr(crash_report, "_MAX_REPORTS", 2)
     written = [report_of(report_crash(crash(str(number)))) for number in range(3)]
     assert sorted((workspace / ".harness" / "crashes").iterdir()) == written[1:]
 

@@ -32,7 +32,7 @@ def never() -> None:
 def test_a_second_head_on_another_host_is_refused(file: Path) -> None:
     with only_head(file, "harness daemon", taken_over=never, boot="a"):
         with (
-            pytest.raises(ConfigurationError, match="harness daemon runs on another host already") as caught,
+            pytest.raises(ConfigurationError, match="harness daemon already runs on another host") as caught,
             only_head(file, "harness daemon", taken_over=never, boot="b"),
         ):
             pass
