@@ -12,17 +12,17 @@ from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import JudgeClient, JudgeNotice, judge_command, judge_log_file
 
 _FIRST_STARTS = 5
-"""A judge that was never ready is given up after so many starts in a row: 3 s where each ends at once."""
+"""Failed starts in a row after which a judge that was never ready is given up: 3 s if each ends immediately."""
 _LATER_STARTS = 16
-"""A judge that was ready before is given up later: 5 min where each ends at once. A GPU may be full for a while."""
+"""As above for a judge that was ready before: 5 min if each ends immediately. A GPU may be full for some minutes."""
 
 
 class DeviceJudges:
     """One judge for each device.
 
     Args:
-        workspace: for its cache and its logs.
-        config: the judge's sandbox and the run's target.
+        workspace: the workspace of the cache and the logs.
+        config: has the judge's sandbox and the run's target.
         devices: names of devices, each for one judge.
         notify: called with each notice of a judge, in that judge's reader thread.
     """
@@ -57,28 +57,33 @@ class DeviceJudges:
             judge.start()
 
     def tick(self) -> None:
-        """Do what is due: starts and deadlines."""
+        """Start the judges whose pause has ended, and end overdue ones."""
         for judge in self:
             judge.tick()
 
     def next_ticks(self) -> list[float]:
-        """Return the times (`time.monotonic`) at which `tick` has something to do."""
+        """Return the times (`time.monotonic`) of the next actions of `tick`."""
         return [at for judge in self if (at := judge.next_tick()) is not None]
 
     def close(self) -> None:
-        """End all processes, at once and all together."""
+        """End all processes simultaneously."""
         for judge in self:
             judge.hang_up()
         for judge in self:
             judge.close()
 
     def became_ready(self, device: str, ready: JudgeReady) -> None:
-        """Note that a judge is ready, and for which target."""
+        """Record that a judge is ready.
+
+        Args:
+            device: its device.
+            ready: its message, which has its target.
+        """
         self._ready[ready.target] = ready
         self._targets[device] = ready.target
 
     def ready(self) -> dict[str, JudgeReady]:
-        """Target -> a judge of it that is ready, or has been in this invocation."""
+        """Return target -> a judge of it that is ready, or was ready in this invocation."""
         return dict(self._ready)
 
     def must_be_given_up(self, judge: JudgeClient) -> bool:
@@ -86,10 +91,10 @@ class DeviceJudges:
         return judge.failed_starts >= (_LATER_STARTS if judge.became_ready else _FIRST_STARTS)
 
     def give_up(self, judge: JudgeClient) -> str | None:
-        """Go on without a judge.
+        """Continue without a judge.
 
         Returns:
-            The target that no judge is left for; None where there is another judge of it, or it was never ready.
+            The target without another judge; None if there is another judge of it, or the judge was never ready.
         """
         judge.give_up()
         target = self._targets.pop(judge.device, None)
@@ -110,5 +115,5 @@ class DeviceJudges:
         return all(judge.state in {"idle", "given up"} for judge in self)
 
     def pausing_fault(self) -> str | None:
-        """Return the fault of this machine that lets no judge work; None where one can."""
+        """Return the fault of this machine that prevents the work of all judges; None if one can work."""
         return pausing_fault(list(self))

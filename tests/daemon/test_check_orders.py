@@ -94,7 +94,7 @@ def answer(orders: CheckOrders, judge: JudgeClient) -> None:
     """Answer what the judge was asked."""
     for request in list(judge.checks.values()):
         del judge.checks[request.id]
-        orders.answered(CheckAnswered(request, CheckAnswer(id=request.id, verdict=Verdict.PASSED)))
+        orders.pass_on(CheckAnswered(request, CheckAnswer(id=request.id, verdict=Verdict.PASSED)))
 
 
 def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
@@ -125,7 +125,7 @@ def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
     orders.hand_out([judge])
     workers.ask("second", "w01")
     orders.hand_out([judge])
-    assert "under way already" in str(workers.reply("second").error)
+    assert "already has a check in progress" in str(workers.reply("second").error)
     monkeypatch.setattr(check_orders, "EVERY_S", 3600.0)
     answer(orders, judge)
     workers.reply("first")

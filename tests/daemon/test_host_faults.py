@@ -140,10 +140,10 @@ def test_the_same_work_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -
         assert not work.waits(["evaluation", "b"])
         now[0] += pause_s
         assert not work.waits(["evaluation", "a"])
-    work.answered(["evaluation", "b"])
+    work.count_answer(["evaluation", "b"])
     for _ in range(2):
         assert not work.postpone(["evaluation", "a"])
-        work.answered(["evaluation", "b"])
+        work.count_answer(["evaluation", "b"])
     assert work.postpone(["evaluation", "a"]), "others were answered between its last three faults"
-    work.answered(["evaluation", "a"])
+    work.count_answer(["evaluation", "a"])
     assert not work.postpone(["evaluation", "a"])

@@ -55,11 +55,11 @@ def test_answers_are_held_in_order_and_entered_when_the_disk_has_space(
     entered: list[str | None] = []
     for note in ("first", "second", "third"):
         recorder.enter(draft(note), lambda entry: entered.append(entry.note))
-    assert (recorder.held, entered) == (3, [])
+    assert (recorder.unwritten, entered) == (3, [])
     assert recorder.next_retry() is not None
     for _ in range(3):
         recorder.retry(force=True)
-    assert (recorder.held, entered) == (0, ["first", "second", "third"])
+    assert (recorder.unwritten, entered) == (0, ["first", "second", "third"])
     assert recorder.next_retry() is None
     assert [entry.note for entry in site.entries()] == ["first", "second", "third"]
 

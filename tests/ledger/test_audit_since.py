@@ -41,7 +41,7 @@ def test_an_age_and_a_date_are_moments(place: Place, text: str, moment: str) -> 
 def test_a_commit_is_a_moment_and_a_word_is_none(place: Place) -> None:
     at = int(git(place.workspace.root, "log", "-1", "--format=%ct", "main"))
     assert since_when(place.repo, "main") == datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
-    with pytest.raises(ConfigurationError, match="`yesterday` is no age"):
+    with pytest.raises(ConfigurationError, match="`yesterday` is not an age"):
         since_when(place.repo, "yesterday")
 
 

@@ -87,7 +87,7 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
             TABLE_LINE,
             "a row of 3 cells; expected 4: worker, problem, state, wanted",
         ),
-        (with_rows(ROW, "w02 works on a/b"), TABLE_LINE + 1, "`w02 works on a/b` is no row of the table"),
+        (with_rows(ROW, "w02 works on a/b"), TABLE_LINE + 1, "`w02 works on a/b` is not a row of the table"),
         (
             with_rows("| w01 | a/b | busy | |"),
             TABLE_LINE,

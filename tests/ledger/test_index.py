@@ -235,7 +235,7 @@ def test_an_index_that_cannot_be_written_says_so(workspace: Workspace, index: In
 
 
 def test_asking_before_the_first_refresh_says_how_to_make_it(index: Index) -> None:
-    with pytest.raises(LedgerError, match="the ledger's index cannot be read: it is not there"):
+    with pytest.raises(LedgerError, match="the ledger's index cannot be read: the file is missing"):
         index.count()
 
 

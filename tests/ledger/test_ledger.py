@@ -132,7 +132,7 @@ def test_writers_keep_to_their_own_files(workspace: Workspace, repo: Repo) -> No
         for file in (FILE, HEADS, "ledger/../x.yaml", "ledger/lessons/../../x.yaml", "COORDINATION.md"):
             with pytest.raises(LedgerError, match="the planner does not write"):
                 planner.append_record(file, {})
-        with pytest.raises(LedgerError, match="a record's seq, at is given by the ledger"):
+        with pytest.raises(LedgerError, match="a record must not have seq, at: the ledger sets it"):
             planner.append_record(DECISIONS, {"seq": 1, "at": "now"})
         planner.append_record("ledger/lessons/starter/rmsnorm_h4096.yaml", {"text": "vectorise first"})
     assert committed(workspace, "ledger/lessons/starter/rmsnorm_h4096.yaml") == [1]
@@ -161,7 +161,7 @@ def test_the_clock_never_goes_backward_in_the_ledger(workspace: Workspace, repo:
         assert first.at == second.at == third.at == "2026-11-21T02:00:00.000Z"
         assert fourth.at == "2026-11-21T02:00:01.000Z"
         assert len(ledger.recovered) == 2  # once for each step back
-        assert "the clock stands at 2026-11-21T01:00:00.000Z, before the ledger's last entry" in ledger.recovered[0]
+        assert "the clock shows 2026-11-21T01:00:00.000Z, before the ledger's last entry" in ledger.recovered[0]
     with open_ledger(workspace, repo, clock=lambda: START - timedelta(days=1)) as ledger:
         assert ledger.append(draft()).at == fourth.at
 
@@ -194,7 +194,7 @@ def test_a_branch_reset_past_entries_gets_them_back(workspace: Workspace, repo: 
     git(workspace.root, "reset", "-q", "--hard", "main~2")
     with open_ledger(workspace, repo) as ledger:
         assert ledger.recovered == [
-            f"main had been reset past ledger entries: put back in {FILE}, ledger/starter/swiglu.yaml"
+            f"main had been reset past ledger entries: restored in {FILE}, ledger/starter/swiglu.yaml"
         ]
         assert ledger.append(draft()).seq == 3
         git(workspace.root, "reset", "-q", "--hard", "main~1")  # while it is open, too
@@ -353,5 +353,5 @@ def test_killed_while_dropping_what_was_committed(workspace: Workspace, repo: Re
         assert ran.returncode == -signal.SIGKILL
     with open_ledger(workspace, repo) as ledger:
         assert len(ledger.recovered) == 1
-        assert ledger.recovered[0].startswith("2 spooled ledger documents were on main already (a crash between")
+        assert ledger.recovered[0].startswith("2 spooled ledger documents were already on main (a crash between")
     assert committed(workspace) == [1, 2]
