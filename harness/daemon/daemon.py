@@ -306,7 +306,7 @@ class Daemon:
                 self._ask(judge, work)
 
     def _allowed(self, ready: JudgeReady) -> Callable[[Job], bool]:
-        """Return the test of whether a job may be handed out now: within the limit, and its baseline is measured."""
+        """Return the test of whether a job may be handed out: within the limit, not while its baseline is measured."""
         measuring = {work.ask.problem.key for work in self._work.values() if work.is_baseline}
         within_limit = self._remaining() > 0
 

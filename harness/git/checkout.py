@@ -28,6 +28,7 @@ from harness.formats.bounded import load_json_file
 from harness.git.environment import Git
 from harness.model.paths import LEDGER
 from harness.workspace.files import atomic_write
+from harness.workspace.process_identity import start_ticks
 
 LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.01
@@ -86,7 +87,7 @@ def locked_index(index: Path) -> Iterator[bool]:
     lock = index.with_name(f"{index.name}.lock")
     own_file = lock.with_name(f"{lock.name}.{secrets.token_hex(6)}")
     deadline = time.monotonic() + LOCK_WAIT_S
-    own_file.write_text(f"{_LOCK_TEXT} {os.getpid()} {_started(os.getpid())}\n")
+    own_file.write_text(f"{_LOCK_TEXT} {os.getpid()} {start_ticks(os.getpid())}\n")
     try:
         # A hard link appears together with its content: a lock of the harness never lacks its text.
         while not (is_locked := _linked(own_file, lock)):
@@ -118,18 +119,10 @@ def _remove_dead(lock: Path) -> bool:
         text = lock.read_bytes()[:200].decode(errors="replace").split()
     except FileNotFoundError:
         return True
-    if len(text) != 3 or text[0] != _LOCK_TEXT or not text[1].isdigit() or _started(int(text[1])) == text[2]:
+    if len(text) != 3 or text[0] != _LOCK_TEXT or not text[1].isdigit() or str(start_ticks(int(text[1]))) == text[2]:
         return False
     lock.unlink(missing_ok=True)
     return True
-
-
-def _started(pid: int) -> str:
-    """Return the start time of a process in the kernel's ticks: with the pid it identifies the process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        return "gone"
 
 
 def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:

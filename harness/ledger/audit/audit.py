@@ -101,9 +101,8 @@ def audit(
         RepositoryError: there is no coordination branch, or git refuses.
     """
     branch = branch or coordination_branch(workspace)
-    spooled = read_all(
-        workspace.spool
-    )  # before the tip: a document of a concurrent flush is then read twice, never missed
+    # Read before the tip: a document of a concurrent flush is then read twice, never missed.
+    spooled = read_all(workspace.spool)
     tip = repo.tip(branch)
     chains = read_chains(repo, tip, spooled)
     result = Audit(branch, tip, files=len(chains.documents), spooled=chains.spooled, breaks=chains.breaks)

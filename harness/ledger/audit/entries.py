@@ -73,9 +73,7 @@ def _citation_faults(entry: Entry, entry_by_seq: Mapping[int, Entry]) -> Iterato
         return
     if cited.verdict is not Verdict.PASSED:
         yield entry.seq, f"cites seq {cited.seq}, which did not pass", Verdict.PASSED, cited.verdict
-    trees = [
-        citing_or_cited.candidate.tree if citing_or_cited.candidate else None for citing_or_cited in (entry, cited)
-    ]
+    trees = [item.candidate.tree if item.candidate else None for item in (entry, cited)]
     if trees[0] != trees[1]:
         yield entry.seq, f"cites seq {cited.seq} of another candidate", trees[0], trees[1]
 
