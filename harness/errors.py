@@ -24,23 +24,23 @@ class HarnessError(Exception):
     """An error that a user can fix.
 
     Args:
-        what: the error, without its place and its fix.
+        message: the error, without its place and its fix.
         where: the file (with line), command or key, if any.
         remedy: the fix, as a command if possible.
     """
 
     exit_code = EXIT_ERROR
 
-    def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+    def __init__(self, message: str, *, where: str | None = None, remedy: str | None = None) -> None:
         # All error texts pass through here: the file names and contents in them come from agents.
-        self.what = printable(what, keep_newlines=True)
+        self.message = printable(message, keep_newlines=True)
         self.where = None if where is None else printable(where)
         self.remedy = None if remedy is None else printable(remedy, keep_newlines=True)
-        super().__init__(self.what)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
-        what = self.what.replace("\n", "\n  ")  # foreign text cannot forge a line at the left margin
-        head = f"{self.where}: {what}" if self.where else what
+        message = self.message.replace("\n", "\n  ")  # foreign text cannot forge a line at the left margin
+        head = f"{self.where}: {message}" if self.where else message
         return f"{head}\n  {self.remedy}" if self.remedy else head
 
 

@@ -168,7 +168,7 @@ def _upgrade_ledger(workspace: Workspace, repo: Repo, branch: str) -> list[str]:
     try:
         upgrade = upgrade_ledger(workspace, repo, branch)
     except RepositoryError as error:  # a person's rebase, for instance: entries are written in the earlier format
-        return [f"the ledger stays in its earlier format for now, because it cannot be upgraded: {error.what}"]
+        return [f"the ledger stays in its earlier format for now, because it cannot be upgraded: {error.message}"]
     if not upgrade.is_outdated:
         return []
     formats = f"from format {upgrade.before} to format {upgrade.after} in commit {(upgrade.commit or '')[:12]}"

@@ -239,7 +239,7 @@ class _Worker:
             try:
                 self.repo.retire_worktree(self.name, problem)
             except HarnessError as error:
-                logger.info("the worktree of %s stays: %s", problem, error.what)
+                logger.info("the worktree of %s stays: %s", problem, error.message)
 
     def save(self, problem: str, worktree: Path) -> None:
         """Put what an agent left unsubmitted on its branch, where it is judged like anything else; or say why not."""
@@ -253,7 +253,7 @@ class _Worker:
                 return
             done = self.commit(problem, worktree, "Save what was not submitted")
         except HarnessError as error:
-            logger.info("%s left nothing on %s that could be committed: %s", self.name, problem, error.what)
+            logger.info("%s left nothing on %s that could be committed: %s", self.name, problem, error.message)
             return
         if not done.unchanged:
             logger.info("%s left unsubmitted work on %s: %s", self.name, problem, done.commit)

@@ -63,7 +63,7 @@ def _no_start(workspace: Workspace) -> Iterator[None]:
             stack.enter_context(file_lock(workspace.start_lock, owner="harness ledger upgrade"))
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"the ledger cannot be upgraded while `harness start` runs ({error.what})",
+                f"the ledger cannot be upgraded while `harness start` runs ({error.message})",
                 where=error.where,
                 remedy="end it with `harness stop`, then run `harness ledger upgrade` again",
             ) from error

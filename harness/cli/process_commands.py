@@ -181,7 +181,7 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
             try:
                 holds.append(accepted(read_proposal(given), inputs, "claude"))
             except FormatError as error:
-                return error.what
+                return error.message
             return None
 
         situation = {**inputs.model_dump(mode="json"), "the policy proposes": decision.model_dump(mode="json")}

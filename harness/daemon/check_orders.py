@@ -73,7 +73,7 @@ class CheckOrders:
         try:
             problem = self.snapshots.problem(self.repo.tip(self.config.coordination_branch), order.problem)
         except HarnessError as error:
-            self._reply(order.id, CheckReply(error=error.what))
+            self._reply(order.id, CheckReply(error=error.message))
             return
         self._in_progress[order.id] = order.worker
         judge.ask_check(

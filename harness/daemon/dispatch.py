@@ -169,7 +169,7 @@ class JobPlanner:
         try:
             directory = self.snapshots.candidate(job.commit, problem.key, job.key.target, job.key.tree)
         except UnfitTreeError as error:
-            raise UnusableSolutionError(error.what) from error
+            raise UnusableSolutionError(error.message) from error
         solution = usable_solution(directory, problem.definition, self.config.languages, "this run allows")
         return directory, solution.spec.language
 

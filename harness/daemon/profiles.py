@@ -39,7 +39,7 @@ class Profiles:
             try:
                 request = self._request(order)
             except HarnessError as error:
-                answer_order(self._workspace, order, CounterReport(reason=error.what, fix=error.remedy))
+                answer_order(self._workspace, order, CounterReport(reason=error.message, fix=error.remedy))
                 continue
             self._in_progress[judge.device] = order
             judge.ask(request, within_s=WITHIN_S)

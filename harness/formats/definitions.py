@@ -57,7 +57,7 @@ def _check_expression(
         parse_expression(axis.expression)
         mentioned = names_in(axis.expression)
     except FormatError as error:
-        report.wrong(f"`axes.{name}.expression`: {error.what}", *path)
+        report.wrong(f"`axes.{name}.expression`: {error.message}", *path)
         return
     for other in mentioned:
         if other in before:

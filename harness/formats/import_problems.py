@@ -138,7 +138,7 @@ def _bring(
 
 def _moved(error: FormatError, staging: Path, source: Path) -> FormatError:
     where = error.where.replace(shown(staging), shown(source)) if error.where else None
-    return FormatError(error.what, where=where, remedy=error.remedy)
+    return FormatError(error.message, where=where, remedy=error.remedy)
 
 
 def _move_in(staging: Path, target: Path) -> None:

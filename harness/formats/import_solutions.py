@@ -171,7 +171,7 @@ def solution_from_json(path: Path, destination: Path, *, replace: bool = False) 
     try:
         spec = our_spec(theirs)
     except FormatError as error:
-        raise FormatError(error.what, where=shown(path)) from error
+        raise FormatError(error.message, where=shown(path)) from error
     if destination.exists() and not replace:
         raise ConfigurationError(
             "a solution is there already", where=shown(destination), remedy="overwrite it with --replace"
@@ -192,7 +192,7 @@ def solution_from_json(path: Path, destination: Path, *, replace: bool = False) 
     except OSError as error:  # a source named like another's directory
         raise FormatError(f"its sources cannot be written: {error.strerror}", where=shown(path)) from error
     except FormatError as error:
-        raise FormatError(error.what, where=shown(path)) from error  # the staged file is gone when this is read
+        raise FormatError(error.message, where=shown(path)) from error  # the staged file is gone when this is read
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return destination

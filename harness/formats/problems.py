@@ -55,7 +55,7 @@ def load_problem(directory: Path, *, key: str | None = None, data_root: Path | N
         return found.problem
     first, others = found.errors[0], len(found.errors) - 1
     remedy = f"and {others} more: `harness problems check {found.key}` lists them" if others else first.remedy
-    raise FormatError(first.what, where=first.where, remedy=remedy) from first
+    raise FormatError(first.message, where=first.where, remedy=remedy) from first
 
 
 def inspect_problem(directory: Path, *, key: str | None = None, data_root: Path | None = None) -> Findings:

@@ -92,7 +92,7 @@ def _header(file: Path) -> dict[str, object]:
     try:
         header = load_json(raw, where=file.name, max_bytes=TENSOR_HEADER_BYTES)
     except FormatError as error:
-        what = f"{file.name} is not a safetensors file: its header cannot be read: {error.what}"
+        what = f"{file.name} is not a safetensors file: its header cannot be read: {error.message}"
         raise FormatError(what) from error
     if not isinstance(header, dict):
         raise FormatError(f"{file.name} is not a safetensors file; expected an object as its header")

@@ -74,7 +74,7 @@ def _check_axes(definition: Definition, workload: Workload, report: _WorkloadRep
     try:
         sizes = evaluate_axes(definition.axes, workload.axes)
     except FormatError as error:
-        report.wrong(error.what)
+        report.wrong(error.message)
         return None
     for constraint in definition.constraints:
         _check_constraint(constraint, sizes, report)
@@ -89,8 +89,8 @@ def _check_constraint(constraint: str, sizes: Mapping[str, int], report: _Worklo
     except UncheckableError:
         return  # the definition's own warning says so once
     except FormatError as error:
-        if "is not known here" not in error.what:  # a name that is an input's: as above
-            report.wrong(f"constraint `{constraint}`: {error.what}")
+        if "is not known here" not in error.message:  # a name that is an input's: as above
+            report.wrong(f"constraint `{constraint}`: {error.message}")
 
 
 def _check_inputs(
@@ -141,7 +141,7 @@ def _check_source(
                 )
                 check_tensor(file, key, spec.dtype, shape)
             except FormatError as error:
-                report.wrong(f"`inputs.{name}`: {error.what}", error.remedy)
+                report.wrong(f"`inputs.{name}`: {error.message}", error.remedy)
         case RandomInput() | CustomInput():
             pass
 

@@ -303,7 +303,9 @@ def _replace_index(
         git.ask("update-index", "-q", "--really-refresh")  # a non-zero status only means that some files differ
         private.replace(checkout.index)
     except RepositoryError as error:
-        raise RepositoryError(f"the checkout's index cannot be refreshed: {error.what}", where=error.where) from error
+        raise RepositoryError(
+            f"the checkout's index cannot be refreshed: {error.message}", where=error.where
+        ) from error
     finally:
         private.unlink(missing_ok=True)
 

@@ -114,7 +114,7 @@ def evaluate_axes(axes: Mapping[str, Axis], given: Mapping[str, int]) -> dict[st
                 try:
                     sizes[name] = evaluate(axis.expression, sizes)
                 except FormatError as error:
-                    raise FormatError(f"axis `{name}`: {error.what}") from error
+                    raise FormatError(f"axis `{name}`: {error.message}") from error
                 if sizes[name] < 0:
                     raise FormatError(
                         f"axis `{name}`: `{axis.expression}` gives {sizes[name]}; expected an integer of at least 0"

@@ -234,7 +234,7 @@ class _One:
             try:
                 value = evaluate(expression, self.names)
             except FormatError as error:
-                raise FormatError(error.what, where=where) from error
+                raise FormatError(error.message, where=where) from error
         if not low <= value <= high:
             raise FormatError(f"`{expression}` gives {value}; expected {low} to {high}", where=where)
         return value

@@ -128,7 +128,7 @@ def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, .
         if errors:
             raise errors[0]
     except FormatError as error:
-        raise FormatError(error.what, where=error.where, remedy=error.remedy or _REMEDY) from error
+        raise FormatError(error.message, where=error.where, remedy=error.remedy or _REMEDY) from error
     return document, lines
 
 
@@ -145,7 +145,7 @@ def _resolve(document: Mapping[str, Any], overrides: Mapping[str, object]) -> Co
         section[leaf] = list(value) if isinstance(value, tuple) else value
     config, errors = validated(Config, merged, where=COMMAND_LINE, lines=dict)
     if config is None:  # the file alone is valid, so the error is on the command line
-        raise ConfigurationError(errors[0].what, where=COMMAND_LINE, remedy="give that option another value")
+        raise ConfigurationError(errors[0].message, where=COMMAND_LINE, remedy="give that option another value")
     return config
 
 

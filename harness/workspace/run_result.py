@@ -49,7 +49,7 @@ def recorded_result(workspace: Workspace) -> Iterator[Callable[[str, int], int]]
     try:
         yield record
     except HarnessError as error:
-        record(error.what, error.exit_code)
+        record(error.message, error.exit_code)
         raise
     except Exception as error:
         record(f"internal error: {type(error).__name__}", EXIT_INTERNAL_ERROR)

@@ -150,7 +150,7 @@ def test_what_people_read_of_a_history_says_why_it_does_not_count(site: Site, ol
         assert champion(index, "t/one", digest, "cpu") is None
         refused = why_none(index, "t/one", digest, "cpu", "main")
         assert isinstance(refused, AnswerIsNo)
-        assert reason in refused.what
+        assert reason in refused.message
         shown = review(repo, index, "t/one", base="main", target="cpu", run="main")
         assert (shown.tree, reason in shown.warnings[0]) == (old.tree, True)
         proof = check_proof(repo, "main", old.id)

@@ -55,7 +55,7 @@ def test_of_a_directory_of_problems_the_good_come_in_and_the_bad_are_named(here:
     found = {one.key: one for one in import_problems(here / "bench", here / "problems")}
     assert [key for key, one in found.items() if one.usable] == ["L1/good"]
     assert str(found["L2/bad"].errors[0]) == "bench/L2/bad/definition.json:2: `name` is 3; expected a string"
-    assert "break the definition's constraint" in found["L2/climbs"].errors[0].what
+    assert "break the definition's constraint" in found["L2/climbs"].errors[0].message
     assert list_problems(here / "problems") == ["L1/good"]
     assert sorted(path.name for path in (here / "problems").iterdir()) == ["L1"]
 

@@ -52,7 +52,7 @@ def test_an_exception_of_the_machine_is_told_from_others(
 ) -> None:
     fault = host_fault(error)
     assert type(fault) is kind
-    assert words in fault.what
+    assert words in fault.message
     assert fault.remedy
 
 

@@ -136,5 +136,5 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
 def test_a_broken_file_names_its_line(text: str, line: int | None, what: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse(text)
-    assert what in caught.value.what
+    assert what in caught.value.message
     assert caught.value.where == (f"COORDINATION.md:{line}" if line else "COORDINATION.md")

@@ -74,7 +74,7 @@ def test_a_bad_file_names_line_and_field(workspace: Workspace, text: str, line: 
     workspace.config_file.write_text(text)
     with pytest.raises(FormatError) as caught:
         load_config(workspace)
-    assert what in caught.value.what
+    assert what in caught.value.message
     assert (caught.value.where or "").endswith(f"harness.yaml:{line}")
 
 

@@ -94,7 +94,7 @@ def examine(workspace: Workspace | None, config: Config, chosen: Chosen) -> Iter
         except HarnessError as error:
             where = f"{error.where}: " if error.where else ""
             state: Literal["missing", "note"] = "missing" if requirement.needed(plan) else "note"
-            yield Check(requirement.what, state, f"{where}{error.what}", error.remedy or "")
+            yield Check(requirement.what, state, f"{where}{error.message}", error.remedy or "")
         else:
             if found is not None:
                 yield found if isinstance(found, Check) else Check(requirement.what, "ok", found)

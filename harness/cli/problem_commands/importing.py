@@ -49,7 +49,7 @@ def import_rows(
     rows = []
     for item in brought:
         reasons = [str(error).replace("\n  ", "; ") for error in item.errors]
-        whats = [error.what for error in item.errors]
+        whats = [error.message for error in item.errors]
         if item.usable:
             problem = load_problem(workspace.problems / item.key, key=item.key, data_root=data_root)
             reasons = whats = obstacles(problem, target, memory_bytes=memory)

@@ -54,7 +54,7 @@ def check(what: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_jso
             "problem": found.key,
             "ok": not errors,
             "workloads": len(found.problem.workloads) if found.problem else 0,
-            "errors": [{"where": error.where, "what": error.what, "remedy": error.remedy} for error in errors],
+            "errors": [{"where": error.where, "what": error.message, "remedy": error.remedy} for error in errors],
             "warnings": list(found.warnings),
         })  # fmt: skip
     if as_json:

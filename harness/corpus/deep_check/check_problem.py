@@ -50,7 +50,7 @@ def deep_check(problem: Problem, originals: OriginalModules | None) -> DeepFindi
         try:
             _check(problem, originals, found)
         except FormatError as error:
-            found.failures.append(error.what)
+            found.failures.append(error.message)
     found.seconds = time.monotonic() - began
     return found
 

@@ -228,7 +228,7 @@ class _Contents:
                     key = ".".join(map(str, fault["loc"])) or "entry"
                     self._result.breaks.append(Break(file, document.seq, f"format: {key}: {fault['msg']}"))
             except LedgerError as error:
-                self._result.breaks.append(Break(file, document.seq, f"format: {error.what}"))
+                self._result.breaks.append(Break(file, document.seq, f"format: {error.message}"))
         return entries
 
     def _fit(self, file: str, problem: str, entries: list[Entry]) -> None:
@@ -314,7 +314,7 @@ def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Docum
         if start != begins:
             breaks.append(Break(file, None, "bytes before the first document", "none", f"{start - begins} bytes"))
     except LedgerError as error:
-        breaks.append(Break(file, None, error.what, HEADER.decode().strip(), content[:60].decode(errors="replace")))
+        breaks.append(Break(file, None, error.message, HEADER.decode().strip(), content[:60].decode(errors="replace")))
     committed_hashes = {document.hash for document in committed}
     fresh = [Document(-1, record.raw) for record in spooled if record.hash not in committed_hashes]
     previous: Document | None = None
@@ -363,14 +363,14 @@ def _heads_breaks(contents: Mapping[str, bytes], heads_file: bytes | None) -> It
     try:
         heads = read_heads(heads_file)
     except LedgerError as error:
-        yield Break(HEADS, None, error.what)
+        yield Break(HEADS, None, error.message)
         return
     for file in sorted({*contents, *heads}):
         head = heads.get(file)
         try:
             end = end_of(contents.get(file), file)
         except LedgerError as error:
-            yield Break(file, None, f"its end cannot be read: {error.what}")
+            yield Break(file, None, f"its end cannot be read: {error.message}")
             continue
         if head != end and (head is not None or contents.get(file)):
             yield Break(
