@@ -19,9 +19,9 @@ policy:
 """
 
 
-def harness(what: str, *arguments: str, directory: Path = WORKSPACE) -> int:
+def harness(verb: str, *arguments: str, directory: Path = WORKSPACE) -> int:
     """Say what is done and do it; the command's exit code."""
-    print(f"\n== {what}\n$ harness {' '.join(arguments)}", flush=True)
+    print(f"\n== {verb}\n$ harness {' '.join(arguments)}", flush=True)
     return subprocess.run([*HARNESS, *arguments], cwd=directory, check=False).returncode
 
 
@@ -45,8 +45,8 @@ def main() -> int:
     if code:
         return code
     configure()
-    what = f"two tuners and a planner, {options.minutes:g} minutes; each first baseline is compiled"
-    code = harness(what, *START, "--max-minutes", str(options.minutes))
+    title = f"two tuners and a planner, {options.minutes:g} minutes; each first baseline is compiled"
+    code = harness(title, *START, "--max-minutes", str(options.minutes))
     code = code or harness("is the ledger whole and true", "audit")
     if code == 0:
         print(f"\nEverything is in {WORKSPACE}: `git log --all --graph`, `harness status`, `harness log`, ledger/.")

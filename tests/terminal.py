@@ -76,11 +76,11 @@ def on_terminal(
     """Run `harness ARGUMENTS` on a terminal of this size; what is left of it is killed at the end."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    kept = {name: value for name, value in environment.items() if name not in {"COLUMNS", "LINES"}}
+    passed = {name: value for name, value in environment.items() if name not in {"COLUMNS", "LINES"}}
     process = subprocess.Popen(
         [sys.executable, "-m", "harness", *arguments],
         cwd=directory,
-        env={**kept, "TERM": "xterm"},
+        env={**passed, "TERM": "xterm"},
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -83,10 +83,10 @@ def orders(workspace: Workspace, repo: Repo) -> CheckOrders:
 
 @pytest.fixture
 def workers(workspace: Workspace) -> Iterator[Workers]:
-    made = Workers(workspace, workspace.root / "problems/t/one/solutions/cpu")
-    yield made
-    made.stop.set()
-    for thread in made.threads:
+    workers = Workers(workspace, workspace.root / "problems/t/one/solutions/cpu")
+    yield workers
+    workers.stop.set()
+    for thread in workers.threads:
         thread.join(60)
 
 
@@ -100,11 +100,11 @@ def answer(orders: CheckOrders, judge: JudgeClient) -> None:
 def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
     orders: CheckOrders, workers: Workers, tmp_path: Path
 ) -> None:
-    judge, other = Asked(tmp_path), Asked(tmp_path, "h200")
+    judge, other_judge = Asked(tmp_path), Asked(tmp_path, "h200")
     workers.ask("first", "w01")
-    orders.hand_out([other])
-    assert other.checks == {}
-    orders.hand_out([other, judge])
+    orders.hand_out([other_judge])
+    assert other_judge.checks == {}
+    orders.hand_out([other_judge, judge])
     (request,) = judge.checks.values()
     assert (Path(request.solution_dir) / "kernel.cpp").is_file()
     assert (Path(request.problem_dir) / "definition.json").is_file()
@@ -148,7 +148,7 @@ def test_a_judge_that_ends_and_a_problem_that_is_missing_are_told(
     workers.ask("lost", "w02")
     orders.hand_out([judge])
     orders.lost(judge.checks.values())
-    assert "ask again" in str(workers.reply("lost").error)
+    assert "order the check again" in str(workers.reply("lost").error)
 
 
 def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> None:
@@ -160,11 +160,11 @@ def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> N
         assert reply == CheckReply()
         (entry,) = site.entries("t/one")
         assert entry.kind is EntryKind.BASELINE
-        again = ask_for_baseline(
+        second_reply = ask_for_baseline(
             site.workspace, worker="w02", problem="t/one", target="cpu", stop=threading.Event(), within_s=120
         )
-        assert again == CheckReply(), "measured once"
+        assert second_reply == CheckReply(), "measured once"
         assert len(site.entries("t/one")) == 1
         commit = site.submit("w03", "t/one", "stub: speedup=1.5")
         wait_until(lambda: len(site.entries("t/one")) >= 2, what="the evaluation")
-        assert [one.candidate.tree for one in site.entries("t/one")[1:2] if one.candidate] == [commit.tree]
+        assert [entry.candidate.tree for entry in site.entries("t/one")[1:2] if entry.candidate] == [commit.tree]

@@ -30,11 +30,11 @@ class Refusing:
         self._append = ledger.append
         self._times = times
 
-    def __call__(self, given: EntryDraft) -> Entry:
+    def __call__(self, entry_draft: EntryDraft) -> Entry:
         if self._times:
             self._times -= 1
             raise LedgerError("no space left", where="spool", remedy="free some space")
-        return self._append(given)
+        return self._append(entry_draft)
 
 
 @pytest.fixture

@@ -132,8 +132,8 @@ class Killed:
 
     def _run(self, lane: Lane, extra: Mapping[str, str]) -> tuple[int, str]:
         if lane in {"hand", "leave"}:
-            what, text = ("work", "stub: speedup=1.1") if lane == "hand" else ("leave", UNSAVED)
-            done = self.site.run_program([sys.executable, str(HAND), what, "w03", "t/one", text], extra=extra)
+            action, text = ("work", "stub: speedup=1.1") if lane == "hand" else ("leave", UNSAVED)
+            done = self.site.run_program([sys.executable, str(HAND), action, "w03", "t/one", text], extra=extra)
         elif lane == "start":
             done = self.site.run(*START, extra=extra)
         elif lane == "revive":
@@ -178,22 +178,22 @@ def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",), planner_owes: bo
     assert_once(entries, crowned)
     assert_measured_once(site, entries)
     with Repo(site.workspace) as repo:
-        found = audit(site.workspace, repo, branch="main")
-    assert found.breaks == []
-    assert found.spooled == 0 or planner_owes
-    assert found.entries == len(entries)
+        result = audit(site.workspace, repo, branch="main")
+    assert result.breaks == []
+    assert result.spooled == 0 or planner_owes
+    assert result.entries == len(entries)
     assert git(site.root, "status", "--porcelain") == ""
     git(site.root, "fsck", "--no-dangling", "--no-progress")
 
 
 def candidates(site: Site) -> set[tuple[str, str]]:
     """(problem, solution tree) of every commit of the run's branches."""
-    found = set()
+    submitted = set()
     for branch in git(site.root, "for-each-ref", "--format=%(refname)", "refs/heads/agents/main").split():
         problem = "/".join(branch.split("/")[-2:])
         for commit in git(site.root, "rev-list", branch, "^main").split():
-            found.add((problem, git(site.root, "rev-parse", f"{commit}:problems/{problem}/solutions/cpu")))
-    return found
+            submitted.add((problem, git(site.root, "rev-parse", f"{commit}:problems/{problem}/solutions/cpu")))
+    return submitted
 
 
 def assert_once(entries: list[Entry], crowned: tuple[str, ...]) -> None:
@@ -208,11 +208,11 @@ def assert_once(entries: list[Entry], crowned: tuple[str, ...]) -> None:
 
 def assert_measured_once(site: Site, entries: list[Entry]) -> None:
     """What the ledger held was not measured again: a kill costs at most the measurement under way."""
-    asked = Counter((each["kind"], each["solution_dir"], each["problem"]) for each in site.requests())
-    again = sum(count - 1 for count in asked.values())
+    counts = Counter((request["kind"], request["solution_dir"], request["problem"]) for request in site.requests())
+    repeats = sum(count - 1 for count in counts.values())
     died_once = sum("die-once" in commit.text for commit in site.commits)
-    assert again <= 1 + died_once, asked
-    assert len(asked) <= len(entries)
+    assert repeats <= 1 + died_once, counts
+    assert len(counts) <= len(entries)
 
 
 def assert_worktrees_whole(site: Site) -> None:
@@ -234,5 +234,7 @@ def assert_unsaved_work_kept(site: Site) -> None:
     """What was never submitted can still be found."""
     assert not site.workspace.worktree("w03", "t/one").exists()
     with Repo(site.workspace) as repo:
-        kept = [repo.read(commit, "problems/t/one/solutions/cpu/kernel.cpp") for commit in repo.saved_work().values()]
-    assert any(UNSAVED.encode() in (text or b"") for text in kept)
+        contents = [
+            repo.read(commit, "problems/t/one/solutions/cpu/kernel.cpp") for commit in repo.saved_work().values()
+        ]
+    assert any(UNSAVED.encode() in (text or b"") for text in contents)

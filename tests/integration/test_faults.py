@@ -29,8 +29,8 @@ EVERYTHING = ["bwrap", "--dev-bind", "/", "/"]
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
+    with site_in(tmp_path) as site:
+        yield site
 
 
 def judged(site: Site, commit: Commit) -> None:
@@ -41,10 +41,10 @@ def judged(site: Site, commit: Commit) -> None:
 
 def says(site: Site, words: str) -> str:
     """Wait until the daemon shows a message with these words."""
-    found = wait_until(
-        lambda: [said for said in site.daemon().messages if words in said], what=f"a message with {words!r}"
+    message_found = wait_until(
+        lambda: [message for message in site.daemon().messages if words in message], what=f"a message with {words!r}"
     )
-    return str(found[0])
+    return str(message_found[0])
 
 
 def end(process: subprocess.Popen[str], pid: int | None = None) -> str:
@@ -94,7 +94,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     wait_until(lambda: not site.daemon().messages, what="the end of the message")
     end(process, pid)
     assert max(evaluations(site).values()) == 1
-    assert len([asked for asked in site.requests() if asked["kind"] == "evaluation"]) == 4
+    assert len([request for request in site.requests() if request["kind"] == "evaluation"]) == 4
     assert site.call("daemon", "--once").returncode == 0
     check(site)
 
@@ -138,9 +138,9 @@ def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
     assert killed.returncode == -signal.SIGKILL
     segment = segments(site.workspace.spool / "daemon")[-1]  # an earlier one may be on its way to the branch
     os.truncate(segment, segment.stat().st_size - 7)
-    again = site.call("daemon", "--once")
-    assert again.returncode == 0
-    assert "torn by a crash" in again.stdout
+    second_run = site.call("daemon", "--once")
+    assert second_run.returncode == 0
+    assert "torn by a crash" in second_run.stdout
     check(site)
 
 
@@ -201,6 +201,6 @@ def test_a_daemon_that_dies_under_start_is_started_again_and_keeps_the_limit(sit
     assert done.returncode == 0, done.stdout
     assert "the daemon ended (SIGKILL) and is started again" in done.stdout
     assert sum(evaluations(site).values()) == 3
-    again = site.run(*start, "--max-evaluations", "1")
-    assert again.returncode == 0, again.stdout
+    second_run = site.run(*start, "--max-evaluations", "1")
+    assert second_run.returncode == 0, second_run.stdout
     assert sum(evaluations(site).values()) == 4

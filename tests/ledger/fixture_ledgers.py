@@ -120,12 +120,12 @@ def standings_of(workspace: Workspace) -> list[Mapping[str, Any]]:
         assert messages == [], messages
         return [
             {
-                "problem": one.problem,
-                "evaluations": one.evaluations,
-                "best": one.best and [one.best.seq, one.best.speedup, one.best.speedup_ci95_low],
-                "champion": one.champion and [one.champion.seq, one.champion.tree],
+                "problem": standing.problem,
+                "evaluations": standing.evaluations,
+                "best": standing.best and [standing.best.seq, standing.best.speedup, standing.best.speedup_ci95_low],
+                "champion": standing.champion and [standing.champion.seq, standing.champion.tree],
             }
-            for one in standings(index, PROBLEMS, "cpu", "main", protocol=PROTOCOL)
+            for standing in standings(index, PROBLEMS, "cpu", "main", protocol=PROTOCOL)
         ]
 
 

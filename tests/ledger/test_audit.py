@@ -63,8 +63,8 @@ class Place:
         self._entered = False
 
     def draft(self, kind: str = "evaluation", number: int = 0, **fields: Any) -> EntryDraft:
-        given = {"digest": self.digest, "tree": self.trees[number], "commit": self.commits[number], **fields}
-        return draft(kind, **given)
+        candidate_fields = {"digest": self.digest, "tree": self.trees[number], "commit": self.commits[number], **fields}
+        return draft(kind, **candidate_fields)
 
     def healthy(self) -> list[EntryDraft]:
         return [
@@ -88,8 +88,8 @@ class Place:
 
     def _append(self, drafts: list[EntryDraft]) -> None:
         with Ledger(self.workspace, self.repo, branch="main", clock=ticking()) as ledger:
-            for one in drafts:
-                ledger.append(one)
+            for entry_draft in drafts:
+                ledger.append(entry_draft)
 
     def breaks(self) -> list[Break]:
         return audit(self.workspace, self.repo, branch="main").breaks
@@ -120,9 +120,9 @@ class Place:
     def replace_history(self, *parents: str) -> None:
         """Put main's present content into one new commit."""
         root = self.workspace.root
-        given = [part for parent in parents for part in ("-p", parent)]
-        made = git(root, "commit-tree", "main^{tree}", *given, "-m", "x")
-        git(root, "update-ref", "refs/heads/main", made)
+        parent_options = [part for parent in parents for part in ("-p", parent)]
+        new_commit = git(root, "commit-tree", "main^{tree}", *parent_options, "-m", "x")
+        git(root, "update-ref", "refs/heads/main", new_commit)
 
     def root_commit(self) -> str:
         return git(self.workspace.root, "rev-list", "--max-parents=0", "main")
@@ -131,8 +131,8 @@ class Place:
         """Replace the history, and remove everything here that tells of the former one."""
         self.replace_history(self.root_commit())
         git(self.workspace.root, "reflog", "expire", "--expire=all", "--all")
-        written = git(self.workspace.root, "for-each-ref", "--format=%(refname)", "refs/harness/written")
-        for name in written.split():
+        written_refs = git(self.workspace.root, "for-each-ref", "--format=%(refname)", "refs/harness/written")
+        for name in written_refs.split():
             git(self.workspace.root, "update-ref", "-d", name)
 
 
@@ -159,12 +159,14 @@ def test_a_healthy_ledger_is_whole(place: Place) -> None:
         planner.append_record("ledger/decisions.yaml", {"policy": "p"})
     ledger = Ledger(place.workspace, place.repo, branch="main", clock=ticking())
     ledger.append(place.draft("note"))
-    seen: list[tuple[int, int]] = []
-    found = audit(place.workspace, place.repo, branch="main", progress=lambda done, of: seen.append((done, of)))
+    progress_calls: list[tuple[int, int]] = []
+    result = audit(
+        place.workspace, place.repo, branch="main", progress=lambda done, of: progress_calls.append((done, of))
+    )
     ledger.close()
-    assert found.breaks == []
-    assert (found.files, found.entries, found.records, found.spooled) == (2, 10, 1, 1)
-    assert seen[-1] == (11, 11)
+    assert result.breaks == []
+    assert (result.files, result.entries, result.records, result.spooled) == (2, 10, 1, 1)
+    assert progress_calls[-1] == (11, 11)
 
 
 def test_an_empty_ledger_is_whole(place: Place) -> None:
@@ -175,34 +177,34 @@ def test_a_changed_byte_breaks_the_chain(place: Place) -> None:
     place.enter(place.healthy())
     before = split(place.content(), FILE)[1].hash
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
-    found = place.breaks()
-    assert [(one.file, one.seq, one.message.partition(" ")[0]) for one in found] == [(FILE, 3, "chain")]
-    assert found[0].message == "chain broken: prev is not the hash of the document before"
-    assert found[0].actual == before
-    assert found[0].expected == split(place.content(), FILE)[1].hash
+    breaks = place.breaks()
+    assert [(break_.file, break_.seq, break_.message.partition(" ")[0]) for break_ in breaks] == [(FILE, 3, "chain")]
+    assert breaks[0].message == "chain broken: prev is not the hash of the document before"
+    assert breaks[0].actual == before
+    assert breaks[0].expected == split(place.content(), FILE)[1].hash
 
 
 def test_a_changed_last_document_is_seen_in_the_heads(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
-    whats = [one.message for one in place.breaks()]
+    whats = [break_.message for break_ in place.breaks()]
     assert f"{HEADS} has another end of the file" in whats
-    assert any(what.startswith("rewritten since commit ") for what in whats)
+    assert any(message.startswith("rewritten since commit ") for message in whats)
 
 
 def test_a_cut_tail_is_seen_even_with_heads_to_match(place: Place) -> None:
     place.enter(place.healthy())
     documents = split(place.content(), FILE)
     place.commit({FILE: place.content()[: documents[-1].start]})
-    found = place.breaks()
-    assert (found[0].seq, found[0].message) == (8, f"{HEADS} has another end of the file")
+    breaks = place.breaks()
+    assert (breaks[0].seq, breaks[0].message) == (8, f"{HEADS} has another end of the file")
     heads = read_heads((place.workspace.root / HEADS).read_bytes())
     end = documents[-2]
     heads[FILE] = Head(seq=end.seq, hash=end.hash, at=parse(end.raw, "")["at"])
     place.commit({HEADS: render_heads(heads)})
-    found = place.breaks()
-    assert [(one.seq, one.actual) for one in found] == [(9, None)]
-    assert found[0].message.startswith("rewritten since commit ")
+    breaks = place.breaks()
+    assert [(break_.seq, break_.actual) for break_ in breaks] == [(9, None)]
+    assert breaks[0].message.startswith("rewritten since commit ")
 
 
 def test_a_removed_file_and_a_removed_document(place: Place) -> None:
@@ -210,21 +212,22 @@ def test_a_removed_file_and_a_removed_document(place: Place) -> None:
     content = place.content()
     third = split(content, FILE)[2]
     place.commit({FILE: content.replace(third.raw, b"")})
-    found = place.breaks()
-    assert ("seq does not count on", 3, 4) in [(one.message, one.expected, one.actual) for one in found]
+    breaks = place.breaks()
+    assert ("seq does not count on", 3, 4) in [(break_.message, break_.expected, break_.actual) for break_ in breaks]
     git(place.workspace.root, "rm", "-q", FILE)
     git(place.workspace.root, "commit", "-q", "-m", "rm")
     assert any(
-        one.message == f"{HEADS} has another end of the file" and one.actual == "no such file" for one in place.breaks()
+        break_.message == f"{HEADS} has another end of the file" and break_.actual == "no such file"
+        for break_ in place.breaks()
     )
 
 
 def test_a_branch_that_was_reset_is_named(place: Place) -> None:
     place.enter(place.healthy())
     git(place.workspace.root, "reset", "-q", "--hard", "HEAD~1")
-    found = place.breaks()
-    assert [one.file for one in found] == [FILE]
-    assert "entries committed before are missing on main (it was reset)" in found[0].message
+    breaks = place.breaks()
+    assert [break_.file for break_ in breaks] == [FILE]
+    assert "entries committed before are missing on main (it was reset)" in breaks[0].message
 
 
 def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
@@ -234,12 +237,12 @@ def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
     ledger.close()
     place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
     assert (FILE, 10, "in the spool: chain broken: prev is not the hash of the document before") in [
-        (one.file, one.seq, one.message) for one in place.breaks()
+        (break_.file, break_.seq, break_.message) for break_ in place.breaks()
     ]
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("content", "beginning"),
     [
         (HEADER.replace(b"2", b"9"), "the ledger file has format 9, and this harness reads formats 1 to 2"),
         (b"seq: 1\n", "not a ledger file: its first line must be `# kernel-harness ledger, format 2`"),
@@ -249,16 +252,18 @@ def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
         (HEADER + b"---\nseq: 1\nprev: null\n", "at goes backward"),
     ],
 )
-def test_what_is_no_ledger_file_is_named(place: Place, content: bytes, what: str) -> None:
+def test_what_is_no_ledger_file_is_named(place: Place, content: bytes, beginning: str) -> None:
     (place.workspace.root / FILE).parent.mkdir(parents=True)
     place.commit({FILE: content})
-    assert any(one.message.startswith(what) and one.file == FILE for one in place.breaks()), place.breaks()
+    assert any(break_.message.startswith(beginning) and break_.file == FILE for break_ in place.breaks()), (
+        place.breaks()
+    )
 
 
 def test_broken_heads_are_named(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({HEADS: b"nonsense"})
-    assert [(one.file, one.message) for one in place.breaks()] == [
+    assert [(break_.file, break_.message) for break_ in place.breaks()] == [
         (HEADS, "its first line must be `# kernel-harness heads, format 2`")
     ]
 
@@ -266,7 +271,7 @@ def test_broken_heads_are_named(place: Place) -> None:
 def forged(place: Place, change: Callable[[list[Json]], object]) -> list[tuple[int | None, str]]:
     place.enter(place.healthy())
     place.forge(change)
-    return [(one.seq, one.message) for one in place.breaks()]
+    return [(break_.seq, break_.message) for break_ in place.breaks()]
 
 
 def test_the_forger_in_these_tests_leaves_no_other_trace(place: Place) -> None:
@@ -277,7 +282,7 @@ FIRST = "00000000-0000-0000-0000-000000000001"
 
 
 @pytest.mark.parametrize(
-    ("seq", "path", "value", "what"),
+    ("seq", "path", "value", "beginning"),
     [
         (2, ("workloads", 0, "speedup"), 9.0, f"workload {FIRST}: speedup is not exp(mean of log_ratios)"),
         (2, ("workloads", 0, "speedup_ci95", 0), 0.1, f"workload {FIRST}: speedup_ci95 does not follow from"),
@@ -323,7 +328,7 @@ FIRST = "00000000-0000-0000-0000-000000000001"
     ],
 )
 def test_what_a_forger_changes_is_named(
-    place: Place, seq: int, path: tuple[str | int, ...], value: object, what: str
+    place: Place, seq: int, path: tuple[str | int, ...], value: object, beginning: str
 ) -> None:
     def change(documents: list[Json]) -> None:
         inner: Any = documents[seq - 1]
@@ -331,14 +336,14 @@ def test_what_a_forger_changes_is_named(
             inner = inner[step]
         inner[path[-1]] = value
 
-    found = forged(place, change)
+    faults = forged(place, change)
     shown = value if path == ("seq",) else seq
-    assert any(one[0] == shown and one[1].startswith(what) for one in found), found
+    assert any(fault[0] == shown and fault[1].startswith(beginning) for fault in faults), faults
 
 
 def test_a_measurement_entered_twice_is_named(place: Place) -> None:
     place.enter([place.draft("baseline"), place.draft(cites=1), place.draft(cites=1, worker="w02")])
-    assert [(one.seq, one.message, one.actual) for one in place.breaks()] == [
+    assert [(break_.seq, break_.message, break_.actual) for break_ in place.breaks()] == [
         (3, "measured twice: the same key already has an entry", "seq 2")
     ]
     place.enter([place.draft(cites=1, judge="sha256:another")])  # by another judge version: a measurement of its own
@@ -369,7 +374,7 @@ def test_a_suspect_workload_keeps_its_numbers_and_the_summary_does_not(place: Pl
 def test_a_break_is_plain_data(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
-    assert json.dumps([vars(one) for one in place.breaks()], default=str)
+    assert json.dumps([vars(break_) for break_ in place.breaks()], default=str)
 
 
 def test_a_whole_entry_stands_as_it_was_rendered(place: Place) -> None:
@@ -386,9 +391,9 @@ def test_champions_of_different_judge_protocols_are_not_held_against_each_other(
         fixed: dict[str, Any] = {"tree": tree * 40, "speedup": speedup, "judge_protocol": protocol}
         drafts = [draft(**fixed), draft("confirmation", **fixed, cites=seq + 1)]
         drafts.append(draft("champion", tree=tree * 40, cites=seq + 2))
-        for number, each in enumerate(drafts, seq + 1):
+        for number, entry_draft in enumerate(drafts, seq + 1):
             place = {"seq": number, "prev": None, "at": "2026-11-21T02:00:00.000Z"}
-            entries.append(Entry.model_validate({**dict(each), **place}))
-    found = [(seq, what) for seq, what, _, _ in entry_faults(PROBLEM, entries)]
+            entries.append(Entry.model_validate({**dict(entry_draft), **place}))
+    faults = [(seq, message) for seq, message, _, _ in entry_faults(PROBLEM, entries)]
     worse = (6, "a champion that its confirmation does not make")
-    assert found == ([worse] if protocols == (2, 2) else [])
+    assert faults == ([worse] if protocols == (2, 2) else [])

@@ -38,17 +38,19 @@ def test_daemon_and_workers_agree_what_a_candidate_is(tmp_path: Path) -> None:
     git(root, "checkout", "-q", "main")
     with Repo(workspace) as repo:
         tips = repo.tip(BRANCH), repo.tip("main")
-        found = committed_candidates(repo, BRANCH, *tips, "cpu")
-        assert [(each.commit, each.worker, each.problem) for each in found] == [
+        committed = committed_candidates(repo, BRANCH, *tips, "cpu")
+        assert [(candidate.commit, candidate.worker, candidate.problem) for candidate in committed] == [
             (submitted, "w01", PROBLEM),
             (changed, "w01", PROBLEM),
         ]
-        assert [each.subject for each in found] == ["Submit what was there", "Make it faster"]
+        assert [candidate.subject for candidate in committed] == ["Submit what was there", "Make it faster"]
         assert committed_candidates(repo, "agents/main/w01", *tips, "cpu") == []
         assert committed_candidates(repo, BRANCH, *tips, "h200") == []
         tried = ProblemCandidates(workspace, repo, Config(), "cpu")
         tried.begin(PROBLEM, root / problem_path(PROBLEM))
-        assert {each.tree: each.commit for each in tried.candidates()} == {each.tree: each.commit for each in found}
+        assert {candidate.tree: candidate.commit for candidate in tried.candidates()} == {
+            candidate.tree: candidate.commit for candidate in committed
+        }
 
 
 def test_a_worker_s_list_grows_by_the_same_rule(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_a_worker_s_list_grows_by_the_same_rule(tmp_path: Path) -> None:
         tried = ProblemCandidates(workspace, repo, Config(), "cpu")
         tried.begin(PROBLEM, root / problem_path(PROBLEM))
         first = commit(root, "First", kernel="1")
-        assert [each.commit for each in tried.candidates()] == [first]
+        assert [candidate.commit for candidate in tried.candidates()] == [first]
         commit(root, "A note", note="1")
         second = commit(root, "Second", kernel="2")
-        assert [each.commit for each in tried.candidates()] == [first, second]
+        assert [candidate.commit for candidate in tried.candidates()] == [first, second]

@@ -35,8 +35,8 @@ def tables(draw: st.DrawFn) -> list[Assignment]:
         problem = f"{draw(names)}/{draw(names)}{number}"
         state = draw(st.sampled_from(["active", "pinned", "paused"]))
         worker = NO_WORKER if state == "paused" else f"w{number:02d}"
-        wanted = draw(lines.filter(lambda text: "<!--" not in text and "-->" not in text))
-        rows.append(Assignment(worker=worker, problem=problem, state=state, wanted=wanted))  # type: ignore[arg-type]
+        instruction = draw(lines.filter(lambda text: "<!--" not in text and "-->" not in text))
+        rows.append(Assignment(worker=worker, problem=problem, state=state, wanted=instruction))  # type: ignore[arg-type]
     return rows
 
 
@@ -68,9 +68,9 @@ def test_an_agents_note_cannot_break_the_file() -> None:
 
 def test_pinned_and_paused_rows_are_told() -> None:
     text = with_rows("| w02 | a/b | pinned | |", "| - | c/d | paused | broken reference |")
-    found = parse(text)
-    assert [row.problem for row in found.pinned] == ["a/b"]
-    assert found.paused == {"c/d"}
+    coordination = parse(text)
+    assert [row.problem for row in coordination.pinned] == ["a/b"]
+    assert coordination.paused == {"c/d"}
 
 
 def test_a_file_with_windows_line_ends_keeps_them() -> None:
@@ -80,7 +80,7 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "what"),
+    ("text", "line", "expected"),
     [
         (
             with_rows("| w01 | a/b | active |"),
@@ -133,8 +133,8 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
         ),
     ],
 )
-def test_a_broken_file_names_its_line(text: str, line: int | None, what: str) -> None:
+def test_a_broken_file_names_its_line(text: str, line: int | None, expected: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse(text)
-    assert what in caught.value.message
+    assert expected in caught.value.message
     assert caught.value.where == (f"COORDINATION.md:{line}" if line else "COORDINATION.md")

@@ -57,8 +57,8 @@ def test_an_entry_is_found_before_and_after_its_commit(ledger: Ledger, index: In
     key = (DIGEST, "d" * 40, "cpu", JUDGE)
     assert index.refresh(repo) == []
     assert index.has(*key)
-    for other in range(4):
-        assert not index.has(*(part if place != other else "other" for place, part in enumerate(key)))
+    for position in range(4):
+        assert not index.has(*(part if place != position else "other" for place, part in enumerate(key)))
     assert index.entry(PROBLEM, 1) == entry
     before = index.rows()
     ledger.flush(force=True)
@@ -105,13 +105,11 @@ def test_a_row_does_not_believe_numbers_in_texts(ledger: Ledger) -> None:
 
 def test_a_document_laid_out_by_another_hand_is_read_whole(ledger: Ledger) -> None:
     entry = ledger.append(draft())
-    written = render_entry(entry)
-    other = (
-        written.replace(b"workloads:\n- {", b"workloads: [{")
-        .replace(b"\n- {", b", {")
-        .replace(b"\nsummary", b"]\nsummary")
+    raw = render_entry(entry)
+    changed_raw = (
+        raw.replace(b"workloads:\n- {", b"workloads: [{").replace(b"\n- {", b", {").replace(b"\nsummary", b"]\nsummary")
     )
-    assert row_of(other, "x") == row_of(written, "x")
+    assert row_of(changed_raw, "x") == row_of(raw, "x")
 
 
 def test_filters_and_limits(ledger: Ledger, index: Index, repo: Repo) -> None:
@@ -245,20 +243,20 @@ def test_an_index_replaced_by_another_process_is_opened_again(
     fill(ledger)
     index.refresh(repo)
     workspace.index_file.unlink()
-    with Index(workspace, branch="main") as other:
+    with Index(workspace, branch="main") as second_index:
         fill(ledger, 2)
-        other.refresh(repo)
+        second_index.refresh(repo)
     assert index.count() == 5
 
 
 def test_readers_in_threads_while_it_grows(ledger: Ledger, index: Index, repo: Repo) -> None:
     index.refresh(repo)
-    seen: list[int] = []
+    sizes: list[int] = []
     done = threading.Event()
 
     def read() -> None:
         while not done.is_set():
-            seen.append(index.count())
+            sizes.append(index.count())
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -267,7 +265,7 @@ def test_readers_in_threads_while_it_grows(ledger: Ledger, index: Index, repo: R
         index.refresh(repo)
     done.set()
     reader.join(timeout=120)
-    assert seen == sorted(seen)
+    assert sizes == sorted(sizes)
     assert index.count() == 10
 
 
@@ -333,9 +331,9 @@ def test_a_spooled_record_that_went_is_forgotten(
 def test_progress_comes_to_its_end(ledger: Ledger, index: Index, repo: Repo) -> None:
     fill(ledger, 5)
     ledger.flush(force=True)
-    seen: list[tuple[int, int]] = []
-    index.refresh(repo, lambda done, of: seen.append((done, of)))
-    assert seen[-1][0] == seen[-1][1] > 5000
+    progress_calls: list[tuple[int, int]] = []
+    index.refresh(repo, lambda done, of: progress_calls.append((done, of)))
+    assert progress_calls[-1][0] == progress_calls[-1][1] > 5000
 
 
 _REFRESH = """
@@ -394,9 +392,9 @@ def test_what_a_commit_appends_is_not_read_again(
         fill(ledger, 2)
         index.refresh(repo)
         ledger.flush(force=True)
-        with Index(workspace, branch="main") as other, monkeypatch.context() as patched:
+        with Index(workspace, branch="main") as second_index, monkeypatch.context() as patched:
             patched.setattr(Repo, "read", lambda *_: pytest.fail("a ledger file was read"))
-            assert other.refresh(repo) == []
+            assert second_index.refresh(repo) == []
         assert index.query("SELECT committed, count(*) FROM entries GROUP BY committed") == [(1, 5)]
         assert index.query("SELECT * FROM appended") == []
         # The file's digest was noted too: what is appended by another writer is an append, not a rewrite.

@@ -149,14 +149,14 @@ def test_the_same_writer_twice_names_the_holder(workspace: Workspace, repo: Repo
 
 
 def test_the_clock_never_goes_backward_in_the_ledger(workspace: Workspace, repo: Repo) -> None:
-    now = [START]
-    with open_ledger(workspace, repo, clock=lambda: now[0]) as ledger:
+    clock_times = [START]
+    with open_ledger(workspace, repo, clock=lambda: clock_times[0]) as ledger:
         first = ledger.append(draft())
-        now[0] = START - timedelta(hours=1)
+        clock_times[0] = START - timedelta(hours=1)
         second, third = ledger.append(draft()), ledger.append(draft(problem="starter/swiglu"))
-        now[0] = START + timedelta(seconds=1)
+        clock_times[0] = START + timedelta(seconds=1)
         fourth = ledger.append(draft())
-        now[0] = START - timedelta(hours=2)
+        clock_times[0] = START - timedelta(hours=2)
         ledger.append(draft())
         assert first.at == second.at == third.at == "2026-11-21T02:00:00.000Z"
         assert fourth.at == "2026-11-21T02:00:01.000Z"

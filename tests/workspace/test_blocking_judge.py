@@ -88,7 +88,7 @@ def test_a_judge_of_another_protocol_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("program", "what", "fix"),
+    ("program", "message", "fix"),
     [
         ("sys.exit('harness judge: no device\\n  plug one in')", "no device", "plug one in"),
         ("sys.exit('not of ours')", "the judge of cpu ended with exit code 1 (it wrote: not of ours)", None),
@@ -96,12 +96,12 @@ def test_a_judge_of_another_protocol_is_refused(
     ],
 )
 def test_a_judge_that_cannot_start_is_an_error_with_its_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, what: str, fix: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str, fix: str | None
 ) -> None:
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, "-c", f"import sys; {program}"]))
     with pytest.raises(ConfigurationError) as caught:
         JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
-    assert (caught.value.message, caught.value.remedy) == (what, fix)
+    assert (caught.value.message, caught.value.remedy) == (message, fix)
 
 
 def test_a_judge_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,15 +108,15 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
 def test_a_dead_holder_lets_go(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     command = [sys.executable, "-c", HOLDER, str(lock)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other_process:
+        assert other_process.stdout is not None
+        assert other_process.stdout.readline() == b"held\n"
         with (
-            pytest.raises(ConfigurationError, match=rf"held by pid {other.pid} \(the other one\)"),
+            pytest.raises(ConfigurationError, match=rf"held by pid {other_process.pid} \(the other one\)"),
             file_lock(lock, wait_s=0.05),
         ):
             pass
-        other.kill()
+        other_process.kill()
         with file_lock(lock, wait_s=None):
             pass
 
