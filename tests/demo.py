@@ -1,4 +1,4 @@
-"""What `make demo` runs: a fresh workspace, two tuner workers on six problems for about five minutes, an audit."""
+"""The program of `make demo`: a fresh workspace, two tuner workers on six problems for about five minutes, an audit."""
 
 from __future__ import annotations
 

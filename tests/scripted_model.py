@@ -1,8 +1,8 @@
-"""A Messages API on the loopback that says what a test's script tells it to: the stand-in for the model.
+"""A Messages API on the loopback that answers by a test's script: the stand-in for the model.
 
 Everything else of an agent's session is real: the SDK, its CLI, the sandbox, the gateway. A session is known by the
 CLI's `x-claude-code-session-id`; its script is chosen from its first request. Each request of a session's main loop
-takes one step of its script; after the last one it says that it is done. Steps that stand for faults answer with an
+takes one step of its script; after the last one it answers that it is done. Steps that stand for faults answer with an
 error, break off, or never answer.
 """
 
@@ -81,7 +81,7 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """Everything the request says, for choosing a script and for assertions."""
+        """The whole text of the request, to choose a script and for assertions."""
         return json.dumps([self.body.get("system"), self.body.get("messages")], ensure_ascii=False)
 
     @property

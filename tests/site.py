@@ -153,7 +153,7 @@ class Site:
         return str(self.scratch)
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What the site's processes get."""
+        """Return the environment of the site's processes."""
         self.scratch.mkdir(parents=True, exist_ok=True)
         own_variables = {
             MARKER: self.marker,
@@ -178,7 +178,7 @@ class Site:
     ) -> Commit:
         """Commit a solution on a worker's branch, with plumbing only; `text` is added to the kernel as a comment.
 
-        With `publish` false the branch is not moved, so that nobody sees the commit yet.
+        With `publish` false the branch is not moved, so that no process sees the commit yet.
         """
         branch = f"agents/{run}/{worker}/{problem}"
         index = {"GIT_INDEX_FILE": str(self.scratch / f"index-{worker}")}
@@ -290,7 +290,7 @@ class Site:
             return index.entries(problem, **filters)
 
     def requests(self) -> list[dict[str, Any]]:
-        """What the stub was asked, by all of its processes."""
+        """Return the requests to the stub, of all of its processes."""
         file = self.scratch / "requests.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 

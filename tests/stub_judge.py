@@ -1,4 +1,4 @@
-"""A judge that speaks the real protocol and times nothing: figures are derived from what it is asked to judge.
+"""A judge with the real protocol that times nothing: its figures are derived from the solution that it judges.
 
 It stands in for `python -m harness.judge` where a test is about everything around judging. What it does with a
 candidate is written in the candidate's files, as `stub: word` or `stub: word=value`:
@@ -127,7 +127,7 @@ def say(event: Json) -> None:
 
 
 def directives(directory: Path) -> dict[str, str]:
-    """What the files of a directory ask of the stub."""
+    """Return the directives to the stub in the files of a directory."""
     found_directives: dict[str, str] = {}
     for file in sorted(directory.rglob("*")):
         if file.is_file():
@@ -296,7 +296,7 @@ def version_of(seed: str) -> str:
 
 
 def runner_lives() -> bool:
-    """Whether a process in the runner's place passes the places where the real one can be killed."""
+    """Return whether a process in the runner's role passes the failpoints of the real runner."""
     runner = os.fork()
     if runner == 0:
         for place in ("start", "before_load", "loaded", "ready", "before_call", "after_done"):

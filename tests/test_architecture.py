@@ -90,7 +90,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def violations(package: str, names: Iterable[str]) -> Iterator[str]:
-    """What is wrong with the imports of a file of a package."""
+    """Yield the wrong imports of a file of a package."""
     for name in names:
         root = name.partition(".")[0]
         if root in ONLY_IN and package not in ONLY_IN[root]:

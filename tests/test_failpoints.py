@@ -1,4 +1,4 @@
-"""A failpoint kills the process that passes it, there and nowhere else."""
+"""A failpoint kills the process that passes it, at this place only."""
 
 from __future__ import annotations
 

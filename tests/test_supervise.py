@@ -1,4 +1,4 @@
-"""`harness start` when nothing can be done: it says why and fails. Child processes that crash are reported."""
+"""`harness start` when no work is possible: it fails with the reason. Child processes that crash are reported."""
 
 from __future__ import annotations
 

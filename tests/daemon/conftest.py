@@ -1,4 +1,4 @@
-"""What the daemon's tests share: a site, and the daemon running in a thread of the test."""
+"""Fixtures of the daemon's tests: a site, and the daemon running in a thread of the test."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUAT
 
 
 def kinds(site: Site) -> Counter[EntryKind]:
-    """How many entries of each kind there are."""
+    """Return the number of entries of each kind."""
     return Counter(entry.kind for entry in site.entries())
 
 
@@ -66,7 +66,7 @@ class Running:
     def _run(self, config: Config, limit: int | None, metrics_port: int | None) -> None:
         try:
             run_daemon(self.site.workspace, config, max_evaluations=limit, metrics_port=metrics_port, stop=self.stop)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - raised again in the test
             self.error = error
 
     def start(self) -> None:

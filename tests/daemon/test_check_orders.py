@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 ENVIRONMENT = EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch="2", sandbox="none")
 
 
-class Asked(JudgeClient):
+class RecordingClient(JudgeClient):
     """A judge that is ready and only remembers what it is asked."""
 
     def __init__(self, tmp_path: Path, target: str = "cpu") -> None:
@@ -100,7 +100,7 @@ def answer(orders: CheckOrders, judge: JudgeClient) -> None:
 def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
     orders: CheckOrders, workers: Workers, tmp_path: Path
 ) -> None:
-    judge, other_judge = Asked(tmp_path), Asked(tmp_path, "h200")
+    judge, other_judge = RecordingClient(tmp_path), RecordingClient(tmp_path, "h200")
     workers.ask("first", "w01")
     orders.hand_out([other_judge])
     assert other_judge.checks == {}
@@ -120,7 +120,7 @@ def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
 def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
     orders: CheckOrders, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = Asked(tmp_path)
+    judge = RecordingClient(tmp_path)
     workers.ask("first", "w01")
     orders.hand_out([judge])
     workers.ask("second", "w01")
@@ -141,7 +141,7 @@ def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
 def test_a_judge_that_ends_and_a_problem_that_is_missing_are_told(
     orders: CheckOrders, workers: Workers, tmp_path: Path
 ) -> None:
-    judge = Asked(tmp_path)
+    judge = RecordingClient(tmp_path)
     workers.ask("unknown", "w01", "t/none")
     orders.hand_out([judge])
     assert "there is no problem t/none" in str(workers.reply("unknown").error)

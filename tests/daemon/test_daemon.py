@@ -244,7 +244,7 @@ def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, d
         running.entry_of(site.submit("w01", "t/two", "honest"))
         assert "workload.jsonl:1" in running.says("candidates of t/one wait")
         write_problem(site.root, "t/one")
-        running.git("commit", "--quiet", "-am", "Mend it")
+        running.git("commit", "--quiet", "-am", "Repair it")
         assert running.entry_of(waiting).verdict is Verdict.PASSED
         wait_until(lambda: not site.daemon().messages, what="the end of the message")
 

@@ -1,4 +1,4 @@
-"""Judges that are lost, hang, do not start or answer wrongly: the daemon goes on, or says why it cannot."""
+"""Judges that are lost, hang, do not start or answer wrongly: the daemon continues, or reports the reason."""
 
 from __future__ import annotations
 

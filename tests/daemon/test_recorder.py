@@ -1,4 +1,4 @@
-"""What the ledger cannot take now is held, in order, and entered when it can; nothing is entered twice."""
+"""Answers that the ledger cannot take now wait in order and are entered later; no answer is entered twice."""
 
 from __future__ import annotations
 

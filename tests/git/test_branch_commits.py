@@ -397,7 +397,7 @@ def person_at_work(root: Path, stop: threading.Event, done: list[int]) -> None:
 
 
 def _insists(root: Path, *arguments: str, times: int = 5) -> bool:
-    """Try a few times, as one does when git says that another command holds a lock."""
+    """Try a few times, as a person does after git's message that another command holds a lock."""
     for _ in range(times):
         try:
             git(root, *arguments)

@@ -48,7 +48,7 @@ def says(site: Site, words: str) -> str:
 
 
 def end(process: subprocess.Popen[str], pid: int | None = None) -> str:
-    """Stop a daemon cleanly; what it said."""
+    """Stop a daemon cleanly, and return its output."""
     os.kill(pid or process.pid, signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
@@ -83,7 +83,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     wait_until(lambda: "t/one" in git(site.root, "ls-tree", "-r", "--name-only", "main", "ledger"), what="the commit")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.7"))
     pid = site.daemon().pid
-    # The daemon's own view of its spool: the small file system is nobody else's.
+    # The daemon's own view of its spool: only it has the small file system.
     filler = fill(Path(f"/proc/{pid}/root{site.workspace.spool}"))
     second = site.submit("w01", "t/one", "stub: speedup=1.5")
     assert "no space left" in says(site, "kept and tried again")

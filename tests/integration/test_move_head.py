@@ -1,4 +1,4 @@
-"""A run continues on another head from a backup, as docs/how-to/backup.md says, with real git."""
+"""A run continues on another head from a backup, by the steps of docs/how-to/backup.md, with real git."""
 
 from __future__ import annotations
 

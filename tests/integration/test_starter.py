@@ -195,7 +195,7 @@ def test_what_may_be_tuned_is_a_search_of_8_to_48_that_holds_the_default() -> No
 
 
 @pytest.mark.parametrize(
-    "variant", ["default", *(pytest.param(one, marks=pytest.mark.slow) for one in ("tuned", "plain"))]
+    "variant", ["default", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tuned", "plain"))]
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_agrees_with_the_reference(name: str, variant: str, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class Place:
         git(self.workspace.root, "commit", "-q", "--allow-empty", "-m", message)
 
     def forge(self, change: Callable[[list[Json]], object]) -> None:
-        """Rewrite the whole file with a good chain and heads to match, as somebody who knows the format would."""
+        """Rewrite the whole file with a valid chain and matching heads, as a forger with knowledge of the format."""
         documents = [parse(document.raw, FILE) for document in split(self.content(), FILE)]
         change(documents)
         raws: list[bytes] = []
@@ -128,7 +128,7 @@ class Place:
         return git(self.workspace.root, "rev-list", "--max-parents=0", "main")
 
     def forget_history(self) -> None:
-        """Replace the history, and remove everything here that tells of the former one."""
+        """Replace the history, and remove every record of the former one from this repository."""
         self.replace_history(self.root_commit())
         git(self.workspace.root, "reflog", "expire", "--expire=all", "--all")
         written_refs = git(self.workspace.root, "for-each-ref", "--format=%(refname)", "refs/harness/written")

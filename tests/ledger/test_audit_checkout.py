@@ -1,4 +1,4 @@
-"""What a person changed below ledger/ and did not commit is a break; what the harness has still to refresh is none."""
+"""A person's uncommitted change below ledger/ is a break; a file that the harness has still to refresh is none."""
 
 from __future__ import annotations
 

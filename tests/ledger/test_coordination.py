@@ -128,7 +128,7 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
             .replace("harness:standings begin", "X")
             .replace("harness:standings end", "harness:standings begin")
             .replace("X", "harness:standings end"),
-            next(n for n, each in enumerate(default_text().splitlines(), 1) if "standings begin" in each),
+            next(n for n, line in enumerate(default_text().splitlines(), 1) if "standings begin" in line),
             "section standings ends before it begins",
         ),
     ],

@@ -193,7 +193,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(
             database.execute(statement if damage == "older" else "DROP TABLE files")
         database.close()
     if damage in {"truncated", "table gone"}:
-        fill(ledger, 1)  # damage in pages that nobody reads shows with the next entry
+        fill(ledger, 1)  # damage in unread pages shows with the next entry
         ledger.flush(force=True)
         rows = [*rows, *rows[-1:]]
     messages = index.refresh(repo)
@@ -442,7 +442,7 @@ def test_an_index_made_anew_knows_no_earlier_revision(
     fill(ledger)
     index.refresh(repo)
     before = index.revision()
-    with workspace.index_file.open("rb"):  # as long as somebody reads the old file, its number is not given away
+    with workspace.index_file.open("rb"):  # the inode is not used again while a process has the old file open
         workspace.index_file.unlink()
         index.refresh(repo)
     assert index.changed_since(before) is None

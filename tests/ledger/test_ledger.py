@@ -322,7 +322,7 @@ OFTEN = {
 
 
 @pytest.mark.parametrize(
-    "failpoint", [each if each in OFTEN else pytest.param(each, marks=pytest.mark.slow) for each in LEDGER_FAILPOINTS]
+    "failpoint", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in LEDGER_FAILPOINTS]
 )
 def test_killed_anywhere_nothing_is_lost_and_nothing_entered_twice(
     workspace: Workspace, repo: Repo, failpoint: str

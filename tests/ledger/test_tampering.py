@@ -40,7 +40,7 @@ def put(place: Place, raws: list[bytes], *, heads: bool = False) -> None:
 
 
 def linked(documents: list[Json]) -> list[bytes]:
-    """Documents as a forger writes them: numbered and chained anew."""
+    """Return documents as a forger writes them: numbered and chained again."""
     raws: list[bytes] = []
     for number, document in enumerate(documents, 1):
         prev = hash_of(raws[-1]) if raws else None

@@ -128,7 +128,7 @@ def test_a_dry_run_reports_and_writes_nothing(first: tuple[Workspace, Repo]) -> 
     assert change_by_file[SPOOLS_FILE] == "2 documents keep their bytes; 1 from the spool committed"
     assert (repo.tip("main"), files(workspace), read_all(workspace.spool)) == (tip, before, spooled)
     done = run_upgrade(workspace, repo)
-    assert done.files == result.files, "a dry run says what the upgrade does"
+    assert done.files == result.files, "a dry run reports the changes of the upgrade"
 
 
 def test_a_ledger_keeps_its_format_until_it_is_upgraded(first: tuple[Workspace, Repo]) -> None:
