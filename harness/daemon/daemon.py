@@ -158,7 +158,7 @@ class Daemon:
             self._watching = True
         except OSError as error:
             self._status.add_message(
-                f"the kernel gives no watches on refs ({error}): commits are looked for every {_LOOK_AGAIN_S:.0f} s. "
+                f"the kernel gives no watches on refs ({error}): refs are scanned every {_LOOK_AGAIN_S:.0f} s. "
                 "More: `sysctl fs.inotify.max_user_watches fs.inotify.max_user_instances`"
             )
         self._judges.start()

@@ -39,7 +39,7 @@ _TEMPORARY = re.compile(r"(^|/)\.[^/]*\.[0-9a-f]{12}\.tmp$")
 _HISTORY = 500
 
 Blob = str | None
-"""A blob's id, or None where there is no file."""
+"""A blob's id, or None without a file."""
 Behind = dict[str, list[Blob]]
 """Paths that the checkout may not show yet -> the contents that the harness has replaced there: no person's work."""
 

@@ -314,7 +314,7 @@ class Repo:
         return self.git.run("rev-parse", "--is-shallow-repository").text == "true"
 
     def lost_appends(self, branch: str) -> list[str]:
-        """Return the ledger files whose ends a reset of the branch cut off; the harness' next commit puts them back."""
+        """Return the ledger files whose ends a reset of the branch cut off; the harness' next commit restores them."""
         return sorted(branch_commits.lost_appends(self._writer(), branch, self.tip(branch)))
 
     def _writer(self) -> branch_commits.Writer:

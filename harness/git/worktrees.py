@@ -29,7 +29,7 @@ _LOCK_S = 60.0
 _STALE_LOCK_S = 60.0
 _BEING_MADE = "kernel-harness: being made\n"
 _OURS = "harness+"
-_GONE = ".gone."
+_REMOVED = ".gone."
 _LISTED = 8
 _CACHES = (":(exclude,glob)**/__pycache__/**", ":(exclude,glob)**/.pytest_cache/**")
 
@@ -290,7 +290,7 @@ def _discard(git: Git, tree: Worktree) -> None:
         _save(git, tree, tip)
         failpoint("worktree.saved")
     if tree.path.exists():
-        moved = tree.path.with_name(f"{_GONE}{tree.path.name}")
+        moved = tree.path.with_name(f"{_REMOVED}{tree.path.name}")
         shutil.rmtree(moved, ignore_errors=True)
         tree.path.rename(moved)  # atomically: a half-deleted worktree would look like one with deleted files
         failpoint("worktree.moved_away")
@@ -304,7 +304,7 @@ def _discard(git: Git, tree: Worktree) -> None:
 def _save(git: Git, tree: Worktree, tip: str | None) -> None:
     """Commit the files of a worktree to refs/harness/saved/<worker>/<suite>/<name>/<commit>."""
     if tip is None:
-        empty_index = tree.path.with_name(f"{_GONE}{tree.path.name}.index")
+        empty_index = tree.path.with_name(f"{_REMOVED}{tree.path.name}.index")
         private = git.using(work_tree=tree.path, index_file=empty_index)
     else:
         private = new_index(tree, tip)

@@ -168,9 +168,8 @@ def all_accounts(workspace: Workspace, repo: Repo, branch: str) -> list[Account]
         repo: the workspace's repository.
         branch: the coordination branch.
     """
-    accounts = {
-        account.id: account for account in unrecorded_accounts(workspace)
-    }  # read before the ledger: one may be recorded meanwhile
+    # Read before the ledger: an account may be recorded meanwhile.
+    accounts = {account.id: account for account in unrecorded_accounts(workspace)}
     for account in recorded_accounts(workspace, repo, branch):
         accounts[account.id] = account
     return sorted(accounts.values(), key=lambda account: (account.began, account.id))

@@ -254,7 +254,7 @@ class Index:
             clause: the text after `SELECT … FROM entries`.
             values: the values of the clause's `?` or `:name`.
         """
-        sql = f"SELECT {_NAMES} FROM entries {clause}"  # noqa: S608 - our own column names
+        sql = f"SELECT {_NAMES} FROM entries {clause}"  # noqa: S608 - the index' own column names
         return [Row(*columns) for columns in self.query(sql, values)]
 
     def _connection(self) -> sqlite3.Connection:

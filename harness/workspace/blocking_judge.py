@@ -23,7 +23,7 @@ from harness.workspace.judge_client import (
 )
 
 _END_S = 20.0
-"""A judge that has not ended so long after SIGTERM is killed."""
+"""A judge that has not ended this long after SIGTERM is killed."""
 
 
 class JudgeProcess:

@@ -46,7 +46,7 @@ def ask_for_check(
         problem: the problem's key, `suite/name`.
         target: the target's name.
         show: the generated code to include in the reply; "" for none.
-        function: the function whose code is shown; "" for all.
+        function: part of the name of the function whose code is shown; "" for the entry.
         stop: ends the wait.
         within_s: deadline from the call, in seconds.
 

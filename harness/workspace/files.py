@@ -1,4 +1,4 @@
-"""Atomic writes, file locks and waiting, for files that several processes share."""
+"""Atomic writes and file locks, for files that several processes share."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 from harness.errors import ConfigurationError
 from harness.workspace.process_identity import start_ticks
-
-T = TypeVar("T")
 
 _LOCK_POLL_S = 0.01
 # A process that was killed while it started another one leaves the lock to that child until the child has executed its
@@ -128,25 +125,3 @@ def _has_ended(holder: str) -> bool:
     """Return True if `holder`, the text in a lock file, names a process of this host that no longer runs."""
     match = re.match(r"pid (\d+)", holder)
     return match is not None and start_ticks(int(match[1])) is None
-
-
-def wait_for(predicate: Callable[[], T | None], *, deadline_s: float, poll_s: float = 0.02, awaited: str) -> T:
-    """Call `predicate` until it returns a truthy value, and return that value.
-
-    Args:
-        predicate: the condition.
-        deadline_s: time limit in seconds.
-        poll_s: time between two calls in seconds.
-        awaited: a description of the condition for the error message.
-
-    Raises:
-        TimeoutError: `predicate` returned no truthy value within `deadline_s`.
-    """
-    deadline = time.monotonic() + deadline_s
-    while True:
-        answer = predicate()
-        if answer:
-            return answer
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"waited {deadline_s:g} s without result for {awaited}")
-        time.sleep(poll_s)

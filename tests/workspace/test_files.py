@@ -9,13 +9,12 @@ import stat
 import subprocess
 import sys
 import threading
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.workspace.files import atomic_write, file_lock, wait_for
+from harness.workspace.files import atomic_write, file_lock
 
 HOLDER = """
 import sys, time
@@ -134,10 +133,3 @@ def test_the_child_of_a_dead_holder_is_waited_for(tmp_path: Path) -> None:
         with file_lock(lock):
             pass
         end_of_child.join()
-
-
-def test_waiting_returns_the_first_answer_or_names_what_it_waited_for() -> None:
-    numbers = count()
-    assert wait_for(lambda: next(numbers) > 2 and "there", deadline_s=5, poll_s=0, awaited="three") == "there"
-    with pytest.raises(TimeoutError, match=r"waited 0\.01 s without result for godot"):
-        wait_for(lambda: None, deadline_s=0.01, poll_s=0.001, awaited="godot")
