@@ -123,7 +123,7 @@ def test_a_full_disk_keeps_nothing_of_the_entry_and_says_so(tmp_path: Path) -> N
     code = f"""
 import resource, sys
 from pathlib import Path
-from tests.ledger.test_spool import record, held, opened
+from tests.ledger.test_spool import record, spooled_records, opened
 from harness.errors import LedgerError
 directory = Path({str(tmp_path)!r})
 with opened(directory) as spool:
@@ -134,7 +134,7 @@ with opened(directory) as spool:
             spool.append(record(2, "long" * 5000))
         except LedgerError as error:
             print(error)
-    assert [found.seq for found in held(directory)] == [1]
+    assert [item.seq for item in spooled_records(directory)] == [1]
     spool.append(record(2))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
