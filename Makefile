@@ -4,7 +4,8 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test coverage test-long test-gpu check bench bench-agents bench-gpu bench-gpu-intervals bench-gpu-solutions format sandbox browser test-browser docs clean
+.PHONY: demo test coverage test-long test-gpu check bench bench-agents bench-gpu bench-gpu-intervals bench-gpu-solutions format sandbox browser \
+	test-browser docs diagrams site clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -65,7 +66,17 @@ $(VENV)/extract: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable ".[extract]"
 	touch $@
 
-test-long: $(VENV)/installed $(VENV)/samples $(VENV)/extract sandbox browser
+# mkdocs, for `make site`.
+$(VENV)/site: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable ".[site]"
+	touch $@
+
+# Ray, for judges on several hosts.
+$(VENV)/cluster: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable ".[cluster]"
+	touch $@
+
+test-long: $(VENV)/installed $(VENV)/samples $(VENV)/extract $(VENV)/cluster $(VENV)/site sandbox browser
 	$(BIN)/python -m pytest --timeout=3600 -n 2 --dist loadgroup -m "slow and not gpu and not serial"
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=long -m "hypothesis and not slow and not gpu"
 	$(BIN)/python -m pytest --timeout=3600 -m "slow and serial and not gpu"
@@ -88,10 +99,19 @@ check: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.language.check
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documentation as a site in build/site; a broken link or a missing page is an error.
+site: $(VENV)/site
+	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet --strict
+
+# docs/diagrams/*.svg of changed sources; needs npm.
+diagrams: $(VENV)/installed browser
+	PUPPETEER_SKIP_DOWNLOAD=1 $(BIN)/python -m tests.docs.diagrams
 
 # The reference of commands, from the program itself.
 docs: $(VENV)/installed

@@ -1,4 +1,4 @@
-"""What many agents cost one host: `python -m benchmarks.agents [--workers 16] [--turns 20]`.
+"""Measure the load of many agents on one host: `python -m benchmarks.agents [--workers 16] [--turns 20]`.
 
 Real SDK, CLI, sandbox, gateway, planner and daemon; a scripted model on the loopback and the stub judge. Overhead of a
 turn is from the model's last byte to the next request of the same session: the CLI, a Read, and twice the gateway.
@@ -27,19 +27,19 @@ from tests.scripted_model import Asked, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site, git, make_site
 
 LIMIT_MIB, LIMIT_MS = 400, 150
-"""Of the largest CLI, and of the median turn besides the model."""
+"""Limits of the largest CLI's memory, and of the median overhead of a turn without the model's time."""
 _LONGEST_S = 600.0
 _WORKER = ["-m", "harness", "worker"]
 
 
 def script(turns: int) -> list[Step]:
-    """Turns that read, each another line; then a note, so that the planner has something to write."""
+    """Return turns that each read another line, then write a note, which the planner records."""
     reads = [Use("Read", {"file_path": "/task/COORDINATION.md", "offset": n + 1, "limit": 2}) for n in range(turns - 2)]
     return [*reads, Use("mcp__harness__note", {"text": "it was read"}), Say("Done."), Say("Done."), Say("Done.")]
 
 
 class Memory:
-    """The largest resident set of every CLI and every worker below a process, looked at twice a second."""
+    """Peak resident set of every CLI and worker process below a process, read twice a second."""
 
     def __init__(self, below: int) -> None:
         self._below, self._stop = below, threading.Event()
@@ -62,18 +62,18 @@ class Memory:
         self._thread.join(10)
 
     def peaks_mib(self, kind: str) -> list[float]:
-        """Of each `cli` or `worker` that was seen."""
+        """Return the peaks of all processes of the kind `cli` or `worker`."""
         return list(self._peak_mib[kind].values()) or [math.nan]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of agents came to."""
+    """Measurements of a run of agents."""
 
     workers: int
-    whole: int
-    """Sessions that took every turn."""
-    asked: tuple[Asked, ...]
+    complete_sessions: int
+    """Number of sessions with all turns."""
+    requests: tuple[Asked, ...]
     turn_ms: list[float]
     cli_mib: list[float]
     worker_mib: list[float]
@@ -81,51 +81,68 @@ class Run:
     output: str
 
 
-def whole(asked: Iterable[Asked], turns: int) -> int:
-    """How many sessions took every turn."""
-    return sum(count >= turns for count in Counter(each.session for each in asked).values())
+def complete_sessions(requests: Iterable[Asked], turns: int) -> int:
+    """Return the number of sessions with all turns.
+
+    Args:
+        requests: requests to the model.
+        turns: number of requests of a complete session.
+    """
+    return sum(count >= turns for count in Counter(request.session for request in requests).values())
 
 
 def run_agents(site: Site, workers: int, turns: int) -> Run:
-    """Start them all and wait until each has taken its turns, for so long at most."""
-    begun = time.monotonic()
+    """Start all workers and wait until each has taken its turns, or for ten minutes.
+
+    Args:
+        site: the workspace.
+        workers: number of workers.
+        turns: turns of each session.
+    """
+    started_at = time.monotonic()
     with scripted(lambda _: script(turns)) as model:
         process = site.start("start", "--workers", str(workers), extra=its.environment(model))
         memory = Memory(process.pid)
-        while whole(tuple(model.asked), turns) < workers and process.poll() is None:
-            if time.monotonic() - begun > _LONGEST_S:
+        while complete_sessions(tuple(model.asked), turns) < workers and process.poll() is None:
+            if time.monotonic() - started_at > _LONGEST_S:
                 break
             time.sleep(0.5)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started_at
         process.terminate()
         output, _ = process.communicate(timeout=120)
         memory.close()
         peaks = memory.peaks_mib("cli"), memory.peaks_mib("worker")
-        return Run(workers, whole(model.asked, turns), tuple(model.asked), overheads_ms(model), *peaks, seconds, output)
+        complete = complete_sessions(model.asked, turns)
+        return Run(workers, complete, tuple(model.asked), overheads_ms(model), *peaks, seconds, output)
 
 
 def overheads_ms(model: ScriptedModel) -> list[float]:
-    """Per turn, from the answer's last byte to the session's next request."""
-    found = []
+    """Return the milliseconds of each turn from the answer's last byte to the session's next request."""
+    overheads = []
     by_session: dict[str, list[Asked]] = defaultdict(list)
-    for asked in model.asked:
-        by_session[asked.session].append(asked)
-    for those in by_session.values():
-        for before, after in itertools.pairwise(those):
+    for request in model.asked:
+        by_session[request.session].append(request)
+    for requests_of_session in by_session.values():
+        for before, after in itertools.pairwise(requests_of_session):
             sent = model.sent.get(id(before))
             if sent is not None:
-                found.append((after.at - sent) * 1e3)
-    return found
+                overheads.append((after.at - sent) * 1e3)
+    return overheads
 
 
 def figures(site: Site, run: Run) -> dict[str, object]:
-    """What is printed: of the run, and of what it left behind."""
-    firsts = {asked.session: asked.at for asked in reversed(run.asked)}
+    """Return the printed figures of a run and of its workspace.
+
+    Args:
+        site: the workspace after the run.
+        run: the run's measurements.
+    """
+    firsts = {request.session: request.at for request in reversed(run.requests)}
     fsck = git(site.root, "fsck", "--no-dangling", "--no-progress")
     return {
         "workers": run.workers,
-        "sessions with every turn": run.whole,
-        "requests": len(run.asked),
+        "sessions with every turn": run.complete_sessions,
+        "requests": len(run.requests),
         "seconds": round(run.seconds, 1),
         "first to last connect s": round(max(firsts.values()) - min(firsts.values()), 1) if firsts else None,
         "overhead per turn ms, median": round(statistics.median(run.turn_ms), 1),
@@ -140,7 +157,7 @@ def figures(site: Site, run: Run) -> dict[str, object]:
 
 
 def main() -> int:
-    """Run it; 1 when a limit is passed."""
+    """Run the benchmark and return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--turns", type=int, default=20)
@@ -151,13 +168,13 @@ def main() -> int:
     make_site(site.root, tuple(f"t/p{number:02d}" for number in range(options.workers)))
     its.configure(site, "policy: {slice_evaluations: 1}\nagent: {kind: claude, per_session: {repeats: 100}}")
     run = run_agents(site, options.workers, options.turns)
-    found = figures(site, run)
+    figures_by_name = figures(site, run)
     site.close()
-    for name, value in found.items():
+    for name, value in figures_by_name.items():
         print(f"{name:36} {value}")
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    good = run.whole >= options.workers and found["ledger and repository whole"]
+        options.json.write_text(json.dumps(figures_by_name, indent=1))
+    good = run.complete_sessions >= options.workers and figures_by_name["ledger and repository whole"]
     good = good and max(run.cli_mib) <= LIMIT_MIB and statistics.median(run.turn_ms) <= LIMIT_MS
     if not good:
         print(run.output[-3000:])

@@ -1,15 +1,15 @@
-"""How well does a judge's clock see a kernel that runs in another, sandboxed process?
+"""Compare the judge's clock with CUDA events for kernels that run in another, sandboxed process.
 
-Run on a CUDA machine: `python -m benchmarks.clock_study`. The judge (this process) owns the buffers and the clock; the
-runner (a child, in bubblewrap where it is there) launches K kernels a batch, each on its own set. Three ways of
-revealing the sets at `go` are compared:
+Run on a CUDA machine: `python -m benchmarks.clock_study`. The judge (this process) owns the buffers and the clock. The
+runner (a child process, in bubblewrap if it is installed) launches K kernels per batch, each on its own set. Three ways
+to reveal the sets at `go` are compared:
 
   ipc    cudaMalloc in the judge, cudaIpcOpenMemHandle in the runner after go
-  vmm    cuMemCreate in the judge; its file descriptor is sent at go, the runner imports it and maps it
-  copy   the runner has its own mapping all the time; the judge copies the sets in after t0 and then says go
+  vmm    cuMemCreate in the judge, which sends the file descriptor at go; the runner imports and maps the memory
+  copy   the runner always has a mapping; the judge copies the sets into it after t0, then sends go
 
-At the end of a batch the judge gathers 4,096 secret positions of the outputs, then stamps t1. The runner's own CUDA
-events are printed beside the judge's clock: `event` is the truth here, because this runner is honest.
+At the end of a batch the judge gathers 4,096 secret positions of the outputs, then reads t1. The runner's CUDA events
+are printed beside the judge's clock. `event` is the reference, because this runner is honest.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _ok(code: int) -> None:
 
 
 def vmm_create(size: int) -> tuple[int, int]:
-    """Physical memory of `size` bytes (a multiple of 2 MiB): its handle and an exported file descriptor."""
+    """Allocate physical memory of `size` bytes, a multiple of 2 MiB; return its handle and a file descriptor."""
     cuda = _driver()
     properties = _Properties(type=1, handle_types=_POSIX_FD, location=_Location(1, 0))
     handle = ctypes.c_ulonglong()
@@ -101,7 +101,7 @@ def vmm_create(size: int) -> tuple[int, int]:
 
 
 def vmm_reserve(size: int) -> int:
-    """Reserved device addresses without memory behind them."""
+    """Reserve a range of device addresses without memory and return its start."""
     address = ctypes.c_ulonglong()
     none = ctypes.c_ulonglong(0)
     _ok(_driver().cuMemAddressReserve(ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0), none, none))
@@ -109,7 +109,7 @@ def vmm_reserve(size: int) -> int:
 
 
 def vmm_import(descriptor: int) -> int:
-    """The handle of memory that another process exported."""
+    """Return the handle of memory that another process exported."""
     handle = ctypes.c_ulonglong()
     _ok(
         _driver().cuMemImportFromShareableHandle(
@@ -120,7 +120,13 @@ def vmm_import(descriptor: int) -> int:
 
 
 def vmm_map(address: int, handle: int, size: int) -> None:
-    """Put the memory behind reserved addresses, readable and writable."""
+    """Map memory to reserved addresses, readable and writable.
+
+    Args:
+        address: start of the reserved addresses.
+        handle: handle of the memory.
+        size: size in bytes.
+    """
     cuda = _driver()
     base, length = ctypes.c_ulonglong(address), ctypes.c_size_t(size)
     _ok(cuda.cuMemMap(base, length, ctypes.c_size_t(0), ctypes.c_ulonglong(handle), ctypes.c_ulonglong(0)))
@@ -129,7 +135,13 @@ def vmm_map(address: int, handle: int, size: int) -> None:
 
 
 def vmm_unmap(address: int, handle: int, size: int) -> None:
-    """Undo `vmm_map` and drop the handle."""
+    """Unmap memory and release its handle.
+
+    Args:
+        address: start of the mapped addresses.
+        handle: handle of the memory.
+        size: size in bytes.
+    """
     cuda = _driver()
     _ok(cuda.cuMemUnmap(ctypes.c_ulonglong(address), ctypes.c_size_t(size)))
     _ok(cuda.cuMemRelease(ctypes.c_ulonglong(handle)))
@@ -139,7 +151,12 @@ def vmm_unmap(address: int, handle: int, size: int) -> None:
 
 
 def runner(channel: socket.socket, mode: str) -> None:
-    """Serve batches until the channel closes."""
+    """Serve batches until the channel closes.
+
+    Args:
+        channel: socket to the judge.
+        mode: `ipc`, `vmm` or `copy`.
+    """
     import cupy
 
     cupy.cuda.Device(0).use()
@@ -204,10 +221,10 @@ def _receive(channel: socket.socket, size: int) -> tuple[bytes, list[int]]:
 def _exactly(channel: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        more = channel.recv(size - len(data))
-        if not more:
+        received = channel.recv(size - len(data))
+        if not received:
             raise EOFError
-        data += more
+        data += received
     return data
 
 
@@ -216,13 +233,13 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
 
 @dataclass
 class Batch:
-    """One timed batch, microseconds."""
+    """Durations of one batch in microseconds."""
 
     clock_us: float
-    """t1 - t0 as the judge saw it."""
+    """t1 - t0 by the judge's clock."""
     opened_us: float
     events_us: float
-    """Per call, by the runner's events."""
+    """Duration per call by the runner's events."""
     launch_us: float
     gather_us: float
 
@@ -244,18 +261,24 @@ class Judge:
             self.ipc = cupy.cuda.runtime.ipcGetMemHandle(self.address)
         module = cupy.RawModule(code=SOURCE)
         self.gather = module.get_function("gather")
-        self.got = cupy.zeros(POSITIONS, "f4")
+        self.gathered_out = cupy.zeros(POSITIONS, "f4")
         self.at = cupy.random.randint(0, side // 4, POSITIONS).astype("i8")
         self.gathered = cupy.cuda.alloc_pinned_memory(POSITIONS * 4)
-        ours, theirs = socket.socketpair()
-        self.channel = ours
-        self.process = subprocess.Popen(_command(mode, theirs.fileno()), pass_fds=(theirs.fileno(),))
-        theirs.close()
-        assert _exactly(ours, 4) == b"up.."
+        judge_end, runner_end = socket.socketpair()
+        self.channel = judge_end
+        self.process = subprocess.Popen(_command(mode, runner_end.fileno()), pass_fds=(runner_end.fileno(),))
+        runner_end.close()
+        assert _exactly(judge_end, 4) == b"up.."
         self.first = True
 
     def batch(self, calls: int, rounds: int, elements: int) -> Batch:
-        """Time `calls` calls in the runner."""
+        """Return the durations of a batch of calls in the runner.
+
+        Args:
+            calls: number of calls.
+            rounds: rounds of the kernel's loop.
+            elements: elements of a call.
+        """
         cupy = self.cupy
         runtime = cupy.cuda.runtime
         if self.mode != "copy":
@@ -277,9 +300,9 @@ class Judge:
         self.first = False
         done = _exactly(self.channel, DONE.size)
         before = time.perf_counter()
-        arguments = (_pointer(self.address + self.side), self.at, self.got, POSITIONS)
+        arguments = (_pointer(self.address + self.side), self.at, self.gathered_out, POSITIONS)
         self.gather(((POSITIONS + 255) // 256,), (256,), arguments)
-        runtime.memcpy(self.gathered.ptr, self.got.data.ptr, POSITIONS * 4, 2)
+        runtime.memcpy(self.gathered.ptr, self.gathered_out.data.ptr, POSITIONS * 4, 2)
         t1 = time.perf_counter()
         assert _exactly(self.channel, 4) == b"shut"
         _, _, opened_us, events_us, launch_us, _ = DONE.unpack(done)
@@ -321,22 +344,35 @@ def _command(mode: str, descriptor: int) -> list[str]:
 
 
 def _spread(values: list[float]) -> float:
-    """Full range over the median, per cent."""
+    """Return the range of the values relative to their median, in per cent."""
     return (max(values) - min(values)) / statistics.median(values) * 100
 
 
 def rounds_for(judge: Judge, target_us: float, elements: int) -> int:
-    """How many rounds of the kernel's loop take `target_us`, from two batches."""
-    few, many = 1000, 9000
-    low, high = (judge.batch(16, r, elements).events_us for r in (few, many))
-    slope = (high - low) / (many - few)
-    return max(int((target_us - (low - slope * few)) / slope), 0)
+    """Return the number of rounds of the kernel's loop for a duration, extrapolated from two batches.
+
+    Args:
+        judge: judge and runner of one mode.
+        target_us: duration of a call in microseconds.
+        elements: elements of a call.
+    """
+    few_rounds, many_rounds = 1000, 9000
+    few_us, many_us = (judge.batch(16, r, elements).events_us for r in (few_rounds, many_rounds))
+    slope = (many_us - few_us) / (many_rounds - few_rounds)
+    return max(int((target_us - (few_us - slope * few_rounds)) / slope), 0)
 
 
 def study(
     modes: list[str], batch_ms: list[float], repeats: int, say: Callable[[str], None]
 ) -> list[dict[str, float | str]]:
-    """The whole table: one row per mode, kernel length and batch length."""
+    """Return the table: one row per mode, kernel length and batch length.
+
+    Args:
+        modes: `ipc`, `vmm` or `copy`.
+        batch_ms: lengths of batches in milliseconds.
+        repeats: batches of each row.
+        say: prints one line of progress.
+    """
     rows: list[dict[str, float | str]] = []
     elements = SET_BYTES // 4
     side = SET_BYTES * 64
@@ -351,10 +387,10 @@ def study(
             f"{mode}: handshake {handshake:.0f} us (range {_spread(list(clocks)):.0f} %), "
             f"of it reveal {reveal:.0f}, gather {gather:.0f}"
         )
-        # An empty batch misses what a batch's first launch costs (a context switch, cold translations): a batch of
-        # one known kernel, whose length the trusted runner's own events give, has it all.
-        known = [judge.batch(1, 20_000, elements) for _ in range(50)]
-        fixed = [b.clock_us - b.events_us for b in known]
+        # An empty batch lacks the cost of a batch's first launch: a context switch and cold address translations. A
+        # batch of one known kernel, whose duration the honest runner's events give, includes it.
+        known_batches = [judge.batch(1, 20_000, elements) for _ in range(50)]
+        fixed = [b.clock_us - b.events_us for b in known_batches]
         handshake = statistics.median(fixed)
         say(f"{mode}: batch of one known kernel: {handshake:.0f} us beside it (range {_spread(fixed):.0f} %)")
         for target in (2, 3, 5, 10, 20, 50, 100, 500, 1000, 5000):
@@ -362,16 +398,16 @@ def study(
             rounds = rounds_for(judge, target, small)
             for length in batch_ms:
                 calls = max(1, min(int(length * 1000 / target), side // (small * 4)))
-                got = [judge.batch(calls, rounds, small) for _ in range(repeats)]
-                net = [(b.clock_us - handshake) / calls for b in got]
-                event = statistics.median(b.events_us for b in got)
+                batches = [judge.batch(calls, rounds, small) for _ in range(repeats)]
+                net = [(b.clock_us - handshake) / calls for b in batches]
+                event = statistics.median(b.events_us for b in batches)
                 rows.append(
                     {
                         "mode": mode, "target_us": target, "calls": calls, "event_us": round(event, 3),
-                        "clock_us": round(statistics.median(b.clock_us for b in got) / calls, 3),
+                        "clock_us": round(statistics.median(b.clock_us for b in batches) / calls, 3),
                         "net_us": round(statistics.median(net), 3), "net_range_pct": round(_spread(net), 1),
                         "bias_pct": round((statistics.median(net) / event - 1) * 100, 1),
-                        "launch_us": round(statistics.median(b.launch_us for b in got), 2),
+                        "launch_us": round(statistics.median(b.launch_us for b in batches), 2),
                         "handshake_us": round(handshake),
                     }
                 )  # fmt: skip
@@ -380,7 +416,7 @@ def study(
 
 
 def main() -> None:
-    """Print the table, and write it as JSON where asked."""
+    """Print the table, and write it as JSON if `--json` is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", default="ipc,vmm,copy")
     parser.add_argument("--batch-ms", default="5,20,50")

@@ -1,4 +1,4 @@
-"""Candidates committed one after the other, each when the daemon has nothing left to do: seconds to their entries."""
+"""Measure the time from a commit to its ledger entry for candidates that are committed to an idle daemon."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _Values = dict[str, object]
 
 
 def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]:
-    """Commit so many candidates with distinct sources through a real daemon, after one that is not counted.
+    """Commit candidates with distinct sources to a workspace with a real daemon, after one that is not counted.
 
     Args:
-        root: where the workspace is made.
-        problem: a starter problem, suite/name.
-        count: of candidates that are counted; none if 0 or less.
+        root: directory in which the workspace is created.
+        problem: key of a starter problem.
+        count: number of counted candidates; none if 0 or less.
 
     Yields:
-        Of each candidate: verdict, speed-up, seconds in the judge, from commit to entry and to its confirmation.
+        For each candidate: verdict, speed-up, and the seconds in the judge, from commit to entry and to confirmation.
     """
     if count <= 0:
         return
@@ -52,10 +52,10 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
             wait_until(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an idle daemon")
             if number:  # the first also measures the baselines
                 summary = outcome.summary
-                low, high = (summary.speedup_ci95 if summary else None) or (None, None)
+                ci95_low, ci95_high = (summary.speedup_ci95 if summary else None) or (None, None)
                 yield {
                     "verdict": str(outcome.verdict), "reason": outcome.reason,
-                    "speedup": summary.speedup if summary else None, "ci95_low": low, "ci95_high": high,
+                    "speedup": summary.speedup if summary else None, "ci95_low": ci95_low, "ci95_high": ci95_high,
                     "judge_s": outcome.cost.judge_s if outcome.cost else 0.0,
                     "to_entry_s": _seconds(outcome.at) - committed_at,
                     "to_confirmation_s": _to_confirmation_s(workspace, repo, problem, outcome.seq, committed_at),
@@ -63,7 +63,7 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
 
 
 def _to_confirmation_s(workspace: Workspace, repo: Repo, problem: str, seq: int, committed_at: float) -> float | None:
-    """Seconds from a commit to the confirmation of its evaluation; None if it was not confirmed."""
+    """Return the seconds from a commit to the confirmation of its evaluation; None if it was not confirmed."""
     for entry in read_records(workspace, repo, ledger_file(problem)):
         if entry["kind"] == "confirmation" and entry["cites"] == seq:
             return _seconds(str(entry["at"])) - committed_at

@@ -1,8 +1,8 @@
-"""What the whole system costs on this machine's CPU: `make bench` prints the table of docs/performance.md.
+"""Measure the system's overheads on this machine's CPU: `make bench` prints the table of docs/performance.md.
 
     python -m benchmarks.cpu [--skip ledger,worktrees,...]
 
-Real processes on workspaces of its own in a temporary directory. Run it on an otherwise idle machine.
+It runs real processes in temporary workspaces. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ PROBLEM = "starter/rmsnorm_h4096"
 
 
 def help_time() -> list[Figure]:
-    """`harness --help`, ten times."""
+    """Return the median duration of ten runs of `harness --help`."""
     times = []
     for _ in range(10):
-        begin = time.perf_counter()
+        started_at = time.perf_counter()
         subprocess.run([*HARNESS, "--help"], check=True, capture_output=True)
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - started_at)
     return [Figure("harness --help", "0.3 s", f"{statistics.median(times):.2f} s")]
 
 
 def worktrees(root: Path) -> list[Figure]:
-    """235 sparse worktrees of one workspace."""
+    """Return the time to create 235 sparse worktrees of one workspace."""
     workspace = create_workspace(root / "worktrees").workspace
     source = workspace.problems / PROBLEM
     files = {
@@ -54,16 +54,21 @@ def worktrees(root: Path) -> list[Figure]:
     }
     with Repo(workspace) as repo:
         base = repo.commit_files("main", files, "Add 235 problems")
-        begin = time.perf_counter()
+        started_at = time.perf_counter()
         for number in range(235):
             problem = f"many/p{number:03d}"
             repo.add_worktree("w01", problem, f"agents/main/w01/{problem}", base)
-        took = time.perf_counter() - begin
+        took = time.perf_counter() - started_at
     return [Figure("235 sparse worktrees", "60 s", f"{took:.1f} s")]
 
 
 def loop(root: Path, candidates: int = 6) -> list[Figure]:
-    """A warm daemon and judge: event to queued, commit to entry, memory of daemon and planner."""
+    """Return figures of a warm daemon and judge: time to the queue and to the entry, memory of daemon and planner.
+
+    Args:
+        root: directory in which the workspace is created.
+        candidates: number of measured candidates.
+    """
     workspace = create_workspace(root / "loop").workspace
     assert len(load_problem(workspace.problems / PROBLEM).workloads) == 6
 
@@ -73,16 +78,16 @@ def loop(root: Path, candidates: int = 6) -> list[Figure]:
         file.write_text(with_params(file.read_text(), values))
 
     with running(workspace, "daemon", "--device", "cpu") as daemon:
-        found = cycles(workspace, PROBLEM, "cpu", "w01", write, candidates)
+        measured = cycles(workspace, PROBLEM, "cpu", "w01", write, candidates)
         with running(workspace, "planner") as planner:
             wait_until(lambda: read_planner_status(workspace), deadline_s=60, what="the planner")
             resident = resident_mb(daemon.pid) + resident_mb(planner.pid)
     return [
-        Figure(f"event to queued (median of {candidates})", "0.3 s", f"{statistics.median(found.to_queue):.2f} s"),
+        Figure(f"event to queued (median of {candidates})", "0.3 s", f"{statistics.median(measured.to_queue):.2f} s"),
         Figure(
             "commit to entry, starter problem, warm (median; worst)",
             "8 s",
-            f"{statistics.median(found.to_entry):.1f}; {max(found.to_entry):.1f} s",
+            f"{statistics.median(measured.to_entry):.1f}; {max(measured.to_entry):.1f} s",
         ),
         Figure("daemon and planner, resident", "200 MB", f"{resident:.0f} MB"),
     ]
@@ -111,7 +116,7 @@ def main() -> None:
         shutil.rmtree(root, ignore_errors=True)
     if options.json:
         options.json.write_text(json.dumps([vars(figure) for figure in figures], indent=1))
-    print(tabulate([(f.what, f.limit, f.seen) for f in figures], headers=("figure", "at most", "seen")))
+    print(tabulate([(f.title, f.limit, f.measured) for f in figures], headers=("figure", "at most", "seen")))
 
 
 if __name__ == "__main__":

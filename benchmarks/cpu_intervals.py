@@ -1,4 +1,4 @@
-"""Measure if the CPU judge's intervals hold, if it accuses honest solutions, and how long an entry takes.
+"""Measure the coverage of the CPU judge's intervals, its refusals of honest solutions, and the time to an entry.
 
     python -m benchmarks.cpu_intervals PART [--count N] [--busy N] [--workloads N] [--file FILE]
 
@@ -9,8 +9,8 @@
 | repeated | one solution in one judge and in fresh judges: how many pairs of intervals do not overlap | 10 each |
 | commit-to-entry | candidates one after the other through a daemon: seconds from commit to entry | 10 |
 
-`--busy N` runs N processes that use a core each. Each evaluation is appended to FILE (JSON lines). What FILE has for
-this version of the judge is not measured again, so an interrupted run can be resumed, and `--count 0` only prints.
+`--busy N` runs N processes that use a core each. Each evaluation is appended to FILE (JSON lines). Evaluations in FILE
+by this version of the judge are not repeated, so that an interrupted run can be resumed. `--count 0` only prints.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SummaryLine = tuple[str, str]
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: what to measure, where to work, and where results go."""
+    """One run: the measurement, its directory and the file of results."""
 
     like: MeasuredRow
     """Part, judge version, load and workloads of every row of this run."""
@@ -56,23 +56,35 @@ class Plan:
     file: Path
 
     def rows(self, case: str | None = None) -> list[MeasuredRow]:
-        """Return what has been measured."""
+        """Return the rows in the file, of one case or of all."""
         return [row for row in read_rows(self.file, self.like) if case in (None, row.case)]
 
     def keep(self, case: str, answer: JudgeAnswer, session: str = "") -> None:
-        """Append one answer of a judge."""
+        """Append one answer of a judge to the file.
+
+        Args:
+            case: name of the case.
+            answer: the judge's answer.
+            session: identifier of the judge process, if several evaluations share one.
+        """
         summary = answer.summary
-        low, high = summary.speedup_ci95 or (None, None)
+        ci95_low, ci95_high = summary.speedup_ci95 or (None, None)
         values = {
             "case": case, "session": session, "verdict": str(answer.verdict), "reason": answer.reason,
-            "speedup": summary.speedup, "ci95_low": low, "ci95_high": high, "block_error": block_error(answer),
+            "speedup": summary.speedup, "ci95_low": ci95_low, "ci95_high": ci95_high,
+            "block_error": block_error(answer),
             "discarded": sum(workload.discarded for workload in answer.workloads), "judge_s": answer.cost.judge_s,
             "handshake_us": (answer.device.model_extra or {}).get("handshake_us"),
         }  # fmt: skip
         append_row(self.file, self.like.model_copy(update=values))
 
     def problem(self, name: str, *, baseline: bool = False) -> Path:
-        """Return a copy of a starter problem with some workloads; its solution as its baseline if asked for."""
+        """Return a copy of a starter problem with the run's number of workloads.
+
+        Args:
+            name: the problem's name.
+            baseline: use the CPU solution as the problem's baseline too.
+        """
         problem = self.root / "starter" / name
         if not problem.exists():
             shutil.copytree(STARTER / name, problem)
@@ -84,7 +96,12 @@ class Plan:
 
 
 def evenly(lines: Sequence[str], count: int) -> list[str]:
-    """Return at most so many lines, the first and the last among them."""
+    """Return lines at equal distances, which include the first and the last.
+
+    Args:
+        lines: all lines.
+        count: maximum number of lines to return.
+    """
     if count >= len(lines):
         return list(lines)
     return [lines[round(number * (len(lines) - 1) / max(1, count - 1))] for number in range(count)]
@@ -92,7 +109,7 @@ def evenly(lines: Sequence[str], count: int) -> list[str]:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Run so many endless loops."""
+    """Run `count` processes with endless loops."""
     loops = [subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(count)]
     try:
         yield
@@ -102,8 +119,14 @@ def busy(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def ask(judge: JudgeProcess, directory: Path, variant: str) -> JudgeAnswer:
-    """One evaluation of the problem's CPU solution."""
+def evaluate(judge: JudgeProcess, directory: Path, variant: str) -> JudgeAnswer:
+    """Return the judge's answer for one evaluation of a problem's CPU solution.
+
+    Args:
+        judge: a running judge.
+        directory: the problem's directory.
+        variant: baseline of every workload.
+    """
     problem = load_problem(directory, key=f"starter/{directory.name}")
     return judge.ask(
         JudgeRequest.model_validate(
@@ -119,36 +142,36 @@ def ask(judge: JudgeProcess, directory: Path, variant: str) -> JudgeAnswer:
 
 
 def block_error(answer: JudgeAnswer) -> float | None:
-    """Standard error of the mean log ratio over all workloads, from their blocks; None unless all were timed."""
+    """Return the standard error of the mean log ratio over all workloads; None unless each has two blocks."""
     ratios = [workload.log_ratios for workload in answer.workloads]
     if not ratios or min(map(len, ratios)) < 2:
         return None
-    return math.sqrt(sum(statistics.variance(each) / len(each) for each in ratios)) / len(ratios)
+    return math.sqrt(sum(statistics.variance(log_ratios) / len(log_ratios) for log_ratios in ratios)) / len(ratios)
 
 
 def against_itself(plan: Plan) -> Iterator[SummaryLine]:
-    """Each problem `count` times."""
+    """Judge the solution of each problem against itself, `count` times."""
     missing = {name: plan.count - len(plan.rows(name)) for name in AGAINST_ITSELF}
     if any(number > 0 for number in missing.values()):
         with judge_process("cpu", plan.root / "cache", "bubblewrap") as judge:
             for name, number in missing.items():
                 for _ in range(number):
-                    plan.keep(name, ask(judge, plan.problem(name, baseline=True), "baseline"))
+                    plan.keep(name, evaluate(judge, plan.problem(name, baseline=True), "baseline"))
     for name in AGAINST_ITSELF:
         yield f"{name} against itself", _containing_one(plan.rows(name))
 
 
 def _containing_one(rows: Sequence[MeasuredRow]) -> str:
     timed = [(row.speedup, row.ci95_low, row.ci95_high) for row in rows]
-    passed = [(speedup, low, high) for speedup, low, high in timed if speedup and low and high]
-    contain = sum(low <= 1 <= high for _, low, high in passed)
+    passed = [(ci95_low, ci95_high) for speedup, ci95_low, ci95_high in timed if speedup and ci95_low and ci95_high]
+    contain = sum(ci95_low <= 1 <= ci95_high for ci95_low, ci95_high in passed)
     texts = [f"{contain} of {len(rows)} contain 1", *_spread(rows)]
     texts += [f"{row.verdict}: {row.reason}" for row in rows if row.speedup is None]
     return "; ".join(texts)
 
 
 def _spread(rows: Sequence[MeasuredRow]) -> list[str]:
-    """Half-width, mean and standard deviation of the speed-ups."""
+    """Return texts on the half-width, mean and standard deviation of the speed-ups."""
     passed = [row for row in rows if row.speedup is not None]
     logs = [math.log(row.speedup) for row in passed if row.speedup]
     if len(logs) < 2:
@@ -170,14 +193,14 @@ def _spread(rows: Sequence[MeasuredRow]) -> list[str]:
 
 
 def honest(plan: Plan) -> Iterator[SummaryLine]:
-    """All starter problems in turn, `count` evaluations together."""
+    """Judge the solutions of all starter problems in turn, `count` evaluations in total."""
     names = sorted(path.name for path in STARTER.iterdir() if path.is_dir())
     done = len(plan.rows())
     if done < plan.count:
         with judge_process("cpu", plan.root / "cache", "bubblewrap") as judge:
             for number in range(done, plan.count):
                 name = names[number % len(names)]
-                plan.keep(name, ask(judge, plan.problem(name), "eager"))
+                plan.keep(name, evaluate(judge, plan.problem(name), "eager"))
     rows = plan.rows()
     verdicts = Counter(row.verdict for row in rows)
     yield f"{len(rows)} honest evaluations", ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
@@ -189,14 +212,14 @@ def honest(plan: Plan) -> Iterator[SummaryLine]:
 
 
 def repeated(plan: Plan) -> Iterator[SummaryLine]:
-    """`count` evaluations in one judge, and as many in fresh ones."""
+    """Judge one solution `count` times in one judge, and `count` times in new judges."""
     name = AGAINST_ITSELF[0]
 
     def measure(case: str, number: int) -> None:
         with judge_process("cpu", plan.root / "cache", "bubblewrap") as judge:
             session = secrets.token_hex(4)
             for _ in range(number):
-                plan.keep(case, ask(judge, plan.problem(name), "eager"), session)
+                plan.keep(case, evaluate(judge, plan.problem(name), "eager"), session)
 
     if len(_of_one_judge(plan)) < plan.count:
         measure(ONE_JUDGE, plan.count)  # an interrupted series cannot be continued in another judge
@@ -216,18 +239,18 @@ def _of_one_judge(plan: Plan) -> list[MeasuredRow]:
 
 
 def _apart(rows: Sequence[MeasuredRow]) -> str:
-    """Number of pairs of intervals that do not overlap, and the spread of the speed-ups."""
+    """Return the number of pairs of intervals that do not overlap, and the spread of the speed-ups."""
     intervals = [(row.ci95_low, row.ci95_high) for row in rows]
-    passed = [(low, high) for low, high in intervals if low and high]
+    passed = [(ci95_low, ci95_high) for ci95_low, ci95_high in intervals if ci95_low and ci95_high]
     pairs = list(combinations(passed, 2))
-    missed = sum(one[1] < other[0] or other[1] < one[0] for one, other in pairs)
+    missed = sum(first[1] < second[0] or second[1] < first[0] for first, second in pairs)
     share = f" ({missed / len(pairs):.1%})" if pairs else ""
     not_passed = [f"{len(rows) - len(passed)} not PASSED"] if len(passed) < len(rows) else []
     return "; ".join([f"{missed} of {len(pairs)} pairs do not overlap{share}", *_spread(rows), *not_passed])
 
 
 def commit_to_entry(plan: Plan) -> Iterator[SummaryLine]:
-    """`count` candidates of a starter problem, each committed when the daemon has nothing left to do."""
+    """Commit `count` candidates of a starter problem, each to an idle daemon."""
     name = AGAINST_ITSELF[0]
     for values in commit_candidates(plan.root, f"starter/{name}", plan.count - len(plan.rows(name))):
         append_row(plan.file, plan.like.model_copy(update={"case": name, **values}))
@@ -238,9 +261,9 @@ def commit_to_entry(plan: Plan) -> Iterator[SummaryLine]:
         "the evaluation in the judge": [row.judge_s for row in rows],
     }
     for title, times in columns.items():
-        known = [seconds for seconds in times if seconds is not None]
-        if known:
-            yield title, f"median {statistics.median(known):.1f} s, worst {max(known):.1f} s, of {len(known)}"
+        recorded = [seconds for seconds in times if seconds is not None]
+        if recorded:
+            yield title, f"median {statistics.median(recorded):.1f} s, worst {max(recorded):.1f} s, of {len(recorded)}"
     verdicts = Counter(row.verdict for row in rows)
     entries = len(rows) + sum(row.to_confirmation_s is not None for row in rows)
     total = sum(row.to_confirmation_s or row.to_entry_s or 0.0 for row in rows)
@@ -264,7 +287,7 @@ def main() -> None:
     parser.add_argument("--count", type=int)
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--workloads", type=int, default=6, help="most workloads of a problem (default: all six)")
-    parser.add_argument("--file", type=Path, help="where evaluations are kept (default: nowhere)")
+    parser.add_argument("--file", type=Path, help="file of evaluations (default: a temporary one)")
     options = parser.parse_args()
     measure, usual = PARTS[options.part]
     like = MeasuredRow(

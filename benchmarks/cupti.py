@@ -23,15 +23,15 @@ from tabulate import tabulate
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge.build.cuda_builder import build_cuda, trusted_cubin
-from harness.judge.devices.cuda_memory import CudaMemory, Pieces
-from harness.judge.devices.cuda_sealed import MOST_AROUND_NS
+from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy
+from harness.judge.devices.cuda_sealed import MAX_EVENT_OVERHEAD_NS
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.shared_memory import Region
 from harness.model.launches import ResolvedPlan
 from harness.model.problem import Problem, Workload
 from harness.runner import driver
-from harness.runner.launcher import SealedWorkload, Trusted
+from harness.runner.launcher import SealedWorkload, TrustedKernels
 from harness.runner.wire import TRUSTED_KERNELS
 
 PROBLEMS = Path(__file__).parents[1] / "problems"
@@ -45,7 +45,7 @@ def agreement(calls: int = 32) -> Iterator[Row]:
     """(what, what is allowed, what was seen) of each solution and workload."""
     torch.zeros(1, device="cuda")
     with tempfile.TemporaryDirectory() as scratch:
-        trusted = Trusted(trusted_cubin(Path(scratch)))
+        trusted = TrustedKernels(trusted_cubin(Path(scratch)))
         for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):
             solution = load_solution(file.parent)
             if solution.spec.language != "cuda" or len(solution.spec.launch) != 1:
@@ -69,19 +69,19 @@ def _axes(workload: Workload) -> str:
 
 
 def _both(
-    trusted: Trusted, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
+    trusted: TrustedKernels, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
 ) -> tuple[float, float]:
     """Microseconds a call: sealed, and by CUPTI."""
     layout = layout_of(problem, workload)
     stride = layout.input_stride + layout.output_stride
     calls = max(2, min(calls, _MOST_BYTES // stride))
     memory = CudaMemory(layout, calls, Region(_SCALARS, sealed=False))
-    source = InputSource(problem, device=torch.device("cuda"), copy_all=Pieces(trusted))
+    source = InputSource(problem, device=torch.device("cuda"), copy_all=DeviceBatchedCopy(trusted))
     source.refill_all(workload, [memory.views(slot) for slot in range(calls)])
     arena = torch.zeros(calls * stride, dtype=torch.uint8, device="cuda")
     for slot in range(calls):
         target = slot * stride
-        arena[target : target + layout.input_stride] = memory.given[slot]
+        arena[target : target + layout.input_stride] = memory.input_bytes[slot]
     module = driver.load((built / "kernel.cubin").read_bytes())
     symbols: dict[str, str] = json.loads((built / "names.json").read_text())["symbols"]
     functions = {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
@@ -93,7 +93,7 @@ def _both(
 
     work = SealedWorkload(trusted, functions, plan.as_json(), slots, place)
     sealed_us(work, calls)
-    subtracted = min(MOST_AROUND_NS / 1e3, trusted.pair_overhead_us())
+    subtracted = min(MAX_EVENT_OVERHEAD_NS / 1e3, trusted.pair_overhead_us())
     sealed = statistics.median(sealed_us(work, calls)) - subtracted
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         sealed_us(work, calls)

@@ -1,4 +1,4 @@
-"""From a commit to its entry on disk, through a real daemon and its judge."""
+"""Measure the time from a commit to its entry on disk, with a real daemon and its judge."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.waiting import wait_until
 
 HARNESS = (sys.executable, "-m", "harness")
 STANDBY_S = 4.5
-"""After an evaluation the next runner starts up: what is measured begins with one that waits."""
+"""Pause before a commit. After an evaluation the next runner starts; the measurement begins when it is ready."""
 
 
 @dataclass
 class Cycles:
-    """Of each candidate: seconds from its commit on, and its verdict."""
+    """Seconds from each candidate's commit to the queue and to the entry, and its verdict."""
 
     to_queue: list[float] = field(default_factory=list)
     to_entry: list[float] = field(default_factory=list)
@@ -35,7 +35,12 @@ class Cycles:
 
 @contextmanager
 def running(workspace: Workspace, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A harness process in a workspace, ended afterwards."""
+    """Run a harness process in a workspace and end it afterwards.
+
+    Args:
+        workspace: working directory of the process.
+        arguments: arguments of the command `harness`.
+    """
     process = subprocess.Popen([*HARNESS, *arguments], cwd=workspace.root, start_new_session=True)
     try:
         yield process
@@ -48,17 +53,17 @@ def running(workspace: Workspace, *arguments: str) -> Iterator[subprocess.Popen[
 def cycles(
     workspace: Workspace, problem: str, target: str, worker: str, write: Callable[[Path, int], None], candidates: int
 ) -> Cycles:
-    """Commit so many candidates one after the other; a daemon must be running, and the first is not counted.
+    """Commit candidates one after the other to a workspace with a running daemon; the first is not counted.
 
     Args:
-        workspace: where the problem is committed on main.
-        problem: suite/name.
-        target: of its solutions.
-        worker: who commits; its branch must be new.
-        write: makes the solution of a number in a directory.
-        candidates: how many are measured, each with the judge warm and a runner waiting.
+        workspace: workspace whose branch main contains the problem.
+        problem: the problem's key.
+        target: target of the solutions.
+        worker: author of the commits; its branch must be new.
+        write: writes the solution with a number to a directory.
+        candidates: number of measured candidates, each with a warm judge and a waiting runner.
     """
-    found = Cycles()
+    measured = Cycles()
     with Repo(workspace) as repo:
         worktree = repo.add_worktree(worker, problem, f"agents/main/{worker}/{problem}", repo.tip("main"))
         directory = solution_dir(worktree, problem, target)
@@ -67,22 +72,22 @@ def cycles(
             time.sleep(STANDBY_S)
             write(directory, number)
             submission = repo.commit_solution(worktree, problem, target, f"Candidate {number}", {})
-            begin = time.perf_counter()
+            committed_at = time.perf_counter()
             wait_until(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, what="the candidate in the queue")
-            queued = time.perf_counter() - begin
+            queued = time.perf_counter() - committed_at
             file = workspace.outcome_file(problem, target, submission.tree)
             outcome = wait_until(lambda file=file: read_outcome(file), deadline_s=300, poll_s=0.005, what="an entry")
-            took = time.perf_counter() - begin
+            took = time.perf_counter() - committed_at
             wait_until(lambda: None if _busy(workspace) else True, deadline_s=300, what="an idle daemon")
             if number:  # the first measures the baseline, compiles it, confirms
-                found.to_queue.append(queued)
-                found.to_entry.append(took)
-                found.verdicts.append(str(outcome.verdict))
-    return found
+                measured.to_queue.append(queued)
+                measured.to_entry.append(took)
+                measured.verdicts.append(str(outcome.verdict))
+    return measured
 
 
 def resident_mb(pid: int) -> float:
-    """Memory of a process."""
+    """Return the resident set of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 

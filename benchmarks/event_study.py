@@ -1,14 +1,14 @@
-"""What do CUDA events around one cold kernel read, against CUPTI's duration of the same launch?
+"""Compare CUDA events around one kernel with a cold L2 with CUPTI's duration of the same launch.
 
-Run on a CUDA machine: `python -m benchmarks.event_study`. This is the sealed clock's question: the launcher writes call
-i's inputs, evicts the L2 cache, then brackets the kernel with events, all in stream order with the queue kept full. The
-pair reads more than the kernel takes; the table says how much, per kernel length, launch size and bracket:
+Run on a CUDA machine: `python -m benchmarks.event_study`. The sealed clock measures in this way: the launcher writes
+call i's inputs, evicts the L2 cache, then brackets the kernel with events, in stream order with a full queue. The pair
+reads more than the kernel's duration. The table shows the difference by kernel length, launch size and bracket:
 
   pair     event, kernel, event
   null     event, null kernel of the same grid, event (what a launch costs inside a pair)
   empty    event, event
 
-Truth is CUPTI's start and end of the very same launches, through torch's profiler.
+The reference is CUPTI's start and end of the same launches, from torch's profiler.
 """
 
 from __future__ import annotations
@@ -44,7 +44,14 @@ L2_EVICTION_BYTES = 256 << 20
 
 
 def measure(elements: int, rounds: int, repeats: int, kernels: dict[str, Any]) -> dict[str, float]:
-    """Medians, microseconds: the pair's reading and CUPTI's duration of the kernel inside it."""
+    """Return medians in microseconds: the pair's reading and CUPTI's duration of the kernel inside it.
+
+    Args:
+        elements: elements of a call.
+        rounds: rounds of the kernel's loop.
+        repeats: calls of each bracket.
+        kernels: compiled kernels of `SOURCE` by name.
+    """
     import cupy
     import torch
 
@@ -94,7 +101,7 @@ def measure(elements: int, rounds: int, repeats: int, kernels: dict[str, Any]) -
 
 
 def main() -> None:
-    """Print the table, and write it as JSON where asked."""
+    """Print the table, and write it as JSON if `--json` is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--json", type=Path)

@@ -17,13 +17,19 @@ from harness.simulation.published import PUBLISHED, SAMPLING_ERROR, ResultFigure
 from harness.simulation.worlds import WORLDS, Fitted, World
 
 ATTEMPTS_EACH = 520
-"""Of one problem in three weeks: 100 workers x 504 h / 24.7 min per attempt with settling / 235."""
+"""Attempts at one problem in three weeks: 100 workers x 504 h / 24.7 min per attempt with settling / 235 problems."""
 PROBLEMS = 940
 SEEDS = (-1, -2, -3, -4)
 
 
 def mean_figures(world: World, seeds: tuple[int, ...], problems: int) -> ResultFigures:
-    """Return the mean of the figures over several realisations."""
+    """Return the mean of the figures over several realisations.
+
+    Args:
+        world: the world.
+        seeds: seed of each realisation.
+        problems: problems of each realisation.
+    """
     runs = []
     for seed in seeds:
         drawn = world.problems(problems, seed)
@@ -34,10 +40,10 @@ def mean_figures(world: World, seeds: tuple[int, ...], problems: int) -> ResultF
 _NAMES = ("geometric_mean", "faster", "above_2x", "median_score")
 
 
-def distance(found: ResultFigures) -> float:
-    """Return the sum of squared differences from the published figures, in their sampling errors."""
+def distance(simulated: ResultFigures) -> float:
+    """Return the sum of squared differences from the published figures, in units of their sampling errors."""
     return sum(
-        ((getattr(found, name) - getattr(PUBLISHED, name)) / getattr(SAMPLING_ERROR, name)) ** 2 for name in _NAMES
+        ((getattr(simulated, name) - getattr(PUBLISHED, name)) / getattr(SAMPLING_ERROR, name)) ** 2 for name in _NAMES
     )
 
 

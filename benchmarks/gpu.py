@@ -1,9 +1,9 @@
-"""What judging costs on this machine's GPU, and how well its numbers repeat: `make bench-gpu` prints the table.
+"""Measure the duration of judging on this machine's GPU and its repeatability: `make bench-gpu` prints the table.
 
     python -m benchmarks.gpu [--skip solutions,...] [--json FILE]
 
-One judge process, asked as the daemon asks it; times are from the request to the answer, the judge warm and a runner
-waiting. Run it on an otherwise idle machine.
+One judge process gets requests like those of the daemon. Times are from the request to the answer, with a warm judge
+and a waiting runner. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -62,7 +62,12 @@ def run(hidden_states, weight):
 
 
 def problem(root: Path, rows: tuple[int, ...]) -> Path:
-    """The starter's RMS norm with workloads of other sizes."""
+    """Write the starter's RMS norm with other workloads and return its directory.
+
+    Args:
+        root: directory of the run.
+        rows: size of each workload.
+    """
     directory = root / "bench" / f"rmsnorm_{'_'.join(map(str, rows))}"
     if not directory.is_dir():
         directory.mkdir(parents=True)
@@ -74,7 +79,15 @@ def problem(root: Path, rows: tuple[int, ...]) -> Path:
 
 
 def solution(root: Path, name: str, language: str, source: str, **spec: object) -> Path:
-    """A Python solution on disk."""
+    """Write a Python solution and return its directory.
+
+    Args:
+        root: directory of the run.
+        name: name of the solution.
+        language: language of the solution.
+        source: content of kernel.py.
+        spec: further keys of solution.yaml.
+    """
     directory = root / "solutions" / name
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "kernel.py").write_text(source)
@@ -83,7 +96,12 @@ def solution(root: Path, name: str, language: str, source: str, **spec: object) 
 
 
 def fresh_cuda(root: Path, number: int) -> Path:
-    """The starter's sealed solution as no build cache knows it."""
+    """Write a copy of the starter's sealed solution that no build cache contains, and return its directory.
+
+    Args:
+        root: directory of the run.
+        number: number of the copy.
+    """
     directory = root / "solutions" / f"cuda{number}-{os.getpid()}"
     shutil.copytree(SOURCE / "solutions" / "h200", directory)
     with (directory / "kernel.cu").open("a") as file:
@@ -91,34 +109,43 @@ def fresh_cuda(root: Path, number: int) -> Path:
     return directory
 
 
-def ask(judge: JudgeProcess, where: Path, what: Path, **settings: object) -> tuple[JudgeAnswer, float]:
-    """One evaluation against the eager reference, and how long it took."""
-    found = load_problem(where, key="/".join(where.parts[-2:]))
+def evaluate(
+    judge: JudgeProcess, problem_dir: Path, solution_dir: Path, **settings: object
+) -> tuple[JudgeAnswer, float]:
+    """Return the answer to one evaluation against the eager reference, and its duration in seconds.
+
+    Args:
+        judge: a running judge.
+        problem_dir: the problem's directory.
+        solution_dir: the solution's directory.
+        settings: further fields of the request.
+    """
+    loaded = load_problem(problem_dir, key="/".join(problem_dir.parts[-2:]))
     request = JudgeRequest.model_validate(
         {
-            "id": "1", "kind": "evaluation", "problem": found.key, "problem_dir": str(where),
-            "problem_digest": found.digest, "solution_dir": str(what), "half_width": 0.005, "max_judge_s": 60.0,
-            **settings,
+            "id": "1", "kind": "evaluation", "problem": loaded.key, "problem_dir": str(problem_dir),
+            "problem_digest": loaded.digest, "solution_dir": str(solution_dir), "half_width": 0.005,
+            "max_judge_s": 60.0, **settings,
         }
     )  # fmt: skip
-    begin = time.perf_counter()
+    started_at = time.perf_counter()
     answer = judge.ask(request, lambda _: None)
-    return answer, time.perf_counter() - begin
+    return answer, time.perf_counter() - started_at
 
 
 def whole_way(root: Path) -> Iterator[Row]:
-    """Commit to entry on disk, through a daemon with a judge of its own."""
+    """Yield the time from a commit to the entry on disk, with a daemon that starts its own judge."""
     target = gpu_target() or "cuda"
     workspace = create_workspace(root / "way", suites=()).workspace
     three, fourteen = problem(root, (64, 512, 4096)), problem(root, tuple(range(32, 480, 32)))
     with Repo(workspace) as repo:
         files = {
             f"problems/bench/{file.parent.name}/{file.name}": file
-            for each in (three, fourteen)
-            for file in each.iterdir()
+            for problem_dir in (three, fourteen)
+            for file in problem_dir.iterdir()
         }
         repo.commit_files("main", {name: file.read_bytes() for name, file in files.items()}, "Add problems")
-    made = {"Triton": ("triton", TRITON, {}), "PyTorch": ("pytorch", PYTORCH, {"destination_passing": False})}
+    python_sources = {"Triton": ("triton", TRITON, {}), "PyTorch": ("pytorch", PYTORCH, {"destination_passing": False})}
     cases = [
         ("Triton", three, "2.5 s"),
         ("PyTorch", three, "2.5 s"),
@@ -126,36 +153,41 @@ def whole_way(root: Path) -> Iterator[Row]:
         ("CUDA", three, "3 s"),
     ]
     with running(workspace, "daemon", "--device", "cuda"):
-        for worker, (name, where, limit) in enumerate(cases):
+        for worker, (name, problem_dir, limit) in enumerate(cases):
 
             def write(directory: Path, number: int, name: str = name) -> None:
                 if name == "CUDA":
-                    what = fresh_cuda(root, 100 + number)
+                    solution_dir = fresh_cuda(root, 100 + number)
                 else:
-                    language, source, spec = made[name]
-                    what = solution(root, f"way-{name}", language, f"# {number}\n{source}", **spec)
-                shutil.copytree(what, directory, dirs_exist_ok=True)
+                    language, source, spec = python_sources[name]
+                    solution_dir = solution(root, f"way-{name}", language, f"# {number}\n{source}", **spec)
+                shutil.copytree(solution_dir, directory, dirs_exist_ok=True)
 
-            times = 2 if where == fourteen else 3
-            found = cycles(workspace, f"bench/{where.name}", target, f"w{worker:02d}", write, times)
-            told = f"{statistics.median(found.to_entry):.2f} s (worst {max(found.to_entry):.2f})"
-            told = f"{told} {'/'.join(sorted(set(found.verdicts)))}"
-            workloads = "3 workloads" if where == three else "14 workloads"
-            yield (f"commit to entry: {name}, {workloads}, not in the build cache", limit, told)
+            times = 2 if problem_dir == fourteen else 3
+            measured = cycles(workspace, f"bench/{problem_dir.name}", target, f"w{worker:02d}", write, times)
+            result = f"{statistics.median(measured.to_entry):.2f} s (worst {max(measured.to_entry):.2f})"
+            result = f"{result} {'/'.join(sorted(set(measured.verdicts)))}"
+            workloads = "3 workloads" if problem_dir == three else "14 workloads"
+            yield (f"commit to entry: {name}, {workloads}, not in the build cache", limit, result)
 
 
 def repeatability(judge: JudgeProcess, root: Path) -> Iterator[Row]:
-    """Ten evaluations of one candidate: full range over the median."""
-    where = problem(root, (512, 8192))
+    """Yield the range of ten evaluations of one candidate, relative to their median.
+
+    Args:
+        judge: a running judge.
+        root: directory of the run.
+    """
+    problem_dir = problem(root, (512, 8192))
     python = solution(root, "pytorch", "pytorch", PYTORCH, destination_passing=False)
-    for name, what in (("sealed", SOURCE / "solutions" / "h200"), ("bounded", python)):
-        answers = [ask(judge, where, what)[0] for _ in range(10)]
-        for index, one in enumerate(answers[0].workloads):
-            seen = [answer.workloads[index] for answer in answers]
-            latencies = [each.latency_us for each in seen if each.latency_us]
-            speedups = [each.speedup for each in seen if each.speedup]
+    for name, solution_dir in (("sealed", SOURCE / "solutions" / "h200"), ("bounded", python)):
+        answers = [evaluate(judge, problem_dir, solution_dir)[0] for _ in range(10)]
+        for index, workload in enumerate(answers[0].workloads):
+            results = [answer.workloads[index] for answer in answers]
+            latencies = [result.latency_us for result in results if result.latency_us]
+            speedups = [result.speedup for result in results if result.speedup]
             if len(latencies) < len(answers):
-                yield (f"{name} {one.uuid}", "", f"{answers[0].verdict}: {answers[0].reason}")
+                yield (f"{name} {workload.uuid}", "", f"{answers[0].verdict}: {answers[0].reason}")
                 continue
             limit = (
                 "3 %"
@@ -165,8 +197,8 @@ def repeatability(judge: JudgeProcess, root: Path) -> Iterator[Row]:
                 else "1.5 %, 3 %"
             )
             spreads = [_spread(values) for values in (speedups, latencies)]
-            told = f"speed-up {spreads[0]:.2f} %, latency {spreads[1]:.2f} % at {statistics.median(latencies):.1f} us"
-            yield (f"10 evaluations, {name}: range", limit, told)
+            text = f"speed-up {spreads[0]:.2f} %, latency {spreads[1]:.2f} % at {statistics.median(latencies):.1f} us"
+            yield (f"10 evaluations, {name}: range", limit, text)
 
 
 def _spread(values: list[float]) -> float:
@@ -174,40 +206,67 @@ def _spread(values: list[float]) -> float:
 
 
 def same_against_same(judge: JudgeProcess, root: Path) -> Iterator[Row]:
-    """The reference as a candidate, twenty times."""
-    where = problem(root, (4096,))
+    """Yield the intervals of twenty evaluations with the reference as the candidate.
+
+    Args:
+        judge: a running judge.
+        root: directory of the run.
+    """
+    problem_dir = problem(root, (4096,))
     reference = json.loads((SOURCE / "definition.json").read_text())["reference"]
-    what = solution(root, "reference", "pytorch", reference, destination_passing=False)
-    intervals = [ask(judge, where, what)[0].summary.speedup_ci95 for _ in range(20)]
-    found = [each for each in intervals if each]
-    holds = sum(low <= 1 <= high for low, high in found)
-    widest = max(math.log(high / low) / 2 for low, high in found) * 100
+    reference_dir = solution(root, "reference", "pytorch", reference, destination_passing=False)
+    answers = [evaluate(judge, problem_dir, reference_dir)[0] for _ in range(20)]
+    intervals = [answer.summary.speedup_ci95 for answer in answers if answer.summary.speedup_ci95]
+    holds = sum(ci95_low <= 1 <= ci95_high for ci95_low, ci95_high in intervals)
+    widest = max(math.log(ci95_high / ci95_low) / 2 for ci95_low, ci95_high in intervals) * 100
     yield from [
-        ("A/A, bounded: intervals that contain 1", "16 of 20", f"{holds} of {len(found)}, half-width <= {widest:.2f} %")
+        (
+            "A/A, bounded: intervals that contain 1",
+            "16 of 20",
+            f"{holds} of {len(intervals)}, half-width <= {widest:.2f} %",
+        )
     ]
 
 
 def cupti(judge: JudgeProcess, root: Path) -> Iterator[Row]:
-    """Sealed readings against CUPTI's, taken in this process."""
+    """Yield sealed readings and CUPTI's, both measured in this process.
+
+    Args:
+        judge: unused.
+        root: unused.
+    """
     del judge, root
     yield from agreement()
 
 
 def solutions(judge: JudgeProcess, root: Path) -> Iterator[Row]:
-    """Every solution that comes with the problems."""
+    """Yield the verdict of every shipped solution.
+
+    Args:
+        judge: a running judge.
+        root: unused.
+    """
     del root
     for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):
-        what = file.parent
-        answer, seconds = ask(judge, what.parents[1], what, half_width=0.02)
-        above = [each.latency_us / each.floor_us for each in answer.workloads if each.latency_us and each.floor_us]
+        solution_dir = file.parent
+        answer, seconds = evaluate(judge, solution_dir.parents[1], solution_dir, half_width=0.02)
+        above = [
+            workload.latency_us / workload.floor_us
+            for workload in answer.workloads
+            if workload.latency_us and workload.floor_us
+        ]
         passed = f"{answer.summary.passed}/{answer.summary.of}"
-        told = f"{answer.verdict} {answer.trust} {passed}, {answer.summary.speedup or 0:.2f}x eager"
+        outcome = f"{answer.verdict} {answer.trust} {passed}, {answer.summary.speedup or 0:.2f}x eager"
         floor = f", latency >= {min(above):.2f} floors" if above else ""
-        yield ("/".join(what.parts[-4:-2]), "PASSED", f"{told}{floor}, {seconds:.1f} s {answer.reason or ''}")
+        yield (
+            "/".join(solution_dir.parts[-4:-2]),
+            "PASSED",
+            f"{outcome}{floor}, {seconds:.1f} s {answer.reason or ''}",
+        )
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all parts and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--skip", default="", help="parts to leave out: way, repeat, same, cupti, solutions")
     parser.add_argument("--json", type=Path)
@@ -229,7 +288,7 @@ def main() -> None:
         try:
             for row in part():
                 keep(row)
-        except Exception:  # noqa: BLE001 - what one part breaks must not cost the others' figures
+        except Exception:  # noqa: BLE001 - a failure of one part must not lose the figures of the other parts
             traceback.print_exc()
             sys.stderr.flush()
 

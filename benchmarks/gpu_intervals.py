@@ -1,16 +1,16 @@
-"""Measure if the GPU judge's intervals hold: every evaluation is kept in a file, so that a run can be resumed.
+"""Measure the coverage of the GPU judge's intervals. A file stores every evaluation, so that a run can be resumed.
 
     python -m benchmarks.gpu_intervals PART[,PART...] --file FILE [--count N] [--seconds S] [--shard I/N] [--cases GLOB]
 
-| part | measures |
-| --- | --- |
-| sealed, recorded, cuda_cpp | a solution against itself as the problem's baseline; both in new processes each time |
-| eager | the reference as a candidate against the eager reference |
-| references | each shipped problem's reference as a candidate, on one workload |
-| repeated-sealed, repeated-bounded | one candidate several times: the range of its speed-ups |
-| sources | distinct Triton sources, not in any cache: seconds of each evaluation |
+Parts:
 
-On a host of several GPUs each shard has a file and a GPU (CUDA_VISIBLE_DEVICES) of its own.
+- sealed, recorded, cuda_cpp: a solution against itself as the problem's baseline, in new processes each time;
+- eager: the reference as a candidate against the eager reference;
+- references: each shipped problem's reference as a candidate, on one workload;
+- repeated-sealed, repeated-bounded: one candidate several times, the range of its speed-ups;
+- sources: distinct Triton sources that no cache contains, seconds of each evaluation.
+
+On a host with several GPUs each shard has its own file and GPU (CUDA_VISIBLE_DEVICES).
 
 An A/A part prints how many intervals contain 1, the mean log ratio with its standard error, and the median half-width.
 """
@@ -48,7 +48,8 @@ SIZES = {"sealed": (2048, 4096, 8192, 16384), "recorded": (4096, 8192, 16384, 32
 """Rows of the RMS norm (14 to 120 us on an H200) and of the matrix product (150 to 300 us)."""
 HALF_WIDTHS = {"sealed": 0.002, "recorded": 0.002, "eager": 0.005, "cuda_cpp": 0.005}
 _LIVE_REFERENCES = 4
-"""More copies of a problem than references that a judge keeps running: each evaluation starts its own."""
+"""Number of copies of a problem. It exceeds the references that a judge keeps running, so that each evaluation starts
+a new one."""
 GEMM_CPP = """
 #include <torch/extension.h>
 
@@ -59,7 +60,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
 
 @dataclass(frozen=True)
 class Trial:
-    """One evaluation to make."""
+    """One planned evaluation."""
 
     case: str
     problem: Path
@@ -67,12 +68,12 @@ class Trial:
     variant: str
     half_width: float
     max_judge_s: float = 100.0
-    """Timing takes 4 % of it."""
+    """Time limit in seconds; timing uses 4 % of it."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The file of results, the number of evaluations of each part, and where files of the run are."""
+    """The file of results, the number of evaluations of each part, and the directory of the run."""
 
     file: Path
     root: Path
@@ -82,10 +83,10 @@ class Plan:
     cases: str = "*"
     """Only trials whose case matches."""
     shard: tuple[int, int] = (1, 1)
-    """Number of this shard, from 1, and of shards: which references are judged here."""
+    """Number of this shard, from 1, and number of shards; it selects the references that are judged here."""
 
     def rows(self, part: str) -> list[MeasuredRow]:
-        """The rows of a part."""
+        """Return the rows of a part."""
         return read_rows(self.file, _like(part))
 
 
@@ -102,7 +103,7 @@ def _solution(directory: Path, source: str, name: str, **spec: object) -> Path:
 
 
 def _gemm(root: Path, rows: int, copy: int = 0) -> Path:
-    """The matrix product with one workload."""
+    """Write the matrix product with one workload and return its directory."""
     directory = root / f"copy{copy}" / f"gemm_{rows}"
     directory.mkdir(parents=True)
     definition = json.loads((GEMM / "definition.json").read_text())
@@ -112,67 +113,73 @@ def _gemm(root: Path, rows: int, copy: int = 0) -> Path:
     return directory
 
 
-def _eager_solution(directory: Path, where: Path) -> Path:
-    reference = json.loads((where / "definition.json").read_text())["reference"]
+def _eager_solution(directory: Path, problem_dir: Path) -> Path:
+    reference = json.loads((problem_dir / "definition.json").read_text())["reference"]
     return _solution(directory, reference, "kernel.py", language="pytorch", destination_passing=False)
 
 
 def _against_itself(part: str, plan: Plan) -> list[Trial]:
-    """One trial of each size."""
+    """Return one trial of each size."""
     trials = []
     for rows in SIZES["gemm"] if part == "cuda_cpp" else SIZES[part]:
         if part == "cuda_cpp":
-            where = _gemm(plan.root / part, rows)
+            directory = _gemm(plan.root / part, rows)
             spec = {"language": "cuda_cpp", "binding": "torch", "destination_passing": False}
-            what = _solution(plan.root / part / f"solution{rows}", GEMM_CPP, "main.cpp", **spec)
+            solution = _solution(plan.root / part / f"solution{rows}", GEMM_CPP, "main.cpp", **spec)
         else:
-            where = problem(plan.root / part, (rows,))
-            what = plan.root / part / f"solution{rows}"
+            directory = problem(plan.root / part, (rows,))
+            solution = plan.root / part / f"solution{rows}"
             if part == "sealed":
-                shutil.copytree(SOURCE / "solutions" / "h200", what)
+                shutil.copytree(SOURCE / "solutions" / "h200", solution)
             else:
-                _solution(what, TRITON, "kernel.py", language="triton")
-        shutil.copytree(what, where / "baseline")
-        trials.append(Trial(str(rows), where, what, "baseline", HALF_WIDTHS[part]))
+                _solution(solution, TRITON, "kernel.py", language="triton")
+        shutil.copytree(solution, directory / "baseline")
+        trials.append(Trial(str(rows), directory, solution, "baseline", HALF_WIDTHS[part]))
     return trials
 
 
 def _eager(plan: Plan) -> list[Trial]:
     places = [_gemm(plan.root / "eager", rows, copy) for copy in range(_LIVE_REFERENCES) for rows in SIZES["gemm"]]
     return [
-        Trial(where.name, where, _eager_solution(where.parent / f"solution_{where.name}", where), "eager", 0.005)
-        for where in places
+        Trial(
+            directory.name,
+            directory,
+            _eager_solution(directory.parent / f"solution_{directory.name}", directory),
+            "eager",
+            0.005,
+        )
+        for directory in places
     ]
 
 
 def _references(plan: Plan) -> list[Trial]:
-    """Each shipped problem with the workload in the middle of its list."""
+    """Return one trial of each shipped problem, with the workload in the middle of its list."""
     trials = []
     for source in sorted(path.parent for path in PROBLEMS.glob("*/*/definition.json")):
-        where = plan.root / "references" / source.parent.name / source.name
-        shutil.copytree(source, where, ignore=shutil.ignore_patterns("solutions", "baseline"))
-        lines = (where / "workload.jsonl").read_text().splitlines()
-        (where / "workload.jsonl").write_text(lines[len(lines) // 2] + "\n")
-        what = _eager_solution(plan.root / "references" / "solutions" / source.name, where)
-        trials.append(Trial("/".join(source.parts[-2:]), where, what, "eager", 0.02, max_judge_s=40.0))
+        directory = plan.root / "references" / source.parent.name / source.name
+        shutil.copytree(source, directory, ignore=shutil.ignore_patterns("solutions", "baseline"))
+        lines = (directory / "workload.jsonl").read_text().splitlines()
+        (directory / "workload.jsonl").write_text(lines[len(lines) // 2] + "\n")
+        solution = _eager_solution(plan.root / "references" / "solutions" / source.name, directory)
+        trials.append(Trial("/".join(source.parts[-2:]), directory, solution, "eager", 0.02, max_judge_s=40.0))
     return trials
 
 
 def _repeated(part: str, plan: Plan) -> list[Trial]:
     if part == "repeated-bounded":
-        where = _gemm(plan.root / part, 4096)
-        return [Trial("4096", where, _eager_solution(plan.root / part / "solution", where), "eager", 0.005)]
-    where = problem(plan.root / part, (8192,))
-    return [Trial("8192", where, SOURCE / "solutions" / "h200", "eager", 0.002)]
+        directory = _gemm(plan.root / part, 4096)
+        return [Trial("4096", directory, _eager_solution(plan.root / part / "solution", directory), "eager", 0.005)]
+    directory = problem(plan.root / part, (8192,))
+    return [Trial("8192", directory, SOURCE / "solutions" / "h200", "eager", 0.002)]
 
 
 def _sources(plan: Plan) -> list[Trial]:
-    where = problem(plan.root / "sources", (64, 512, 4096))
+    directory = problem(plan.root / "sources", (64, 512, 4096))
     salt = secrets.token_hex(4)
     return [
         Trial(
             "three workloads",
-            where,
+            directory,
             _solution(
                 plan.root / "sources" / f"solution{number}",
                 TRITON.replace("def rms(", f"def rms_{salt}_{number}(").replace("rms[(", f"rms_{salt}_{number}[("),
@@ -234,18 +241,30 @@ _REPEATED = 10
 
 
 def missing_trials(part: str, trials: Sequence[Trial], plan: Plan) -> list[Trial]:
-    """Trials of a part that the file has no rows of: of `references` each once, of others `plan.count` in turn."""
+    """Return the trials that the file lacks: each trial once for `references`, else `plan.count` trials in turn.
+
+    Args:
+        part: name of the part.
+        trials: all trials of the part.
+        plan: number of evaluations, shard and file.
+    """
     trials = [trial for trial in trials if fnmatch.fnmatch(trial.case, plan.cases)]
     cases = [row.case for row in plan.rows(part)]
     if part == "references":
         number, shards = plan.shard
         return [trial for trial in trials[number - 1 :: shards] if trial.case not in cases]
-    wanted = _REPEATED if part.startswith("repeated") else plan.count
-    return [trials[number % len(trials)] for number in range(len(cases), wanted)] if trials else []
+    target_count = _REPEATED if part.startswith("repeated") else plan.count
+    return [trials[number % len(trials)] for number in range(len(cases), target_count)] if trials else []
 
 
 def measure(judge: JudgeProcess, part: str, plan: Plan) -> None:
-    """Make the evaluations that the file lacks, as far as there is time."""
+    """Run the evaluations that the file lacks until the time limit, and append their results.
+
+    Args:
+        judge: a running judge.
+        part: name of the part.
+        plan: number of evaluations, time limit and file.
+    """
     for trial in missing_trials(part, PARTS[part](plan), plan):
         if time.monotonic() > plan.until:
             return
@@ -258,24 +277,31 @@ def measure(judge: JudgeProcess, part: str, plan: Plan) -> None:
 
 
 def summary(part: str, rows: list[MeasuredRow]) -> Iterator[tuple[str, str]]:
-    """Lines of the table."""
+    """Yield the lines of the table.
+
+    Args:
+        part: name of the part.
+        rows: rows of the part.
+    """
     timed = [(row.speedup, row.ci95_low, row.ci95_high) for row in rows]
-    known = [(speedup, low, high) for speedup, low, high in timed if speedup and low and high]
+    intervals = [
+        (speedup, low_end, high_end) for speedup, low_end, high_end in timed if speedup and low_end and high_end
+    ]
     yield f"{part}: evaluations, PASSED", f"{len(rows)}, {sum(row.verdict == 'PASSED' for row in rows)}"
     yield f"{part}: seconds of an evaluation", f"median {statistics.median(row.judge_s for row in rows):.2f}"
-    if len(known) < 2:
+    if len(intervals) < 2:
         return
-    logs = [math.log(speedup) for speedup, _, _ in known]
+    logs = [math.log(speedup) for speedup, _, _ in intervals]
     if part.startswith("repeated"):
         yield f"{part}: range of speed-ups", f"{math.exp(max(logs) - min(logs)) - 1:.2%}"
         return
-    contain = sum(low <= 1 <= high for _, low, high in known)
-    half = statistics.median(math.log(high / low) / 2 for _, low, high in known)
+    contain = sum(ci95_low <= 1 <= ci95_high for _, ci95_low, ci95_high in intervals)
+    half = statistics.median(math.log(ci95_high / ci95_low) / 2 for _, ci95_low, ci95_high in intervals)
     error = statistics.stdev(logs) / math.sqrt(len(logs))
-    yield f"{part}: intervals that contain 1", f"{contain} of {len(known)}"
+    yield f"{part}: intervals that contain 1", f"{contain} of {len(intervals)}"
     yield f"{part}: mean log ratio", f"{statistics.fmean(logs):+.3%}, standard error {error:.3%}"
     yield f"{part}: median half-width", f"{half:.2%}"
-    beyond = max(max(low / 1 - 1, 1 - high, 0.0) for _, low, high in known)
+    beyond = max(max(ci95_low / 1 - 1, 1 - ci95_high, 0.0) for _, ci95_low, ci95_high in intervals)
     yield f"{part}: farthest that an interval excludes 1", f"{beyond:.2%}"
 
 
@@ -296,9 +322,9 @@ def main() -> None:
     parser.add_argument("--cases", default="*", help="only trials whose case matches")
     parser.add_argument("--shard", type=_shard, default=(1, 1), help="I/N: every Nth reference, from the Ith")
     options = parser.parse_args()
-    unknown = set(options.parts) - set(PARTS)
-    if unknown:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}. Parts: {', '.join(PARTS)}")
+    unknown_parts = set(options.parts) - set(PARTS)
+    if unknown_parts:
+        parser.error(f"no such part: {', '.join(sorted(unknown_parts))}. Parts: {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as directory:
         root = Path(directory)
         os.environ.setdefault("HARNESS_LOCK_DIR", str(root / "locks"))

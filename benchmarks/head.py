@@ -43,13 +43,13 @@ from tests.waiting import wait_until
 
 _DRAIN_S = 600.0
 _TICK_S = 0.05
-"""Branches move in groups, so often."""
+"""Interval in seconds at which groups of branches are moved."""
 _STATUS_EVERY_S = 15.0
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One commit that waits to be published."""
+    """One commit that is not published yet."""
 
     branch: str
     tree: str
@@ -57,7 +57,16 @@ class Submission:
 
 
 def measure(minutes: float, judges: int, workers: int, rate: float, problems: int, root: Path) -> list[Figure]:
-    """Run daemon and planner under load and return the figures."""
+    """Run daemon and planner under load and return the figures.
+
+    Args:
+        minutes: duration of the load.
+        judges: number of stub judges.
+        workers: number of workers, each with one branch.
+        rate: submissions per second.
+        problems: number of problems.
+        root: the workspace.
+    """
     names = [f"t/p{number:03d}" for number in range(problems)]
     _workspace_with(root, names)
     per_worker = max(int(rate * minutes * 60 / workers), 1)
@@ -70,16 +79,16 @@ def measure(minutes: float, judges: int, workers: int, rate: float, problems: in
             publish_all(root, [first], rate)
             _drained(workspace)  # each problem has its baseline
             statuses = StatusTimes(workspace)
-            begun, used, planned = time.time(), cpu_s(daemon.pid), cpu_s(planner.pid)
+            started_at, used, planned = time.time(), cpu_s(daemon.pid), cpu_s(planner.pid)
             published = publish_all(root, rounds, rate)
-            took = time.time() - begun
+            took = time.time() - started_at
             statuses.close()
             drained, _ = timed(lambda: _drained(workspace))
             used, planned = cpu_s(daemon.pid) - used, cpu_s(planner.pid) - planned
             memory = peak_mb(daemon.pid), peak_mb(planner.pid)
             ended, _ = timed(lambda: end(planner))
         stopped, _ = timed(lambda: end(daemon))
-    trees = {each.tree for made in (first, *rounds) for each in made}
+    trees = {submission.tree for submissions_of_round in (first, *rounds) for submission in submissions_of_round}
     waits = queue_waits(requests, published)
     return [
         Figure("evaluations a second", f"{rate:g}", f"{len(published) / took:.1f}"),
@@ -95,7 +104,12 @@ def measure(minutes: float, judges: int, workers: int, rate: float, problems: in
 
 
 def checked(workspace: Workspace, trees: set[str]) -> list[Figure]:
-    """Compare the ledger with what was submitted."""
+    """Return figures on lost and repeated candidates, and on the audit.
+
+    Args:
+        workspace: the workspace after the run.
+        trees: git tree ids of all submissions.
+    """
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
         rows = index.rows(kind=str(EntryKind.EVALUATION))
@@ -110,7 +124,13 @@ def checked(workspace: Workspace, trees: set[str]) -> list[Figure]:
 
 
 def measure_start(entries: int, branches: int, root: Path) -> list[Figure]:
-    """Time from the daemon's start to the first request, with a large ledger, many branches, and no index."""
+    """Return the time from the daemon's start to its first request, with and without an index.
+
+    Args:
+        entries: entries of the ledger.
+        branches: number of branches.
+        root: the workspace.
+    """
     workspace, size_mb = make(entries, 235, root)
     names = [problem_name(number) for number in range(235)]
     for name in names:
@@ -121,36 +141,43 @@ def measure_start(entries: int, branches: int, root: Path) -> list[Figure]:
     figures = [Figure(f"ledger of {entries} entries, {branches} branches", "", f"{size_mb:.0f} MB")]
     requests = root.parent / "requests.jsonl"
     publish_all(root, [old], 1e6)
-    for what in ("without an index", "with one"):
+    for case in ("without an index", "with one"):
         requests.unlink(missing_ok=True)
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         with running(workspace, requests, "daemon", "--device", device_names(4)) as daemon:
             wait_until(requests.exists, deadline_s=600, what="a request")
-            took = time.perf_counter() - begun
+            took = time.perf_counter() - started_at
             peak = peak_mb(daemon.pid)
             end(daemon)
-        figures.append(Figure(f"start to first request, {what}", "15 s", f"{took:.1f} s ({peak:.0f} MB)"))
+        figures.append(Figure(f"start to first request, {case}", "15 s", f"{took:.1f} s ({peak:.0f} MB)"))
     return figures
 
 
-# --- what is judged ---
+# --- submissions ---
 
 
 def submissions(root: Path, problems: Sequence[str], workers: int, rounds: int) -> list[list[Submission]]:
-    """Make every commit of every worker, unpublished: so many rounds of one commit a worker."""
+    """Create all commits without publishing them, and return them by rounds of one commit per worker.
+
+    Args:
+        root: the workspace.
+        problems: keys of the problems.
+        workers: number of workers.
+        rounds: number of rounds.
+    """
     base = git(root, "rev-parse", "main")
     marks = root.parent / "marks"
     lines: list[bytes] = []
-    made: list[list[tuple[str, str, int]]] = []
+    rounds_of_commits: list[list[tuple[str, str, int]]] = []
     mark = 0
     solution = TreeFile(b"100644", blob_id(SOLUTION.encode()))
     last: dict[str, int] = {}
     for number in range(rounds):
-        made.append([])
+        rounds_of_commits.append([])
         for worker in range(workers):
             problem = problems[worker % len(problems)]
             branch = f"agents/main/w{worker:03d}/{problem}"
-            # Each is a little faster than the one before until a limit: some are confirmed, as in a real run.
+            # Speed-ups increase up to a limit, so that some candidates are confirmed, as in a real run.
             text = f"{KERNEL}// w{worker} number {number}\n// stub: speedup={0.9 + min(number, 20) * 0.01:.2f}\n"
             text += "// stub: takes=1.2\n" if number else ""
             mark += 1
@@ -167,12 +194,15 @@ def submissions(root: Path, problems: Sequence[str], workers: int, rounds: int) 
                 _inline(f"{place}/kernel.cpp", text),
             ]
             tree = tree_id({"solution.yaml": solution, "kernel.cpp": TreeFile(b"100644", blob_id(text.encode()))})
-            made[-1].append((branch, tree, mark))
+            rounds_of_commits[-1].append((branch, tree, mark))
     command = ["git", "-C", str(root), "fast-import", "--quiet", "--force", f"--export-marks={marks}"]
     subprocess.run(command, input=b"".join(lines), check=True)
     git(root, "update-ref", "-d", "refs/bench/prepared")
     commits = dict(line.split() for line in marks.read_text().splitlines())
-    return [[Submission(branch, tree, commits[f":{mark}"]) for branch, tree, mark in each] for each in made]
+    return [
+        [Submission(branch, tree, commits[f":{mark}"]) for branch, tree, mark in commits_of_round]
+        for commits_of_round in rounds_of_commits
+    ]
 
 
 def _inline(path: str, text: str) -> bytes:
@@ -180,25 +210,36 @@ def _inline(path: str, text: str) -> bytes:
 
 
 def publish_all(root: Path, rounds: list[list[Submission]], rate: float) -> dict[str, float]:
-    """Move branches to their commits, so many a second; tree -> when."""
-    waiting = [submission for made in rounds for submission in made]
+    """Move branches to their commits and return tree -> time of the move (time.time).
+
+    Args:
+        root: the workspace.
+        rounds: submissions by rounds.
+        rate: moves per second.
+    """
+    waiting = [submission for submissions_of_round in rounds for submission in submissions_of_round]
     published: dict[str, float] = {}
     command = ["git", "-C", str(root), "update-ref", "--stdin"]
-    begun = time.time()
+    started_at = time.time()
     while len(published) < len(waiting):
         time.sleep(_TICK_S)
-        due = waiting[len(published) : int((time.time() - begun) * rate) + 1]
+        due = waiting[len(published) : int((time.time() - started_at) * rate) + 1]
         if not due:
             continue
-        moves = "".join(f"update refs/heads/{each.branch} {each.commit}\n" for each in due)
+        moves = "".join(f"update refs/heads/{submission.branch} {submission.commit}\n" for submission in due)
         subprocess.run(command, input=moves.encode(), check=True)
-        now = time.time()
-        published |= {each.tree: now for each in due}
+        moved_at = time.time()
+        published |= {submission.tree: moved_at for submission in due}
     return published
 
 
 def queue_waits(requests: Path, published: dict[str, float]) -> list[float]:
-    """Seconds from the publication of each candidate to its request."""
+    """Return the sorted seconds from the publication of each candidate to its request.
+
+    Args:
+        requests: file in which the stub judges record requests.
+        published: tree -> time of publication.
+    """
     waits = []
     for line in requests.read_text().splitlines():
         request = json.loads(line)
@@ -214,7 +255,13 @@ def queue_waits(requests: Path, published: dict[str, float]) -> list[float]:
 
 @contextmanager
 def running(workspace: Workspace, requests: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A harness process with stub judges, killed afterwards if it still runs."""
+    """Run a harness process with stub judges; it is killed afterwards if it still runs.
+
+    Args:
+        workspace: working directory of the process.
+        requests: file in which the stub judges record requests.
+        arguments: arguments of the command `harness`.
+    """
     environment = {
         **os.environ,
         "HARNESS_JUDGE_COMMAND": shlex.join([sys.executable, str(STUB)]),
@@ -231,14 +278,14 @@ def running(workspace: Workspace, requests: Path, *arguments: str) -> Iterator[s
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a harness process cleanly."""
+    """End a harness process with SIGTERM and check its exit status."""
     process.send_signal(signal.SIGTERM)
     if process.wait(timeout=300) != 0:
         raise SystemExit(f"{process.args!r} ended with {process.returncode}")
 
 
 class StatusTimes:
-    """Times `harness status` now and then, until closed."""
+    """Periodic measurements of the duration of `harness status`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._root, self._stop = workspace.root, threading.Event()
@@ -253,33 +300,33 @@ class StatusTimes:
             self._times.append(took)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the measurements."""
         self._stop.set()
         self._thread.join()
 
     def summary(self) -> str:
-        """Median and worst."""
+        """Return the median and the longest duration."""
         return f"{statistics.median(self._times):.2f} s, {max(self._times):.2f} s" if self._times else "-"
 
 
 def peak_mb(pid: int) -> float:
-    """Largest resident set of a process."""
+    """Return the peak resident set of a process in MB."""
     return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) / 1e3 * 1.024
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process and of the children that it has waited for."""
+    """Return the processor time in seconds of a process and of the children that it has waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def device_names(count: int) -> str:
-    """`cpu:0,1,2 ...`: the stub judges take any number."""
+    """Return `cpu:0,1,2 ...` with `count` numbers; stub judges accept any number."""
     return f"cpu:{','.join(map(str, range(count)))}"
 
 
 def worker_options(workers: int) -> list[str]:
-    """The planner's options for so many workers."""
+    """Return the planner's options for `workers` workers."""
     return [part for worker in range(workers) for part in ("--worker", f"w{worker:03d}")]
 
 
@@ -299,7 +346,7 @@ def _ready(workspace: Workspace) -> int:
 
 
 def _drained(workspace: Workspace) -> None:
-    """Wait until nothing is queued or judged, twice in a row."""
+    """Wait until the daemon is idle at three times in a row."""
 
     def idle() -> bool:
         status = read_daemon_status(workspace)
@@ -328,12 +375,12 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--branches", type=int, default=1_000)
     parser.add_argument("--keep", type=Path, help="make the workspace here and leave it")
-    given = parser.parse_args()
-    with workspace_root(given.keep) as root:
-        if given.what == "start":
-            figures = measure_start(given.entries, given.branches, root)
+    options = parser.parse_args()
+    with workspace_root(options.keep) as root:
+        if options.what == "start":
+            figures = measure_start(options.entries, options.branches, root)
         else:
-            figures = measure(given.minutes, given.judges, given.workers, given.rate, given.problems, root)
+            figures = measure(options.minutes, options.judges, options.workers, options.rate, options.problems, root)
     print_figures(figures)
 
 

@@ -1,15 +1,14 @@
-"""What the ledger costs when it is large: append, flush, status and index on 100,000 entries.
+"""Measure a large ledger: append, flush, status and index with 100,000 entries.
 
     python -m benchmarks.ledger [--entries 100000] [--problems 235] [--keep DIR]
 
-Makes a workspace of its own in a temporary directory and removes it (about 3 GB while it runs).
+It creates a workspace in a temporary directory and removes it (about 3 GB during the run).
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
 import statistics
 import subprocess
@@ -50,20 +49,26 @@ _BLOCKS = 16
 class Figure:
     """One line of the table."""
 
-    what: str
+    title: str
     limit: str
-    seen: str
+    measured: str
 
 
 def measure(entries: int, problems: int, root: Path) -> list[Figure]:
-    """Fill a ledger and measure it."""
+    """Create a ledger and return its figures.
+
+    Args:
+        entries: number of entries.
+        problems: number of problems.
+        root: the workspace.
+    """
     workspace, size_mb = make(entries, problems, root)
     figures = [Figure(f"ledger of {entries} entries, {problems} problems", "", f"{size_mb:.0f} MB")]
     with Repo(workspace) as repo:
         with Index(workspace, branch="main") as index:
             took, _ = timed(lambda: index.refresh(repo))
         index_mb = workspace.index_file.stat().st_size / 1e6
-        figures.append(Figure("index rebuilt", "<= 300 s", f"{took:.1f} s ({index_mb:.0f} MB)"))
+        figures.append(Figure("index created", "<= 300 s", f"{took:.1f} s ({index_mb:.0f} MB)"))
         figures += appending(workspace, repo, problems)
         with Index(workspace, branch="main") as index:
             took, _ = timed(lambda: index.refresh(repo))
@@ -84,13 +89,19 @@ def measure(entries: int, problems: int, root: Path) -> list[Figure]:
 
 
 def appending(workspace: Workspace, repo: Repo, problems: int) -> list[Figure]:
-    """Open, append and flush with the ledger at its size."""
+    """Return the figures of opening, appending and flushing.
+
+    Args:
+        workspace: a workspace with a large ledger.
+        repo: the workspace's repository.
+        problems: number of problems.
+    """
     rng = random.Random(7)
     drafts = [draft(rng, problem_name(rng.randrange(problems))) for _ in range(200)]
-    files = len({each.problem for each in drafts})
+    files = len({new_entry.problem for new_entry in drafts})
     opening, ledger = timed(lambda: Ledger(workspace, repo, branch="main"))
     try:
-        times = sorted(timed(lambda each=each: ledger.append(each))[0] for each in drafts)  # type: ignore[misc]
+        times = sorted(timed(lambda new_entry=new_entry: ledger.append(new_entry))[0] for new_entry in drafts)  # type: ignore[misc]
         flushing, _ = timed(lambda: ledger.flush(force=True))
         for number in range(8):
             ledger.append(draft(rng, problem_name(number % 2)))
@@ -107,7 +118,13 @@ def appending(workspace: Workspace, repo: Repo, problems: int) -> list[Figure]:
 
 
 def make(entries: int, problems: int, root: Path) -> tuple[Workspace, float]:
-    """A workspace whose coordination branch holds so many entries, and their size in MB."""
+    """Create a workspace whose coordination branch contains a ledger; return it and the ledger's size in MB.
+
+    Args:
+        entries: number of entries.
+        problems: number of problems.
+        root: the workspace.
+    """
     root.mkdir(parents=True)
     git = ["git", "-C", str(root), "-c", "user.name=b", "-c", "user.email=b@localhost", "-c", "commit.gpgsign=false"]
     subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
@@ -116,7 +133,7 @@ def make(entries: int, problems: int, root: Path) -> tuple[Workspace, float]:
     rng = random.Random(1)
     heads: dict[str, Head] = {}
     size, at = 0, START
-    # Workload numbers repeat after a while: what is measured is size and shape, not their values.
+    # The bodies of entries repeat: size and structure matter for the measurements, values do not.
     bodies = [draft(rng, "x/y") for _ in range(400)]
     for number in range(problems):
         name = problem_name(number)
@@ -144,7 +161,12 @@ def make(entries: int, problems: int, root: Path) -> tuple[Workspace, float]:
 
 
 def draft(rng: random.Random, problem: str) -> EntryDraft:
-    """An evaluation as the judge measures one: six workloads of sixteen blocks."""
+    """Return a typical evaluation with six workloads of sixteen blocks.
+
+    Args:
+        rng: source of the values.
+        problem: the problem's key.
+    """
     workloads = []
     for _ in range(_WORKLOADS):
         ratios = tuple(rng.gauss(0.3, 0.02) for _ in range(_BLOCKS))
@@ -180,25 +202,36 @@ def draft(rng: random.Random, problem: str) -> EntryDraft:
 
 
 def candidate(rng: random.Random, problem: str, tree: str) -> Candidate:
-    """A candidate of one of eight workers."""
+    """Return a candidate of one of eight workers.
+
+    Args:
+        rng: source of the worker and the commit.
+        problem: the problem's key.
+        tree: git tree id of the solution.
+    """
     worker = f"w{rng.randrange(8):02d}"
     commit = f"{rng.getrandbits(160):040x}"
     return Candidate(commit=commit, tree=tree, branch=f"agents/main/{worker}/{problem}", worker=worker, language="cpp")
 
 
 def problem_name(number: int) -> str:
-    """A problem's key."""
+    """Return the key of the problem with a number."""
     return f"L{number % 4 + 1}/problem_{number:03d}"
 
 
 def command(workspace: Workspace, *arguments: str) -> None:
-    """One `harness` command, as a person runs it."""
-    with Path(os.devnull).open("wb") as nowhere:
-        subprocess.run([sys.executable, "-m", "harness", *arguments], cwd=workspace.root, stdout=nowhere, check=True)
+    """Run one `harness` command in a process.
+
+    Args:
+        workspace: working directory of the command.
+        arguments: arguments of the command.
+    """
+    command_line = [sys.executable, "-m", "harness", *arguments]
+    subprocess.run(command_line, cwd=workspace.root, stdout=subprocess.DEVNULL, check=True)
 
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:
-    """Seconds that something took, and its result."""
+    """Return the duration of a call in seconds, and its result."""
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
@@ -206,7 +239,7 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 @contextmanager
 def workspace_root(keep: Path | None) -> Iterator[Path]:
-    """Yield where a benchmark makes its workspace: `keep`, or a temporary directory that is removed."""
+    """Yield the path of a benchmark's workspace: `keep`, or a temporary directory that is removed."""
     if keep is not None:
         yield keep
         return
@@ -216,19 +249,19 @@ def workspace_root(keep: Path | None) -> Iterator[Path]:
 
 def print_figures(figures: Sequence[Figure]) -> None:
     """Print the table."""
-    rows = [(figure.what, figure.limit, figure.seen) for figure in figures]
+    rows = [(figure.title, figure.limit, figure.measured) for figure in figures]
     print(tabulate(rows, headers=("figure", "at most", "seen")))
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the ledger and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--problems", type=int, default=235)
     parser.add_argument("--keep", type=Path, help="make the workspace here and leave it")
-    given = parser.parse_args()
-    with workspace_root(given.keep) as root:
-        print_figures(measure(given.entries, given.problems, root))
+    options = parser.parse_args()
+    with workspace_root(options.keep) as root:
+        print_figures(measure(options.entries, options.problems, root))
 
 
 if __name__ == "__main__":

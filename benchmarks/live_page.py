@@ -2,8 +2,8 @@
 
     python -m benchmarks.live_page [--problems 235] [--entries 20000] [--keep DIR]
 
-Makes a ledger in a temporary directory and removes it. Times are wall clock and include the browser's work: the page
-counts as loaded when its table is complete and a frame was drawn after that.
+It creates a ledger in a temporary directory and removes it. Times are wall-clock times with the browser's work. The
+page counts as loaded when its table is complete and a frame was drawn after that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.report.chromium import chromium
 from tests.report.live.serve_process import serve_process
 
 LOADS, UPDATES, IDLE_S = 7, 15, 20.0
-# The page's policy forbids code from text, which playwright's own way of waiting needs.
+# The page's security policy forbids code from text, which playwright's wait functions need.
 _LOADED = """() => new Promise((done) => {
   const look = () => {
     const rows = document.querySelectorAll("#problems tbody tr").length;
@@ -50,7 +50,12 @@ _SHOWN = """(word) => new Promise((done) => {
 
 
 def load_s(browser: Browser, url: str) -> float:
-    """Return the seconds from opening the URL in a fresh profile to the drawn page."""
+    """Return the seconds from opening the URL in a new profile to the drawn page.
+
+    Args:
+        browser: a running browser.
+        url: address of the page.
+    """
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
         since = time.perf_counter()
@@ -60,7 +65,12 @@ def load_s(browser: Browser, url: str) -> float:
 
 
 def load_processor_s(browser: Browser, url: str) -> float:
-    """Return the processor time of the browser's threads for one load, which other processes do not lengthen."""
+    """Return the processor time of the browser's threads for one load, in seconds; other processes do not affect it.
+
+    Args:
+        browser: a running browser.
+        url: address of the page.
+    """
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
         browser.start_tracing(page=page, categories=["devtools.timeline", "disabled-by-default-devtools.timeline"])
@@ -72,7 +82,15 @@ def load_processor_s(browser: Browser, url: str) -> float:
 
 
 def update_s(page: Page, ledger: Ledger, key: str, digest: str, number: int) -> float:
-    """Return the seconds from the append of an entry to the drawn page that shows it."""
+    """Return the seconds from the append of an entry to the drawn page that shows it.
+
+    Args:
+        page: the open page.
+        ledger: the ledger to append to.
+        key: the problem's key.
+        digest: the problem's digest.
+        number: number of the entry.
+    """
     entry = draft(tree=f"{number:040x}", problem=key, speedup=1.1, worker=f"u{number}")
     entry = entry.model_copy(update={"target": "h200", "problem_digest": digest})
     since = time.perf_counter()
@@ -82,7 +100,12 @@ def update_s(page: Page, ledger: Ledger, key: str, digest: str, number: int) -> 
 
 
 def measure(workspace: Workspace, problems: int) -> list[Figure]:
-    """Measure the page of a workspace."""
+    """Return the figures of a workspace's page.
+
+    Args:
+        workspace: a workspace with a ledger.
+        problems: number of its problems.
+    """
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
         keys = {row.problem: row.problem_digest for row in index.rows(kind="baseline")}
@@ -102,7 +125,7 @@ def measure(workspace: Workspace, problems: int) -> list[Figure]:
         idle = (processor_s(process.pid) - used) / IDLE_S
         with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
             chosen = list(keys.items())[:UPDATES]
-            updates = [update_s(page, ledger, *one, number) for number, one in enumerate(chosen)]
+            updates = [update_s(page, ledger, key, digest, number) for number, (key, digest) in enumerate(chosen)]
         memory_mb = int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1]) / 1e3  # type: ignore[index]
     return [
         Figure("harness serve, index up to date, until it prints the URL", "", f"{ready_s:.2f} s"),
@@ -116,13 +139,13 @@ def measure(workspace: Workspace, problems: int) -> list[Figure]:
 
 
 def processor_s(pid: int) -> float:
-    """Processor time of a process and of its children that have ended, in seconds."""
+    """Return the processor time of a process and of its children that have ended, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / 100
 
 
 def seconds(times: list[float]) -> str:
-    """Median and worst."""
+    """Return the median and the longest time as text."""
     return f"{statistics.median(times):.2f} s, {max(times):.2f} s"
 
 
@@ -132,10 +155,11 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=235)
     parser.add_argument("--entries", type=int, default=20_000)
     parser.add_argument("--keep", type=Path, help="make the workspace here and leave it, or use the one that is there")
-    given = parser.parse_args()
-    with workspace_root(given.keep) as root:
-        workspace = Workspace(root) if root.exists() else make_run(root, problems=given.problems, entries=given.entries)
-        figures = measure(workspace, given.problems)
+    options = parser.parse_args()
+    with workspace_root(options.keep) as root:
+        exists = root.exists()
+        workspace = Workspace(root) if exists else make_run(root, problems=options.problems, entries=options.entries)
+        figures = measure(workspace, options.problems)
     print_figures(figures)
 
 

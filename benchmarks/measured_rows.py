@@ -1,4 +1,4 @@
-"""Results of a long benchmark as JSON lines: each is appended when it is known, so that a run can be resumed."""
+"""Results of a long benchmark as JSON lines. Each is appended when it is measured, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class MeasuredRow(BaseModel):
-    """One evaluation. Rows of another judge version, load or number of workloads are never counted together."""
+    """One evaluation. Rows with different judge versions, loads or numbers of workloads are never counted together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -18,37 +18,41 @@ class MeasuredRow(BaseModel):
     case: str
     judge_version: str
     busy: int
-    """Busy loops that ran beside it."""
+    """Number of busy loops that ran at the same time."""
     workloads: int
-    """Most workloads of a problem."""
+    """Maximum workloads of a problem."""
     session: str = ""
-    """The judge process, where it matters that several evaluations share one."""
+    """Identifier of the judge process, if several evaluations share one."""
     verdict: str
     reason: str | None = None
     speedup: float | None = None
     ci95_low: float | None = None
     ci95_high: float | None = None
     latency_us: float | None = None
-    """Of the first workload."""
+    """Latency of the first workload."""
     process_error: float | None = None
     placement_error: float | None = None
     trust: str | None = None
     block_error: float | None = None
-    """Standard error of ln(speedup) by the blocks alone: what other evaluations differ by beyond it is per process."""
+    """Standard error of ln(speedup) from the blocks alone, without the differences between processes."""
     discarded: int = 0
-    """Blocks."""
+    """Number of discarded blocks."""
     handshake_us: float | None = None
     judge_s: float
     to_entry_s: float | None = None
-    """From the commit to the evaluation's entry."""
+    """Seconds from the commit to the evaluation's entry."""
     to_confirmation_s: float | None = None
-    """From the commit to the confirmation's entry, where the candidate was confirmed."""
+    """Seconds from the commit to the confirmation's entry, if the candidate was confirmed."""
 
 
 def read_rows(file: Path, like: MeasuredRow) -> list[MeasuredRow]:
-    """Return the rows of a file that have the part, judge version, load and workloads of `like`.
+    """Return the rows of a file with the part, judge version, load and workloads of `like`.
 
-    A line that was cut off is left out: what it measured is measured again.
+    A truncated line is ignored, so that its measurement is repeated.
+
+    Args:
+        file: the file of rows.
+        like: a row with the required values.
     """
     rows = []
     with contextlib.suppress(FileNotFoundError):
@@ -59,7 +63,12 @@ def read_rows(file: Path, like: MeasuredRow) -> list[MeasuredRow]:
 
 
 def append_row(file: Path, row: MeasuredRow) -> None:
-    """Append a row and flush it to disk."""
+    """Append a row and flush it to disk.
+
+    Args:
+        file: the file of rows.
+        row: the row.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a+b") as stream:
         if stream.tell() and not _ends_with_newline(file):

@@ -1,13 +1,13 @@
-"""Check the solutions that come with the problems, and time them against the reference and the problem's baseline.
+"""Check the shipped solutions, and time them against the reference and the problem's baseline.
 
 Run on a CUDA machine, with `suite/name` or `suite` of problems (all by default):
 
     python -m benchmarks.solutions starter moe/topk_routing --json results.json
 
-Every workload gets fresh random inputs, drawn as the judge draws them; outputs are poisoned before the call and
-compared with the judge's own rules. Sealed CUDA is timed by the trusted launcher (device events around the plan, L2
-displaced, the pair's overhead subtracted); everything else by events around the call, L2 displaced and the queue held
-back long enough that launches are not what is measured, unless the code itself waits for the device. Times are medians.
+Every workload gets new random inputs, which are drawn like the judge's. Outputs are poisoned before the call and
+compared by the judge's rules. The trusted launcher times sealed CUDA: device events around the plan, a flushed L2, the
+pair's overhead subtracted. Other solutions are timed by events around the call with a flushed L2. The queue is held
+back so that launch overhead is not measured, unless the code itself waits for the device. Times are medians.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import ConstAxis, CustomInput, Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import driver, nvrtc
-from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, Trusted
+from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, TrustedKernels
 
 ROOT = Path(__file__).parents[1]
 POISON = 0xA5
 SLOTS_BYTES = 6 << 30
-"""Sets of inputs and outputs are kept beside each other up to so much memory, eight at most."""
+"""Maximum memory of the sets of inputs and outputs, of which there are at most eight."""
 SPIN_CYCLES = 1_500_000
-"""Nearly a millisecond: the host enqueues a call's launches while the device spins."""
+"""Nearly a millisecond, in which the device spins while the host enqueues a call's launches."""
 Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was found for one workload."""
+    """Result of one workload."""
 
     problem: str
     axes: dict[str, int]
@@ -68,23 +68,23 @@ class Row:
 
     @property
     def speedup(self) -> float:
-        """Over the fastest of what the problem comes with."""
-        others = [t for t in (self.baseline_us, self.eager_us, self.compiled_us) if t is not None]
-        return min(others) / self.latency_us
+        """Speed-up over the fastest of baseline, eager reference and compiled reference."""
+        baselines_us = [t for t in (self.baseline_us, self.eager_us, self.compiled_us) if t is not None]
+        return min(baselines_us) / self.latency_us
 
 
 class Bench:
-    """The device, its trusted kernels, and what is subtracted from their readings."""
+    """The device, its trusted kernels, and the event overhead that is subtracted from their readings."""
 
     def __init__(self, calls: int) -> None:
         torch.zeros(1, device="cuda")
         self.calls = calls
         cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), list(TRUSTED_KERNELS), [])
-        self.trusted = Trusted(cubin)
+        self.trusted = TrustedKernels(cubin)
         self.overhead_us = self.trusted.pair_overhead_us()
 
     def time(self, call: Callable[[], object]) -> float:
-        """Median microseconds of a call after two that warm it up; fewer calls where they take long."""
+        """Return the median microseconds of a call after two warm-up calls; long calls are repeated less often."""
         call()
         call()
         pairs = [self._once(call) for _ in range(3)]
@@ -104,7 +104,13 @@ class Bench:
 
 
 def compile_cuda(source: Path, kernels: list[str], macros: list[str]) -> tuple[bytes, dict[str, str]]:
-    """Cubin for the device at hand, and the kernels' symbols."""
+    """Return the cubin for the current device, and the kernels' symbols.
+
+    Args:
+        source: the CUDA source file.
+        kernels: names of the kernels.
+        macros: `-D` options.
+    """
     toolkit = find_toolkit()
     major, minor = torch.cuda.get_device_capability()
     request = {
@@ -125,26 +131,41 @@ def compile_cuda(source: Path, kernels: list[str], macros: list[str]) -> tuple[b
 
 
 def draw(problem: Problem, reference: Reference, source: InputSource, workload: Workload) -> dict[str, Any]:
-    """Fresh inputs on the device. Custom ones are made there, which is much faster and from the same distribution."""
-    if any(isinstance(given, CustomInput) for given in workload.inputs.values()) and reference.custom_inputs:
-        made: dict[str, Any] = reference.custom_inputs(problem.sizes(workload), torch.device("cuda"))
-        return {name: made[name].contiguous() for name in problem.definition.inputs}
+    """Return new inputs on the device. Custom inputs are drawn there from the same distribution, which is faster.
+
+    Args:
+        problem: the problem.
+        reference: the problem's reference.
+        source: source of inputs that are not custom.
+        workload: the workload.
+    """
+    if (
+        any(isinstance(input_source, CustomInput) for input_source in workload.inputs.values())
+        and reference.custom_inputs
+    ):
+        tensors: dict[str, Any] = reference.custom_inputs(problem.sizes(workload), torch.device("cuda"))
+        return {name: tensors[name].contiguous() for name in problem.definition.inputs}
     drawn = source.draw(workload).items()
     return {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in drawn}
 
 
 def outputs_of(problem: Problem, workload: Workload) -> dict[str, torch.Tensor]:
-    """Poisoned outputs."""
-    made = {}
+    """Return poisoned outputs on the device.
+
+    Args:
+        problem: the problem.
+        workload: the workload.
+    """
+    tensors = {}
     for name, spec in problem.definition.outputs.items():
         shape = problem.shape(spec, problem.sizes(workload))
-        made[name] = torch.empty(shape, dtype=torch_dtype(spec.dtype), device="cuda")
-        made[name].view(torch.uint8).fill_(POISON)
-    return made
+        tensors[name] = torch.empty(shape, dtype=torch_dtype(spec.dtype), device="cuda")
+        tensors[name].view(torch.uint8).fill_(POISON)
+    return tensors
 
 
 def entry_point(solution: Solution) -> Run:
-    """The function of a Python solution, its params put in."""
+    """Return the function of a Python solution with its params bound."""
     spec = importlib.util.spec_from_file_location(
         f"solution_{abs(hash(solution.directory))}", solution.directory / solution.spec.file
     )
@@ -158,7 +179,14 @@ def entry_point(solution: Solution) -> Run:
 
 
 def python_call(solution: Solution, run: Run, inputs: Mapping[str, Any], outputs: dict[str, torch.Tensor]) -> Run:
-    """One call as the solution wants it, with the outputs passed or returned."""
+    """Return a call of a solution, which passes the outputs if the solution requires that.
+
+    Args:
+        solution: the solution.
+        run: the solution's function.
+        inputs: inputs by name.
+        outputs: outputs by name.
+    """
     if solution.spec.destination_passing:
         return lambda: run(*inputs.values(), *outputs.values())
     return lambda: run(*inputs.values())
@@ -187,7 +215,12 @@ class Sealed:
         self._plan = (launches, spaces, dict(spec.params))
 
     def put(self, slot: int, inputs: Mapping[str, Any]) -> None:
-        """Lay a set of inputs into a slot."""
+        """Copy a set of inputs to a slot.
+
+        Args:
+            slot: number of the slot.
+            inputs: inputs by name.
+        """
         stride = self._layout.input_stride
         plain = torch.zeros(stride, dtype=torch.uint8, device="cuda")
         for field in self._layout.inputs:
@@ -198,17 +231,22 @@ class Sealed:
         self._inputs[slot * stride : (slot + 1) * stride] = plain
 
     def run(self, inputs: Mapping[str, Any], rounds: int) -> float:
-        """Call every slot `rounds` times; the median, the events' overhead subtracted."""
+        """Call every slot and return the median microseconds without the events' overhead.
+
+        Args:
+            inputs: inputs by name, for the values of scalars.
+            rounds: calls of each slot.
+        """
         launches, spaces, params = self._plan
         scalars = {name: value for name, value in inputs.items() if not isinstance(value, torch.Tensor)}
         sizes = self._problem.sizes(self._workload)
         plan = resolve(launches, spaces, self._problem.definition, sizes, scalars, params, device_limits())
-        one = self._layout
-        slots = SimpleNamespace(inputs=one.inputs, outputs=one.outputs, slots=self.slots)
+        layout = self._layout
+        slots = SimpleNamespace(inputs=layout.inputs, outputs=layout.outputs, slots=self.slots)
 
         def place(slot: int) -> tuple[int, int]:
-            first = self._inputs.data_ptr() + slot * one.input_stride
-            return first, self._outputs.data_ptr() + slot * one.output_stride
+            first = self._inputs.data_ptr() + slot * layout.input_stride
+            return first, self._outputs.data_ptr() + slot * layout.output_stride
 
         work = SealedWorkload(self._bench.trusted, self._functions, plan.as_json(), slots, place)
         readings: list[float] = []
@@ -217,30 +255,45 @@ class Sealed:
         return statistics.median(readings[self.slots :]) - self._bench.overhead_us
 
     def output(self, slot: int) -> dict[str, torch.Tensor]:
-        """A slot's outputs."""
-        stride, found = self._layout.output_stride, {}
+        """Return a slot's outputs by name."""
+        stride, outputs = self._layout.output_stride, {}
         for field in self._layout.outputs:
             begin = slot * stride + field.offset
-            found[field.name] = self._outputs[begin : begin + field.bytes].view(field.torch_dtype).view(field.shape)
-        return found
+            outputs[field.name] = self._outputs[begin : begin + field.bytes].view(field.torch_dtype).view(field.shape)
+        return outputs
 
 
 def worst(results: list[Comparison]) -> tuple[str, float, float]:
-    """Verdict with its reason, least matched ratio, largest error."""
+    """Return the verdict with its reason, the smallest matched ratio and the largest error."""
     failed = next((r for r in results if not r.passed), None)
     verdict = f"{failed.verdict.value}: {failed.reason}" if failed else "PASSED"
     return verdict, min(r.matched for r in results), max(r.rms_error for r in results)
 
 
 def check(reference: Reference, inputs: Mapping[str, Any], actual: Any, workload: Workload) -> Comparison:  # noqa: ANN401
-    """The judge's comparison of one call."""
+    """Return the judge's comparison of one call.
+
+    Args:
+        reference: the problem's reference.
+        inputs: inputs of the call by name.
+        actual: the result of the call.
+        workload: the workload, for its tolerance.
+    """
     expected = {name: value.cpu() for name, value in reference.outputs(list(inputs.values())).items()}
-    found = {name: value.cpu() for name, value in by_name(actual, reference.definition).items()}
-    return compare_all(expected, found, workload.tolerance)
+    outputs = {name: value.cpu() for name, value in by_name(actual, reference.definition).items()}
+    return compare_all(expected, outputs, workload.tolerance)
 
 
 def measure(bench: Bench, problem: Problem, workload: Workload, solution: Solution, *, compiled: bool) -> Row:
-    """Check and time one workload."""
+    """Check and time one workload.
+
+    Args:
+        bench: the device.
+        problem: the problem.
+        workload: the workload.
+        solution: the solution.
+        compiled: also time `torch.compile` of the reference.
+    """
     reference = load_reference(problem)
     source = InputSource(problem, reference=reference)
     inputs = draw(problem, reference, source, workload)
@@ -255,11 +308,11 @@ def measure(bench: Bench, problem: Problem, workload: Workload, solution: Soluti
         del sealed, sets
     else:
         run = entry_point(solution)
-        for given in (draw(problem, reference, source, workload), inputs):
+        for drawn in (draw(problem, reference, source, workload), inputs):
             outputs = outputs_of(problem, workload)
-            returned = python_call(solution, run, given, outputs)()
+            returned = python_call(solution, run, drawn, outputs)()
             actual = outputs if solution.spec.destination_passing else returned
-            results.append(check(reference, given, actual, workload))
+            results.append(check(reference, drawn, actual, workload))
         latency = bench.time(python_call(solution, run, inputs, outputs))
     verdict, matched, error = worst(results)
     eager = bench.time(lambda: reference.run(*inputs.values()))
@@ -269,8 +322,10 @@ def measure(bench: Bench, problem: Problem, workload: Workload, solution: Soluti
         compiled_us = bench.time(lambda: faster(*inputs.values()))
     baseline = None
     if (problem.directory / "baseline").is_dir():
-        theirs = load_solution(problem.directory / "baseline")
-        baseline = bench.time(python_call(theirs, entry_point(theirs), inputs, outputs_of(problem, workload)))
+        baseline_solution = load_solution(problem.directory / "baseline")
+        baseline = bench.time(
+            python_call(baseline_solution, entry_point(baseline_solution), inputs, outputs_of(problem, workload))
+        )
     return Row(
         problem.key, dict(workload.axes), solution.spec.language, verdict, matched, error,
         round(latency, 2), baseline and round(baseline, 2), round(eager, 2), compiled_us and round(compiled_us, 2),
@@ -278,30 +333,40 @@ def measure(bench: Bench, problem: Problem, workload: Workload, solution: Soluti
 
 
 def with_params(solution: Solution, settings: list[str]) -> Solution:
-    """The solution with integer params set as NAME=VALUE says; names it does not have are left out."""
-    given = {name: int(value) for name, _, value in (setting.partition("=") for setting in settings)}
-    params = {name: given.get(name, value) for name, value in solution.spec.params.items()}
+    """Return the solution with other values of integer params.
+
+    Args:
+        solution: the solution.
+        settings: texts `NAME=VALUE`; names that the solution lacks are ignored.
+    """
+    values = {name: int(value) for name, _, value in (setting.partition("=") for setting in settings)}
+    params = {name: values.get(name, value) for name, value in solution.spec.params.items()}
     return solution.model_copy(update={"spec": solution.spec.model_copy(update={"params": params})})
 
 
 def line(row: Row) -> str:
-    """A row for people."""
+    """Return a row as text."""
     sizes = " ".join(f"{name}={size}" for name, size in row.axes.items())
-    found = (
-        f"{row.problem:32s} {sizes:34s} {row.verdict:7s} {row.matched:.4f} {row.rms_error:.0e} {row.latency_us:8.2f}"
-    )
-    return f"{found}  base {row.baseline_us} eager {row.eager_us} compiled {row.compiled_us}  x{row.speedup:.2f}"
+    text = f"{row.problem:32s} {sizes:34s} {row.verdict:7s} {row.matched:.4f} {row.rms_error:.0e} {row.latency_us:8.2f}"
+    return f"{text}  base {row.baseline_us} eager {row.eager_us} compiled {row.compiled_us}  x{row.speedup:.2f}"
 
 
 def chosen(names: list[str], target: str) -> list[Path]:
-    """Directories of the problems named, those with a solution for the target."""
-    wanted = names or ["*"]
-    found = [path for name in wanted for path in sorted((ROOT / "problems").glob(name if "/" in name else f"{name}/*"))]
-    return [path for path in found if (path / "solutions" / target / "solution.yaml").is_file()]
+    """Return the directories of problems that have a solution for a target.
+
+    Args:
+        names: `suite` or `suite/name`; empty for all problems.
+        target: the target.
+    """
+    patterns = names or ["*"]
+    directories = [
+        path for name in patterns for path in sorted((ROOT / "problems").glob(name if "/" in name else f"{name}/*"))
+    ]
+    return [path for path in directories if (path / "solutions" / target / "solution.yaml").is_file()]
 
 
 def main() -> None:
-    """Check and time what the command line names."""
+    """Check and time the solutions that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problems", nargs="*", help="suite or suite/name; all by default")
     parser.add_argument("--target", default="h200")

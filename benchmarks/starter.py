@@ -1,13 +1,13 @@
-"""Do the starter problems' solutions beat PyTorch on one thread of a CPU, before any judge looks?
+"""Compare the starter problems' solutions with PyTorch on one thread of a CPU, without a judge.
 
     python -m benchmarks.starter [--trials 12] [NAME ...]
 
-Baseline: the faster of the eager reference and `torch.compile(dynamic=True)`, called as a user would, outputs
-allocated by torch. Candidate: the C++ solution through ctypes, into outputs that lie in memory. Inputs are cold: before
-each batch a buffer of several times the cache is written, and each call of a batch has tensors of its own. Batches of
-all sides take turns, so that a noisy neighbour hits all of them; a figure is the median of its batches.
+Baseline: the faster of the eager reference and `torch.compile(dynamic=True)`, with outputs that torch allocates.
+Candidate: the C++ solution through ctypes, with preallocated outputs. Inputs are cold: before each batch a buffer of
+several times the cache is written, and each call of a batch has its own tensors. Batches of all sides alternate, so
+that other processes disturb all sides equally. A figure is the median of its batches.
 
-Trials are drawn from what `tune:` declares and ranked on two workloads; the best is then timed afresh on all six.
+Trials are drawn from the values in `tune:` and ranked on two workloads. The best is then timed again on all six.
 """
 
 # ruff: noqa: ANN401 - functions of problems and of C have no types
@@ -62,6 +62,14 @@ def main() -> None:
 
 
 def measure_problem(directory: Path, scratch: Path, trials: int, batches: int) -> list[dict[str, Any]]:
+    """Tune and time one problem's solution, and return the rows of the table.
+
+    Args:
+        directory: the problem's directory.
+        scratch: directory of compiled libraries.
+        trials: combinations of params to try.
+        batches: batches of each side and workload.
+    """
     problem = load_problem(directory)
     solution = load_solution(directory / "solutions" / "cpu")
     namespace: dict[str, Any] = {}
@@ -95,7 +103,12 @@ def measure_problem(directory: Path, scratch: Path, trials: int, batches: int) -
 
 
 def drawn(solution: Solution, trials: int) -> list[Params]:
-    """Different combinations of what the solution lets one tune, its own parameters first."""
+    """Return different combinations of the values in `tune:`, the solution's own params first.
+
+    Args:
+        solution: the solution.
+        trials: maximum number of further combinations.
+    """
     tune = solution.spec.tune
     combinations = [
         {**solution.spec.params, **dict(zip(tune, values, strict=True))} for values in itertools.product(*tune.values())
@@ -105,7 +118,14 @@ def drawn(solution: Solution, trials: int) -> list[Params]:
 
 
 def build(problem: Problem, solution: Solution, params: Mapping[str, ParamValue], scratch: Path) -> Any:
-    """Compile as the judge does, and open the function."""
+    """Compile a solution like the judge, and return its function.
+
+    Args:
+        problem: the problem.
+        solution: the solution.
+        params: values of the solution's params.
+        scratch: directory of the library.
+    """
     axes = problem.definition.axes.items()
     macros = [f"-DAXIS_{name}={axis.value}" for name, axis in axes if isinstance(axis, ConstAxis)]
     macros += [f"-D{name}={value}" for name, value in params.items()]
@@ -119,7 +139,15 @@ def build(problem: Problem, solution: Solution, params: Mapping[str, ParamValue]
 def time_sides(
     problem: Problem, workload: Workload, sides: Mapping[str, Any], built: Mapping[str, Any], batches: int
 ) -> dict[str, float]:
-    """Median microseconds a call of Python functions (`sides`) and C functions (`built`)."""
+    """Return the median microseconds per call of each function.
+
+    Args:
+        problem: the problem.
+        workload: the workload.
+        sides: Python functions by name.
+        built: C functions by name.
+        batches: number of batches of each function.
+    """
     count = max(4, min(40, BATCH_BYTES // nbytes(problem, workload)))
     sets = [make_set(problem, workload) for _ in range(count)]
     calls: dict[str, Call] = {name: python_call(run, sets) for name, run in sides.items()}
@@ -143,7 +171,13 @@ def time_sides(
 
 
 def python_call(run: Any, sets: list[Set]) -> Call:
-    inputs = [given for given, _, _ in sets]
+    """Return a function that calls `run` with the inputs of a set.
+
+    Args:
+        run: a Python function.
+        sets: inputs, outputs and axes.
+    """
+    inputs = [arguments for arguments, _, _ in sets]
 
     def call(position: int) -> None:
         run(*inputs[position])
@@ -152,11 +186,18 @@ def python_call(run: Any, sets: list[Set]) -> Call:
 
 
 def c_call(function: Any, sets: list[Set]) -> Call:
+    """Return a function that calls a C function with a set.
+
+    Args:
+        function: a function of a library.
+        sets: inputs, outputs and axes.
+    """
+
     def argument(value: Any) -> Any:
         return ctypes.c_void_p(value.data_ptr()) if isinstance(value, torch.Tensor) else ctypes.c_double(value)
 
     arguments = [
-        [*map(argument, given), *map(argument, outputs), *map(ctypes.c_int64, axes)] for given, outputs, axes in sets
+        [*map(argument, values), *map(argument, outputs), *map(ctypes.c_int64, axes)] for values, outputs, axes in sets
     ]
 
     def call(position: int) -> None:
@@ -166,24 +207,35 @@ def c_call(function: Any, sets: list[Set]) -> Call:
 
 
 def make_set(problem: Problem, workload: Workload) -> Set:
-    """Random inputs, poisoned outputs, and the axes a C function is given."""
+    """Return random inputs, poisoned outputs, and the sizes of the axes that are arguments of C functions.
+
+    Args:
+        problem: the problem.
+        workload: the workload.
+    """
     sizes = problem.sizes(workload)
     definition = problem.definition
-    given: list[Any] = []
+    inputs: list[Any] = []
     for name, spec in definition.inputs.items():
         source = workload.inputs[name]
         if isinstance(source, ScalarInput):
-            given.append(float(source.value))
+            inputs.append(float(source.value))
         else:
-            given.append(torch.randn(problem.shape(spec, sizes)).to(getattr(torch, spec.dtype)))
+            inputs.append(torch.randn(problem.shape(spec, sizes)).to(getattr(torch, spec.dtype)))
     outputs = [
         torch.full(problem.shape(spec, sizes), math.nan, dtype=getattr(torch, spec.dtype))
         for spec in definition.outputs.values()
     ]
-    return given, outputs, [sizes[name] for name, axis in definition.axes.items() if not isinstance(axis, ConstAxis)]
+    return inputs, outputs, [sizes[name] for name, axis in definition.axes.items() if not isinstance(axis, ConstAxis)]
 
 
 def nbytes(problem: Problem, workload: Workload) -> int:
+    """Return the bytes of a workload's inputs and outputs.
+
+    Args:
+        problem: the problem.
+        workload: the workload.
+    """
     sizes = problem.sizes(workload)
     tensors = [*problem.definition.inputs.values(), *problem.definition.outputs.values()]
     return sum(problem.nbytes(spec, sizes) for spec in tensors)

@@ -116,6 +116,7 @@ def run_start(
     stop: threading.Event,
     show: Callable[[Snapshot], None],
     metrics_port: int | None = None,
+    cluster: str | None = None,
 ) -> Outcome:
     """Run everything until a limit is reached, no work is left, or `stop` is set.
 
@@ -127,6 +128,7 @@ def run_start(
         stop: ends the run.
         show: called with each snapshot, every 0.25 s.
         metrics_port: the port of the daemon's metrics; None for none.
+        cluster: address of the Ray cluster that runs the judges; None for judges on this host.
 
     Returns:
         The end of the invocation.
@@ -143,7 +145,7 @@ def run_start(
             notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
             usd_before = Purse(workspace, repo, config).spent().usd
         api_backoff.ask_again(workspace)
-        children = _children(config, target, limits, usd_before, metrics_port)
+        children = _children(config, target, limits, usd_before, metrics_port, cluster)
         record = StartStatus(
             children=tuple(child.name for child in children),
             run=config.run,
@@ -181,11 +183,12 @@ def worker_names(count: int) -> tuple[str, ...]:
 
 
 def _children(
-    config: Config, target: str, limits: Limits, usd_before: float, metrics_port: int | None
+    config: Config, target: str, limits: Limits, usd_before: float, metrics_port: int | None, cluster: str | None
 ) -> list[ChildProcess]:
     python = [sys.executable, "-m", "harness"]
     run = ["--run", config.run]
     devices = [part for device in config.devices for part in ("--device", device)]
+    devices = ["--cluster", cluster] if cluster else devices
     evaluations = ["--max-evaluations", str(limits.max_evaluations)] if limits.max_evaluations else []
     metrics = ["--metrics", str(metrics_port)] if metrics_port else []
     problems = [part for glob in config.problems for part in ("--problem", glob)]
@@ -316,7 +319,8 @@ class _Supervisor:
         if not self._progress.judge_was_ready:
             judge = snapshot.daemon.judges[0] if snapshot.daemon is not None and snapshot.daemon.judges else None
             log = judge_log_file(self._workspace, judge.device) if judge else output_file(self._workspace, "daemon")
-            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else "no daemon runs"
+            no_judge = (snapshot.daemon.paused if snapshot.daemon is not None else None) or "no daemon runs"
+            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else no_judge
             return ConfigurationError(
                 f"no judge became ready within {snapshot.elapsed_s:.0f} s, so nothing was evaluated: {reason}",
                 where=str(log),

@@ -173,6 +173,7 @@ class Site:
         text: str = "",
         *,
         solution: str = SOLUTION,
+        file: str = "kernel.cpp",
         run: str = "main",
         publish: bool = True,
     ) -> Commit:
@@ -189,7 +190,7 @@ class Site:
         except subprocess.CalledProcessError:
             parent = git(self.root, "rev-parse", "main")
         git(self.root, "read-tree", parent, extra=index)
-        for name, content in (("solution.yaml", solution), ("kernel.cpp", f"{KERNEL}// {text}\n")):
+        for name, content in (("solution.yaml", solution), (file, f"{KERNEL}// {text}\n")):
             blob = git(self.root, "hash-object", "-w", "--stdin", stdin=content)
             git(self.root, "update-index", "--add", "--cacheinfo", f"100644,{blob},{place}/{name}", extra=index)
         tree = git(self.root, "write-tree", extra=index)

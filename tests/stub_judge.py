@@ -11,6 +11,7 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
     garbage         answer with a line that is not the protocol
     hold=FILE       answer when FILE exists
     takes=1.5       answer after so many seconds
+    binary=WORD     what it compiles to; a binary that the request knows is not measured
 
 Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
 sealed clock too, and eager is the fastest by that. `no-compile`: the baseline lacks `torch.compile`, as without a
@@ -193,13 +194,15 @@ class Stub:
             answer = self.baseline(request, orders)
         elif request["kind"] == "profile":
             answer = self.profile(request)
+        elif (binary := binary_of(orders)) in request.get("known_binaries", {}):
+            answer = self.repeated(request, request["known_binaries"][binary])
         elif "verdict" in orders:
             answer = self.refused(request, orders["verdict"], "the stub was asked for this verdict")
         else:
             answer = self.evaluation(request, orders)
         failpoint("judge.before_answer")
         failpoint("judge.answered")
-        say(answer)
+        say({**answer, "binary": binary_of(orders)} if request["kind"] != "baseline" else answer)
 
     def checked(self, request: Json) -> Json:
         """The answer to a check: the verdict that a candidate asks for."""
@@ -283,12 +286,19 @@ class Stub:
         summed = {"passed": 0, "of": len(uuids)}
         return self.answer(request, verdict=verdict, reason=reason, workloads=rows, summary=summed)
 
+    def repeated(self, request: Json, verdict: str) -> Json:
+        return self.answer(request, verdict=verdict, measured=False, summary={"passed": 0, "of": 0})
+
     def evaluation(self, request: Json, orders: dict[str, str]) -> Json:
         seed = content(Path(request["solution_dir"]))
         speedup = float(orders.get("speedup") or 0.9 + (seed[0] % 50) / 100)
         seed += request["kind"].encode()
         rows = [workload(uuid, speedup, seed, request["baseline"][uuid]) for uuid in workloads(request)]
         return self.answer(request, verdict="PASSED", workloads=rows, summary=summary(rows))
+
+
+def binary_of(orders: dict[str, str]) -> str | None:
+    return version_of(orders["binary"]) if "binary" in orders else None
 
 
 def version_of(seed: str) -> str:

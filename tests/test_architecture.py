@@ -30,12 +30,25 @@ ALLOWED = {
     "runner": set(),
     "judge": {*_BASE, "sol", "runner"},
     "corpus": {*_BASE, "sol", "judge"},
+    "cluster": {*_BASE, "judge"},  # of the judge its version only
     "daemon": _ABOVE_THE_LEDGER,
     "planner": _ABOVE_THE_LEDGER,
     "simulation": {"model", "planner", "sol"},
     "agents": _ABOVE_THE_LEDGER,
     "report": _ABOVE_THE_LEDGER,
-    "cli": {"", *_ABOVE_THE_LEDGER, "sol", "judge", "corpus", "daemon", "planner", "simulation", "agents", "report"},
+    "cli": {
+        "",
+        *_ABOVE_THE_LEDGER,
+        "sol",
+        "judge",
+        "corpus",
+        "cluster",
+        "daemon",
+        "planner",
+        "simulation",
+        "agents",
+        "report",
+    },
     "": {*_ABOVE_THE_LEDGER, "agents", "cli"},  # supervise.py and __main__.py
 }
 # Small modules at the root of the package that anything but the runner may use.
@@ -47,6 +60,7 @@ ONLY_IN = {
     "diffusers": {"corpus"},
     "git": {"git"},
     "optuna": {"agents"},
+    "ray": {"cluster"},
     "simpy": {"simulation"},
     "claude_agent_sdk": {"agents"},
     "cupy": {"judge", "runner"},
@@ -315,7 +329,7 @@ for name in sorted(sys.argv[1:], key=is_heavy):
         [sys.executable, "-c", script, *names],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         env=dict(os.environ),
         check=False,
     )

@@ -1,5 +1,5 @@
-"""Timing protocols against adversaries on one GPU: which protocol records a false number, and which detector sees it.
+"""Study of timing protocols against adversaries on one GPU: false numbers of each protocol, and detectors of them.
 
-`python -m benchmarks.protocol_study` runs the study; docs/clock.md has the results. Two processes take part in each
-cell: the judge owns the memory and the clock, the runner executes the adversary's code in a context of its own.
+`python -m benchmarks.protocol_study` runs the study; docs/clock.md has the results. Each cell has two processes: the
+judge owns the memory and the clock, the runner executes the adversary's code in its own context.
 """

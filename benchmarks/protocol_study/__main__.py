@@ -1,7 +1,8 @@
 """Run the study of timing protocols: `python -m benchmarks.protocol_study --out FILE`.
 
 A cell is one protocol with one adversary. Its line in the results file is written when it ends, so that a run can be
-resumed. A judge that is silent for too long is ended and the cell is recorded as failed; another judge runs the rest.
+resumed. A judge without output for too long is killed, and its cell is recorded as failed. Another judge runs the
+remaining cells.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from .cells import Cell, select, shard
 from .results import load, remaining, render
 
 _SILENCE_S = 25.0
-"""No cell lasts longer, a judge's start included."""
+"""Maximum time without a new line in the results file; every cell is shorter, including the start of a judge."""
 _LOOK_S = 0.25
 
 
 def main() -> None:
-    """Run what is left of the chosen cells, then print the tables."""
+    """Run the remaining selected cells, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--protocol", default="", help="names, separated by commas (default: all)")
     parser.add_argument("--adversary", default="", help="names, separated by commas (default: all)")
@@ -60,9 +61,16 @@ def main() -> None:
 
 
 def run(cells: Sequence[Cell], out: Path, budget_s: float, *, dry: bool) -> None:
-    """Run cells in judges of their own until none is left or the time is up."""
+    """Run cells in judge processes until none remains or the time limit is reached.
+
+    Args:
+        cells: the selected cells.
+        out: file of results.
+        budget_s: seconds after which no cell starts.
+        dry: use `DryGpu` instead of a GPU.
+    """
     deadline = time.monotonic() + budget_s
-    tried: set[str] = set()
+    attempted: set[str] = set()
     left = remaining(cells, load(out), retry_failed=True)
     while left and time.monotonic() < deadline:
         _one_judge(left, out, deadline, dry=dry)
@@ -72,8 +80,8 @@ def run(cells: Sequence[Cell], out: Path, budget_s: float, *, dry: bool) -> None
             return
         if time.monotonic() < deadline:  # the judge ended, or was ended, in this cell
             _record_failure(out, first, "the judge process ended or was silent for too long")
-        tried |= done | {first.identity}
-        left = [cell for cell in left if cell.identity not in tried]
+        attempted |= done | {first.identity}
+        left = [cell for cell in left if cell.identity not in attempted]
 
 
 def _one_judge(cells: Sequence[Cell], out: Path, deadline: float, *, dry: bool) -> None:
@@ -110,8 +118,8 @@ def _one_judge(cells: Sequence[Cell], out: Path, deadline: float, *, dry: bool) 
 
 
 def _end_descendants(pid: int) -> None:
-    """Kill a process and all below it: runners have process groups of their own."""
-    pending, found = [pid], [pid]
+    """Kill a process and its descendants: each runner has its own process group."""
+    pending, descendants = [pid], [pid]
     while pending:
         parent = pending.pop()
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -119,10 +127,10 @@ def _end_descendants(pid: int) -> None:
                 words = stat.read_text().rsplit(")", 1)[1].split()
             except OSError:
                 continue
-            if int(words[1]) == parent and int(stat.parent.name) not in found:
+            if int(words[1]) == parent and int(stat.parent.name) not in descendants:
                 pending.append(int(stat.parent.name))
-                found.append(int(stat.parent.name))
-    for descendant in found:
+                descendants.append(int(stat.parent.name))
+    for descendant in descendants:
         try:
             os.kill(descendant, signal.SIGKILL)
         except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The code of the runner by name: an honest one, and those that aim at a lower latency or a slower baseline."""
+"""The runner's code by name: an honest runner, and adversaries that aim at a lower latency or a slower baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .doorbell import PAGE_BYTES, RUNNER_NS
 from .honest import Honest
 
 _NEVER_NS = 20_000_000_000
-"""Limit of kernels that wait: a runner that is gone must not leave one behind."""
+"""Time limit of waiting kernels, so that no kernel outlives its runner for long."""
 _POISON = 0xFFFFFFFF
 
 
@@ -45,7 +45,7 @@ class Sealed(Honest):
 
 
 class SealedLast(Sealed):
-    """A sealed kernel whose loads and stores ask to be evicted last."""
+    """A sealed kernel whose loads and stores have the hint to be evicted last."""
 
     kernel = "work_last"
 
@@ -58,7 +58,7 @@ class Resident(Honest):
     def start(self) -> None:
         self.stop_flag, self.stop_words = self.gpu.pinned(64)
         self.answers, self.answer_words = self.gpu.pinned(8 * 256)
-        self.answered = [0] * self.sets.count
+        self.handled = [0] * self.sets.count
         self.state = self.gpu.allocate(8192)
         self.busy = self.gpu.stream()
         page = self.gpu.register(self.bell.address, PAGE_BYTES) if self.watches_doorbell else 0
@@ -72,11 +72,11 @@ class Resident(Honest):
     def call(self, placement: int) -> None:
         deadline = time.perf_counter_ns() + 20_000_000
         answers = self.answer_words
-        while answers[placement] == self.answered[placement]:
+        while answers[placement] == self.handled[placement]:
             if time.perf_counter_ns() > deadline:  # the change was missed
                 self.work(placement)
                 break
-        self.answered[placement] = answers[placement]
+        self.handled[placement] = answers[placement]
 
     def stop(self) -> None:
         self.stop_words[0] = 1
@@ -127,7 +127,7 @@ class WaitValue(Honest):
 
 
 class PollCopy(Honest):
-    """The host thread copies one word of each set's inputs again and again, and computes a set that has changed."""
+    """The host thread repeatedly copies one word of each set's inputs, and computes a set that has changed."""
 
     def start(self) -> None:
         self.host, words = self.gpu.pinned(4 * 256)
@@ -135,7 +135,7 @@ class PollCopy(Honest):
         self.copies = self.gpu.stream()
         self.computed = -1
         self._look()
-        self.known = list(self.words[: self.sets.count])
+        self.previous_words = list(self.words[: self.sets.count])
         self.idle = self._idle
 
     def _look(self) -> None:
@@ -147,9 +147,11 @@ class PollCopy(Honest):
     def _idle(self) -> None:
         self._look()
         current = list(self.words[: self.sets.count])
-        if current != self.known:
-            placement = next(p for p, (old, new) in enumerate(zip(self.known, current, strict=True)) if old != new)
-            self.known = current
+        if current != self.previous_words:
+            placement = next(
+                p for p, (old, new) in enumerate(zip(self.previous_words, current, strict=True)) if old != new
+            )
+            self.previous_words = current
             self.work(placement)
             self.computed = placement
 
@@ -157,7 +159,7 @@ class PollCopy(Honest):
         if self.computed != placement:
             self.work(placement)
             self._look()
-            self.known = list(self.words[: self.sets.count])
+            self.previous_words = list(self.words[: self.sets.count])
         self.computed = -1
 
 
@@ -178,13 +180,13 @@ class GraphSpin(Honest):
 
     def start(self) -> None:
         self.flag, self.flag_words = self.gpu.pinned(64)
-        self.seen = self.gpu.allocate(64)
+        self.published = self.gpu.allocate(64)
         sets, gpu = self.sets, self.gpu
 
         def enqueue() -> None:
-            gpu.launch_thread("gate", (u64(self.flag), u64(self.seen), i64(_NEVER_NS)), self.stream)
+            gpu.launch_thread("gate", (u64(self.flag), u64(self.published), i64(_NEVER_NS)), self.stream)
             arguments = (
-                u64(self.seen), u64(sets.inputs), u64(sets.outputs), i64(sets.stride), i32(self.elements),
+                u64(self.published), u64(sets.inputs), u64(sets.outputs), i64(sets.stride), i32(self.elements),
                 i32(self.rounds),
             )  # fmt: skip
             gpu.launch("work_indirect", self.grid, arguments, self.stream)

@@ -1,4 +1,4 @@
-"""Adversaries that aim at a slower baseline: they leave work behind that runs in its turn."""
+"""Adversaries that aim at a slower baseline: they enqueue work that runs in the baseline's turn."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .honest import Honest
 
 
 class BaselineAttack(Honest):
-    """Leaves work behind that runs in the baseline's turn."""
+    """Enqueues work that runs in the baseline's turn."""
 
     delay_s = 0.0006
-    """From the answer to about when the baseline's clock starts."""
+    """Approximate time from the answer to the start of the baseline's clock."""
 
     def start(self) -> None:
         self.left = self.gpu.stream()
@@ -29,7 +29,7 @@ class BaselineAttack(Honest):
         """Start helpers."""
 
     def spin(self) -> None:
-        """Leave a kernel of 6 ms on every multiprocessor."""
+        """Enqueue a kernel that occupies every multiprocessor for 6 ms."""
         self.gpu.launch("spin_ns", (1056,), (i64(6_000_000),), self.left)
 
 
@@ -42,7 +42,7 @@ class BaseKernel(BaselineAttack):
 
 
 class BaseCopy(BaselineAttack):
-    """Copies from the host by copy engine, which no probe on the multiprocessors sees."""
+    """Copies from the host by copy engine, which a probe on the multiprocessors cannot detect."""
 
     def after(self, placement: int) -> None:
         del placement
@@ -75,12 +75,12 @@ class BaseWait(BaselineAttack):
         self.page = self.gpu.register(self.bell.address, PAGE_BYTES)
         words = self.bell.words
         if os.fork() == 0:
-            seen, parent = words[64], os.getppid()
+            last_ticket, parent = words[64], os.getppid()
             while os.getppid() == parent:
-                if words[64] != seen:
-                    seen = words[64]
+                if words[64] != last_ticket:
+                    last_ticket = words[64]
                     time.sleep(self.delay_s)
-                    words[65] = seen
+                    words[65] = last_ticket
             os._exit(0)
 
     def after(self, placement: int) -> None:
@@ -92,7 +92,7 @@ class BaseWait(BaselineAttack):
 
 
 class BaseCpu(BaselineAttack):
-    """Helper processes keep every core that they may use busy."""
+    """Helper processes load every core that they may use."""
 
     def prepare(self) -> None:
         code = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n  for _ in range(10**5): pass"

@@ -1,4 +1,4 @@
-"""The cells of the study: which protocol meets which adversary, under which conditions. Pure data."""
+"""The cells of the study: combinations of protocol, adversary and conditions. Pure data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN_TURN = (
 BASELINE_TURN = ("base_kernel", "base_copy", "base_delayed", "base_callback", "base_wait", "base_cpu")
 """Adversaries that act while the baseline is timed."""
 _PLACEMENTS = ((1, 64), (16, 24), (128, 8), (1024, 3))
-"""Placements for sets of up to so many MB."""
+"""(Maximum MB of a set, number of placements)."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,20 @@ class Cell:
     adversary: str = "honest"
     kernel_us: float = 100
     megabytes: float = 1
-    """Of a set's inputs, and as many of its outputs."""
+    """MB of a set's inputs; its outputs have the same size."""
     pinned: bool = True
-    """One core each and SCHED_FIFO; otherwise the scheduler decides."""
+    """Each process has its own core and SCHED_FIFO; otherwise the scheduler decides."""
     gather: str = ""
-    """Captured by a `kernel`, a copy to the `host`, or one within the device: `ordinary`, or by `engine`."""
+    """Method of capturing outputs: a `kernel`, a copy to the `host`, or a copy within the device, `ordinary` or by
+    `engine`. Empty for the protocol's own method."""
     placements: int = 0
-    """0: as many as the size allows."""
+    """Placements per side; 0 for the maximum at the sets' size."""
     stopped: bool = True
     """The candidate's processes are stopped and the device is probed before the baseline's turn."""
     reset_persisting: bool = True
     calls: int = 200
     seconds: float = 1.5
-    """The cell ends after so many calls or seconds, whichever comes first."""
+    """Time limit; the cell ends after `calls` calls or this time, at the earlier of the two."""
 
     @property
     def sets(self) -> int:
@@ -130,12 +131,18 @@ def _baseline() -> Iterator[Cell]:
 
 
 def all_cells() -> list[Cell]:
-    """Every cell, the most important first."""
+    """Return all cells, the most important first."""
     return list(dict.fromkeys([*_honest(), *_attacks(), *_cache(), *_baseline()]))
 
 
 def select(protocols: Sequence[str] = (), adversaries: Sequence[str] = (), calls: int = 0) -> list[Cell]:
-    """The cells of these protocols and adversaries; `calls` replaces the number of calls, for a smoke test."""
+    """Return the cells of some protocols and adversaries.
+
+    Args:
+        protocols: names of protocols; empty for all.
+        adversaries: names of adversaries; empty for all.
+        calls: calls of each cell, for a smoke test; 0 for the cell's own number.
+    """
     chosen = [
         cell
         for cell in all_cells()
@@ -147,5 +154,11 @@ def select(protocols: Sequence[str] = (), adversaries: Sequence[str] = (), calls
 
 
 def shard(cells: Sequence[Cell], index: int, count: int) -> list[Cell]:
-    """Every `count`-th cell, beginning with `index`."""
+    """Return every `count`-th cell, beginning with `index`.
+
+    Args:
+        cells: all cells.
+        index: number of the shard, from 0.
+        count: number of shards.
+    """
     return list(cells[index::count])

@@ -1,4 +1,4 @@
-"""The page of host memory through which judge and runner signal each other, as 64-bit words."""
+"""The page of host memory with which judge and runner signal each other, as 64-bit words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import mmap
 import time
 
 SEQUENCE, DONE, KIND, PLACEMENT, RUNNER_NS, COUNT = range(6)
-"""Words of a page: written by the judge, except DONE and RUNNER_NS."""
+"""Words of a page. The judge writes them, except DONE and RUNNER_NS."""
 STOP, CALL, PING, EMPTY, BATCH = range(5)
 """Kinds of request."""
 PAGE_BYTES = 4096
@@ -31,16 +31,26 @@ class Doorbell:
             self.words[word] = 0
 
     def request(self, kind: int, placement: int = 0, count: int = 0) -> int:
-        """Prepare a request without ringing; returns its sequence number."""
+        """Prepare a request without sending it, and return its sequence number.
+
+        Args:
+            kind: kind of the request, such as CALL.
+            placement: number of the set.
+            count: number of calls of a batch.
+        """
         words = self.words
         words[KIND], words[PLACEMENT], words[COUNT] = kind, placement, count
         return int(words[SEQUENCE]) + 1
 
     def wait_done(self, sequence: int, timeout_s: float = 5.0) -> None:
-        """Spin until the runner has answered this request.
+        """Spin until the runner has answered a request.
+
+        Args:
+            sequence: sequence number of the request.
+            timeout_s: time limit in seconds.
 
         Raises:
-            NoAnswerError: it did not within `timeout_s`.
+            NoAnswerError: the runner did not answer within the time limit.
         """
         words = self.words
         deadline = time.monotonic() + timeout_s

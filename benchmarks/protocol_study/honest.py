@@ -1,4 +1,4 @@
-"""The code of an honest runner, which the adversaries change."""
+"""The code of an honest runner, which the adversaries override."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _POISON = 0xFFFFFFFF
 
 
 class Honest:
-    """Launch, wait for the device, answer."""
+    """A runner that launches, waits for the device and answers."""
 
     answers_itself = False
-    """Device code writes the answer into the doorbell page."""
+    """True if device code writes the answer to the doorbell page."""
     reports_time = False
-    """The runner writes RUNNER_NS itself (readings of events)."""
+    """True if the runner's code writes RUNNER_NS (readings of events)."""
     idle: Callable[[], None] | None = None
-    """Called while no request is there."""
+    """Called repeatedly without a request."""
 
     def __init__(self, gpu: Any, sets: Sets, bell: Doorbell, elements: int, rounds: int) -> None:  # noqa: ANN401
         self.gpu, self.sets, self.bell, self.elements, self.rounds = gpu, sets, bell, elements, rounds
@@ -34,7 +34,7 @@ class Honest:
         self.nothing = [(first, second, i32(0), i32(0)) for first, second, _, _ in self.arguments]
 
     def start(self) -> None:
-        """Prepare the attack; the sets are mapped and each was computed once."""
+        """Prepare the attack. The sets are mapped, and each was computed once."""
 
     def work(self, placement: int) -> None:
         """Compute one set and wait."""
@@ -54,7 +54,7 @@ class Honest:
         self.gpu.synchronize(self.side_stream)
 
     def empty(self) -> None:
-        """Serve a call of no elements, with which overhead is calibrated."""
+        """Serve a call without elements, which calibrates the overhead."""
         self.gpu.launch("work", (1,), self.nothing[0], self.side_stream)
         self.gpu.synchronize(self.side_stream)
 

@@ -1,4 +1,4 @@
-"""The judge process: makes the calls of each cell by its protocol, and writes one line for each.
+"""The judge process: runs the calls of each cell by its protocol, and writes one line for each cell.
 
 `python -m benchmarks.protocol_study.judge --cells CELLS --out RESULTS [--dry-run]`, started by the package's command.
 """
@@ -32,13 +32,13 @@ _EMPTIES = 30
 
 
 class Judge:
-    """Makes all calls of a cell."""
+    """Runs all calls of a cell."""
 
     def __init__(self, cycles: Cycles) -> None:
         self.cycles = cycles
 
     def run(self, cell: Cell) -> dict[str, Any]:
-        """All calls of a cell."""
+        """Run all calls of a cell and return its record."""
         self._take_core(pinned=cell.pinned)
         self.cycles.begin()
         record = self._run_pair(cell) if cell.pair else self._run_alone(cell)
@@ -66,7 +66,7 @@ class Judge:
         return record
 
     def _held_cycle(self, side: Side) -> list[float]:
-        """Half of the calls have no hold, the others one of 0 to 1 ms; some of those a probe."""
+        """Run a call: half of the calls without a hold, the others with one of 0 to 1 ms, and some with a probe."""
         draw = random.random()
         if draw < 0.5:
             return self.cycles.cycle(side)
@@ -74,15 +74,15 @@ class Judge:
             return self.cycles.cycle(side, hold_us=random.uniform(0, 1000))
         return self.cycles.cycle(side, hold_us=500.0, probe=True)
 
-    def _repeat(self, cell: Cell, one: Any) -> list[list[float]]:  # noqa: ANN401 - a closure
+    def _repeat(self, cell: Cell, measure: Any) -> list[list[float]]:  # noqa: ANN401 - a closure
         deadline = time.monotonic() + cell.seconds
         rows: list[list[float]] = []
         while len(rows) < cell.calls and (time.monotonic() < deadline or len(rows) < 15):
-            rows.append([round(value, 2) for value in one()])
+            rows.append([round(value, 2) for value in measure()])
         return rows
 
     def _run_pair(self, cell: Cell) -> dict[str, Any]:
-        """The baseline alone, then in turns with the candidate."""
+        """Time the baseline alone, then in turns with the candidate."""
         with self.cycles.side(cell, "honest", page=1) as baseline:
             before = self._repeat(cell, lambda: self.cycles.cycle(baseline))
             with self.cycles.side(cell, cell.adversary, page=0, rounds=baseline.rounds) as candidate:
@@ -118,7 +118,7 @@ class Judge:
 
 
 def main() -> None:
-    """Run cells one after the other; one JSON line each."""
+    """Run cells one after the other, and write one JSON line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

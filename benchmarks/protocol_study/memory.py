@@ -1,4 +1,4 @@
-"""The sets of one side: inputs and outputs at several placements, exported by the judge and mapped by the runner."""
+"""The sets of one side: inputs and outputs at several placements, which the judge exports and the runner maps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _GRANULARITY = 2 << 20
 
 
 def stride_of(set_bytes: int) -> int:
-    """Bytes from one placement to the next: whole pieces of physical memory."""
+    """Return the bytes from one placement to the next, a multiple of the granularity of physical memory."""
     return -(-set_bytes // _GRANULARITY) * _GRANULARITY
 
 
 @dataclass
 class Sets:
-    """Placements at equal distances, inputs and outputs apart; physical memory of each is a handle of its own."""
+    """Placements at equal distances, inputs and outputs separate; each has its own handle of physical memory."""
 
     gpu: Any
     count: int
@@ -27,14 +27,27 @@ class Sets:
 
     @classmethod
     def create(cls, gpu: Any, count: int, set_bytes: int) -> tuple[Sets, list[int]]:  # noqa: ANN401
-        """Allocate memory and return it with the descriptors that export it, inputs first."""
+        """Allocate memory and return it with the descriptors that export it, inputs first.
+
+        Args:
+            gpu: the GPU.
+            count: number of placements.
+            set_bytes: bytes of a set's inputs, and of its outputs.
+        """
         allocations = [gpu.create(stride_of(set_bytes)) for _ in range(2 * count)]
         descriptors = [descriptor for descriptor, _ in allocations]
         return cls._map(gpu, count, set_bytes, [handle for _, handle in allocations]), descriptors
 
     @classmethod
     def receive(cls, gpu: Any, count: int, set_bytes: int, descriptors: list[int]) -> Sets:  # noqa: ANN401
-        """Memory of the judge; closes the descriptors."""
+        """Map memory of the judge and close the descriptors.
+
+        Args:
+            gpu: the GPU.
+            count: number of placements.
+            set_bytes: bytes of a set's inputs, and of its outputs.
+            descriptors: the judge's descriptors, inputs first.
+        """
         handles = [gpu.receive(descriptor) for descriptor in descriptors]
         for descriptor in descriptors:
             os.close(descriptor)
@@ -50,7 +63,7 @@ class Sets:
         return cls(gpu, count, stride, inputs, outputs, handles)
 
     def close(self) -> None:
-        """Unmap everything."""
+        """Unmap all memory and release the addresses."""
         for index, handle in enumerate(self.handles):
             base = self.inputs if index < self.count else self.outputs
             self.gpu.unmap(base + index % self.count * self.stride, handle, self.stride)

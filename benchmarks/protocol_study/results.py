@@ -1,4 +1,4 @@
-"""Results as JSON lines: resuming, summaries of cells, and the tables of docs/clock.md."""
+"""Results as JSON lines: remaining cells, summaries of cells, and the tables of docs/clock.md."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ COLUMNS = (
     "hold_us", "probe_us", "prepare_us", "ping_us", "fill_us", "latency_us", "submitted_us", "captured_us", "runner_us",
     "cycle_us", "early_words",
 )  # fmt: skip
-"""Of one call: `latency_us` from t0 to the answer, `submitted_us` to the submission of the
-capture, `captured_us` to its end.
-`early_words`: output words of 256 that were written before the doorbell rang, or -1 if they were not inspected."""
+"""Values of one call: `latency_us` from t0 to the answer, `submitted_us` to the submission of the capture,
+`captured_us` to its end. `early_words`: number of 256 output words that were written before the doorbell rang, or -1 if
+they were not inspected."""
 _DISCARDED = 8
-"""First calls of a cell, which warm up."""
+"""Number of warm-up calls at the start of a cell."""
 _LONG_HOLD_US = 200.0
 _WINDOW = 60
-"""Calls in which a detector must decide: an evaluation's worth."""
+"""Calls after which a detector must decide: about as many as an evaluation has."""
 _TOLERANCE_US, _TOLERANCE = 3.0, 0.03
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    """Records of a results file; the last of each cell. A line that was cut off is left out."""
+    """Return the last record of each cell in a results file; truncated lines are ignored."""
     records: dict[str, dict[str, Any]] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -39,35 +39,46 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 def remaining(cells: Sequence[Cell], records: Iterable[dict[str, Any]], *, retry_failed: bool = False) -> list[Cell]:
-    """Cells without a record; with `retry_failed` also those that failed."""
+    """Return the cells without a record.
+
+    Args:
+        cells: all cells.
+        records: records of the results file.
+        retry_failed: also return cells that failed.
+    """
     done = {record["cell"] for record in records if record["status"] == "ok" or not retry_failed}
     return [cell for cell in cells if cell.identity not in done]
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile; of one value three times that value."""
+    """Return lower quartile, median and upper quartile; three times the value if there is only one."""
     if len(values) < 2:
         return (values[0] if values else float("nan"),) * 3
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
+    lower_quartile, median, upper_quartile = statistics.quantiles(values, n=4, method="inclusive")
+    return lower_quartile, median, upper_quartile
 
 
 def sd_of_medians(values: Sequence[float], group: int = 30) -> float:
-    """Standard deviation of medians of consecutive groups; NaN with fewer than three groups."""
+    """Return the standard deviation of medians of consecutive groups; NaN with fewer than three groups.
+
+    Args:
+        values: values in the order of measurement.
+        group: values of each group.
+    """
     medians = [statistics.median(values[i : i + group]) for i in range(0, len(values) - group + 1, group)]
     return statistics.stdev(medians) if len(medians) > 2 else float("nan")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Medians over a cell's calls, microseconds."""
+    """Medians over a cell's calls in microseconds, and shares of calls."""
 
     fields: dict[str, Any]
     kernel_us: float
     latency_us: float
-    """Without hold."""
+    """Latency without a hold."""
     held_us: float
-    """With a hold of 0.2 ms or more."""
+    """Latency with a hold of 0.2 ms or more."""
     submitted_us: float
     captured_us: float
     runner_us: float
@@ -78,14 +89,14 @@ class Summary:
     wrong: float
     """Share of calls with wrong outputs."""
     early: float
-    """Share of the calls looked at whose outputs were written before the doorbell rang."""
+    """Share of the inspected calls whose outputs were written before the doorbell rang."""
     changed: float
-    """Share of calls after which the inputs were not as written."""
+    """Share of calls after which the inputs had changed."""
     hold_alarms: tuple[int, int]
-    """Windows in which latency falls with the hold, of how many."""
+    """Number of windows in which latency falls with the hold, and number of windows."""
     sd_us: float
     spread_us: tuple[float, float]
-    """Quartiles less the median, of what the clock adds to the runner's own reading (sealed: of the reading)."""
+    """Quartiles minus the median of the clock's overhead over the runner's reading (sealed: of the reading)."""
     empty_us: float
 
 
@@ -99,25 +110,30 @@ def _columns(rows: Sequence[Sequence[float]]) -> dict[str, list[float]]:
 
 
 def hold_alarm(rows: Sequence[Sequence[float]], column: str = "latency_us") -> bool | None:
-    """Return true if held calls are faster than others by more than max(3 us, 3 %); None below eight of either kind."""
+    """Return true if held calls are faster than others by more than max(3 us, 3 %); None below eight of either kind.
+
+    Args:
+        rows: calls with the values of `COLUMNS`.
+        column: the latency to compare.
+    """
     hold, probe, latency = (COLUMNS.index(name) for name in ("hold_us", "probe_us", column))
-    at_once = [row[latency] for row in rows if not row[hold]]
-    held = [row[latency] for row in rows if row[hold] >= _LONG_HOLD_US and row[probe] < 0]
-    if min(len(at_once), len(held)) < 8:
+    immediate_us = [row[latency] for row in rows if not row[hold]]
+    held_us = [row[latency] for row in rows if row[hold] >= _LONG_HOLD_US and row[probe] < 0]
+    if min(len(immediate_us), len(held_us)) < 8:
         return None
-    fast, slow = statistics.median(held), statistics.median(at_once)
+    fast, slow = statistics.median(held_us), statistics.median(immediate_us)
     return slow - fast > max(_TOLERANCE_US, _TOLERANCE * slow)
 
 
 def summarise(record: dict[str, Any]) -> Summary:
-    """Medians, shares and alarms of one record of status `ok`."""
+    """Return medians, shares and alarms of one record with status `ok`."""
     fields, rows = record["fields"], record["calls"][_DISCARDED:]
     latency = "runner_us" if fields["protocol"] == "events" else "latency_us"
     at = {name: index for index, name in enumerate(COLUMNS)}
-    at_once = [row for row in rows if not row[at["hold_us"]]]
-    held = [row for row in rows if row[at["hold_us"]] >= _LONG_HOLD_US and row[at["probe_us"]] < 0]
+    immediate_rows = [row for row in rows if not row[at["hold_us"]]]
+    held_rows = [row for row in rows if row[at["hold_us"]] >= _LONG_HOLD_US and row[at["probe_us"]] < 0]
     probes = [row[at["probe_us"]] for row in rows if row[at["probe_us"]] >= 0]
-    columns = _columns(at_once)
+    columns = _columns(immediate_rows)
     nothing = float("nan")
 
     def middle(values: Sequence[float]) -> float:
@@ -125,14 +141,14 @@ def summarise(record: dict[str, Any]) -> Summary:
 
     beyond = [judge - runner for judge, runner in zip(columns["latency_us"], columns["runner_us"], strict=True)]
     noise = columns["runner_us"] if fields["protocol"] == "events" else beyond
-    low, centre, high = quartiles(noise)
+    lower, centre, upper = quartiles(noise)
     alarms = [hold_alarm(rows[i : i + _WINDOW], latency) for i in range(0, len(rows) - _WINDOW + 1, _WINDOW)]
     wrong = record["wrong"]
     return Summary(
         fields=fields,
         kernel_us=record.get("kernel_us", 0.0),
         latency_us=middle(columns[latency]),
-        held_us=middle([row[at[latency]] for row in held]),
+        held_us=middle([row[at[latency]] for row in held_rows]),
         submitted_us=middle(columns["submitted_us"]),
         captured_us=middle(columns["captured_us"]),
         runner_us=middle(columns["runner_us"]),
@@ -145,24 +161,25 @@ def summarise(record: dict[str, Any]) -> Summary:
         changed=sum(map(bool, record["changed"])) / max(1, len(wrong)),
         hold_alarms=(sum(alarm is True for alarm in alarms), sum(alarm is not None for alarm in alarms)),
         sd_us=sd_of_medians(columns[latency]),
-        spread_us=(low - centre, high - centre),
+        spread_us=(lower - centre, upper - centre),
         empty_us=middle(_columns(record["empty"][3:])[latency]) if record["empty"] else nothing,
     )
 
 
 def _honest_of(summaries: Sequence[Summary], fields: dict[str, Any]) -> Summary | None:
-    same = ("protocol", "kernel_us", "megabytes", "pinned")
+    compared_fields = ("protocol", "kernel_us", "megabytes", "pinned")
     candidates = [
         summary
         for summary in summaries
-        if summary.fields["adversary"] == "honest" and all(summary.fields[key] == fields[key] for key in same)
+        if summary.fields["adversary"] == "honest"
+        and all(summary.fields[key] == fields[key] for key in compared_fields)
     ]
     exact = [summary for summary in candidates if summary.fields["placements"] == fields["placements"]]
     return (exact or candidates or [None])[0]
 
 
 def honest_rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """The honest runner: what each protocol adds, its noise, its cost."""
+    """Return the table of the honest runner: overhead, noise and cost of each protocol."""
     return [
         {
             "protocol": s.fields["protocol"], "pinned": s.fields["pinned"], "MB": s.fields["megabytes"],
@@ -179,7 +196,7 @@ def honest_rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def attack_rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Adversaries in their own turn: false gain without and with hold, and what each detector shows."""
+    """Return the table of adversaries in their own turn: false gain with and without a hold, and each detector."""
     rows = []
     for s in summaries:
         honest = _honest_of(summaries, s.fields)
@@ -201,7 +218,7 @@ def attack_rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def baseline_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Adversaries in the baseline's turn: how much slower the baseline becomes, and what shows it."""
+    """Return the table of adversaries in the baseline's turn: slowdown of the baseline, and the detectors."""
     latency, prepare = COLUMNS.index("latency_us"), COLUMNS.index("prepare_us")
     rows = []
     for record in records:
@@ -230,7 +247,7 @@ def baseline_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def render(records: Sequence[dict[str, Any]]) -> str:
-    """All tables as text, failed cells last."""
+    """Return all tables as text, failed cells last."""
     from tabulate import tabulate
 
     alone = [summarise(record) for record in records if record["status"] == "ok" and "before" not in record]

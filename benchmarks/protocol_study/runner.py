@@ -1,4 +1,4 @@
-"""The runner process: maps the sets, then serves requests from the doorbell as its adversary does."""
+"""The runner process: maps the sets, then serves requests from the doorbell with its adversary's code."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ class RunnerPlan:
     elements: int
     rounds: int
     core: int
-    """The only core it may use; -1: any."""
+    """The core that the process is pinned to; -1 for any."""
     dry: bool
 
 
 def launch_service(memory: mmap.mmap) -> socket.socket:
-    """Fork a process that forks runners: CuPy is imported once, CUDA is started in each runner."""
-    ours, theirs = socket.socketpair()
+    """Fork a process that forks runners, so that CuPy is imported once, and return the socket to it."""
+    judge_end, service_end = socket.socketpair()
     pid = os.fork()
     if pid:
-        theirs.close()
-        return ours
-    ours.close()
+        service_end.close()
+        return judge_end
+    judge_end.close()
     _end_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        data, descriptors, _, _ = socket.recv_fds(theirs, 4096, 1)
+        data, descriptors, _, _ = socket.recv_fds(service_end, 4096, 1)
         if not data:
             os._exit(0)
         if os.fork() == 0:
-            theirs.close()
+            service_end.close()
             os.setpgid(0, 0)
             _end_with_parent()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -76,10 +76,16 @@ def _end_with_parent() -> None:
 
 
 def serve(plan: RunnerPlan, channel: socket.socket, memory: mmap.mmap) -> None:
-    """Start, map the sets, visit each once, say so, and answer requests until STOP."""
+    """Map the sets, compute each once, report readiness, and answer requests until STOP.
+
+    Args:
+        plan: configuration of the runner.
+        channel: socket to the judge, which sends the sets' descriptors.
+        memory: the doorbell pages.
+    """
     if plan.core >= 0:
         os.sched_setaffinity(0, {plan.core})
-    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # a stream that waits must not hold others up
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # a waiting stream must not block other streams
     gpu: Any = DryGpu() if plan.dry else Gpu()
     descriptors: list[int] = []
     while len(descriptors) < 2 * plan.sets:

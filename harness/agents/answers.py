@@ -45,7 +45,7 @@ def outcome(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
         best: the best speed-up known before it, by anyone.
         axes: workload uuid -> its sizes, for naming workloads.
     """
-    lines = [_head(entry, best), *_workloads(entry.workloads, axes)]
+    lines = [_head(entry, best), _repeated(entry), *_workloads(entry.workloads, axes)]
     lines += resource_lines(entry.resources)
     if entry.verdict is Verdict.PASSED:
         lines.append(_limit(entry.workloads, axes))
@@ -74,6 +74,15 @@ def _head(entry: Entry, best: float | None) -> str:
     else:
         against = f"not the best (best: {best:.3f}x)"
     return f"PASSED {summary.speedup:.3f}x over the baseline ({low:.3f} to {high:.3f}{score}; {entry.trust}), {against}"
+
+
+def _repeated(entry: Entry) -> str:
+    if entry.answered_from is None:
+        return ""
+    return (
+        f"not measured: code and launches are those of entry {entry.answered_from}, whose numbers these are; "
+        "change what the device executes"
+    )
 
 
 def _workloads(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.formats.solutions import SOLUTION_NAME, load_solution, param_spots, with_params
+from harness.formats.solutions import SOLUTION_NAME, load_solution, param_positions, with_params
 from harness.git.tree_ids import tree_files, tree_id
 from harness.model.solution import ParamValue
 
@@ -90,7 +90,7 @@ def read_space(directory: Path) -> Space:
     text = (directory / SOLUTION_NAME).read_bytes().decode()
     return Space(
         text=text,
-        spots=param_spots(text),
+        spots=param_positions(text),
         values=spec.tune,
         start={name: spec.params[name] for name in spec.tune},
         tree_of_text=lambda text: tree_id(files, {SOLUTION_NAME: text.encode()}),

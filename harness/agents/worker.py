@@ -22,7 +22,7 @@ from harness.agents.session_runner import SessionRefusedError, Sessions, Stay
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
-from harness.formats.solutions import place_of_another_gpu
+from harness.formats.solutions import copy_from_another_gpu
 from harness.git.repo import Repo, Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.candidates import ProblemCandidates
@@ -218,7 +218,7 @@ class _Worker:
         self.tried.begin(row.problem, problem.directory)
         self._at = row.problem
         if not self.sessions.record.unfinished(row.problem) and not self.tried.place_champion(directory):
-            nearest = place_of_another_gpu(problem.directory, self.target)
+            nearest = copy_from_another_gpu(problem.directory, self.target)
             if nearest:
                 logger.info("%s begins on %s with the solution of %s", self.name, row.problem, nearest)
             elif self.kind == "tuner" and write_reference_solution(directory, problem, self.target):

@@ -21,6 +21,8 @@ class Chosen:
     devices: tuple[str, ...]
     target: str
     why: str
+    cluster: str | None = None
+    """Address of the Ray cluster that has the devices; None for devices of this host."""
 
 
 def choose(config: Config) -> Chosen:

@@ -16,14 +16,17 @@ from harness.workspace.directories import Workspace
 
 
 @click.command()
+@click.option(
+    "--cluster", metavar="ADDRESS", help="Check a Ray cluster and each of its hosts too; `auto` is this host's."
+)
 @json_option
-def doctor(*, as_json: bool) -> None:
+def doctor(cluster: str | None, *, as_json: bool) -> None:
     """Say what works here, what is missing, and the command that fixes it. Exit code 1 when something is missing."""
     try:
         workspace: Workspace | None = Workspace.find()
     except ConfigurationError:
         workspace = None
-    checks = [*_machine(), *_run(workspace), *_repository(workspace)]
+    checks = [*_machine(), *_run(workspace), *_repository(workspace), *_cluster(cluster)]
     settings = _settings(workspace)
     if as_json:
         emit([*(asdict(check) for check in checks), *settings], as_json=True)
@@ -44,6 +47,12 @@ def doctor(*, as_json: bool) -> None:
         raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
 
 
+def _cluster(address: str | None) -> Iterator[Check]:
+    from harness.cli.cluster import cluster_checks
+
+    return cluster_checks(address) if address else iter(())
+
+
 def _machine() -> Iterator[Check]:
     yield Check("python", "ok", platform.python_version())
     yield from _gpu()
@@ -58,7 +67,7 @@ def _gpu() -> Iterator[Check]:
     from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.mps import require_no_mps
     from harness.sol.hardware import table, target_name
-    from harness.sol.measured_gpu import hardware_directory, kept_rates
+    from harness.sol.measured_gpu import hardware_directory, stored_rates
 
     said = ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if said is None:
@@ -66,7 +75,7 @@ def _gpu() -> Iterator[Check]:
         return
     yield Check("GPU", "ok", said.splitlines()[0])
     target = target_name(said.partition(",")[0].strip())
-    if target not in table() and kept_rates(target, hardware_directory()) is None:
+    if target not in table() and stored_rates(target, hardware_directory()) is None:
         yield Check("GPU bounds", "note", f"none: {target} is neither listed nor measured: harness hardware measure")
     yield _nvrtc()
     lacking = missing_gpu_packages()

@@ -23,7 +23,7 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
     from harness.errors import AnswerIsNo, ConfigurationError
     from harness.formats.bounded import PROBLEM_BYTES, load_json
-    from harness.formats.export_solutions import their_solution
+    from harness.formats.export_solutions import solution_document
     from harness.formats.problems import DEFINITION_NAME
     from harness.formats.solutions import load_solution
     from harness.git.problem_digests import digest_at
@@ -53,7 +53,7 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
         whole = load_json(definition, where=f"{problem_path(problem)}/definition.json", max_bytes=PROBLEM_BYTES)
         named, axes = whole["name"], whole.get("axes", {})
         worker = found.evaluation.candidate.worker if found and found.evaluation.candidate else "unknown"
-        document = their_solution(
+        document = solution_document(
             solution,
             name=f"{named}_{run}_{tree[:8]}",
             definition=named,

@@ -24,12 +24,12 @@ def hardware() -> None:
 def list_(*, as_json: bool) -> None:
     """Every GPU with figures: the vendor's, and those measured on this host."""
     from harness.sol.hardware import table
-    from harness.sol.measured_gpu import hardware_directory, hardware_of, kept_rates, kept_targets
+    from harness.sol.measured_gpu import hardware_directory, hardware_of, stored_rates, stored_targets
 
     directory = hardware_directory()
     found = list(table().values())
-    for target in kept_targets(directory):
-        rates = kept_rates(target, directory)
+    for target in stored_targets(directory):
+        rates = stored_rates(target, directory)
         if rates is not None and target not in table():
             found.append(hardware_of(rates))
     emit([_row(one) for one in found], as_json=as_json, columns=_COLUMNS)
@@ -48,7 +48,7 @@ def measure(device: str, *, as_json: bool) -> None:
     from harness.model.devices import parse_device
     from harness.sol import gpu_measurement
     from harness.sol.hardware import table
-    from harness.sol.measured_gpu import hardware_directory, hardware_of, keep
+    from harness.sol.measured_gpu import hardware_directory, hardware_of, store_rates
 
     kind, ordinal = parse_device(device)
     if kind != "cuda":
@@ -62,7 +62,7 @@ def measure(device: str, *, as_json: bool) -> None:
         rates = gpu_measurement.measure_gpu(ordinal)
     finally:
         os.close(lock)
-    file = keep(rates, hardware_directory())
+    file = store_rates(rates, hardware_directory())
     listed = table().get(rates.target)
     bound = listed or hardware_of(rates)
     rows: list[dict[str, Any]] = [

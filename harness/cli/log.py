@@ -93,9 +93,8 @@ def _message(index: Index, repo: Repo, row: Row) -> str:
         return f"champion now, by seq {row.cites}"
     if row.kind == "baseline":
         return ", ".join(_variants(index, row)) or "no variant is correct"
-    if row.commit and repo.has_object(row.commit):
-        return repo.commit(row.commit).subject
-    return ""
+    subject = repo.commit(row.commit).subject if row.commit and repo.has_object(row.commit) else ""
+    return f"as seq {row.answered_from} (same code and launches): {subject}" if row.answered_from else subject
 
 
 def _variants(index: Index, row: Row) -> Iterator[str]:

@@ -152,8 +152,11 @@ def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) ->
 
 
 @contextmanager
-def opened() -> Iterator[tuple[Workspace, Config, Repo, Index]]:
-    """The refreshed index of the workspace here; what was unusual about it goes to stderr."""
+def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Config, Repo, Index]]:
+    """The refreshed index of the workspace here; what was unusual about it goes to stderr.
+
+    `patience_s` is that of `Index.refresh`.
+    """
     from harness.cli.display.progress import progress_bar
     from harness.git.repo import Repo
     from harness.ledger.index import Index
@@ -164,7 +167,7 @@ def opened() -> Iterator[tuple[Workspace, Config, Repo, Index]]:
     config = load_config(workspace)
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         with progress_bar("reading the ledger") as progress:
-            messages = index.refresh(repo, progress)
+            messages = index.refresh(repo, progress, patience_s=patience_s)
         for message in messages:
             echo(f"harness: {message}", err=True)
         yield workspace, config, repo, index

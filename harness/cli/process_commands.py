@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo, emit, json_option
+from harness.cli.options import CLUSTER
 from harness.cli.simulate import simulate
 from harness.model.printable import printable
 from harness.workspace.directories import Workspace
@@ -69,6 +70,7 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 
 @click.command()
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
+@click.option("--cluster", metavar="ADDRESS", help=CLUSTER)
 @click.option("--run", "run_name", metavar="NAME", help="The run whose branches are judged.")
 @click.option(
     "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="Judge at most so many candidates, and confirm."
@@ -76,9 +78,16 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 @click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help=_METRICS)
 @click.option("--once", is_flag=True, help="End when nothing is left to judge.")
 def daemon(
-    devices: tuple[str, ...], run_name: str | None, max_evaluations: int | None, metrics: int | None, *, once: bool
+    devices: tuple[str, ...],
+    cluster: str | None,
+    run_name: str | None,
+    max_evaluations: int | None,
+    metrics: int | None,
+    *,
+    once: bool,
 ) -> None:
     """Run the benchmark daemon alone: judge what the run's branches hold, and enter it into the ledger."""
+    from harness.cli.cluster import open_cluster
     from harness.cli.devices import with_all_gpus
     from harness.daemon.invocation import current_invocation
     from harness.daemon.run import run_daemon
@@ -100,6 +109,7 @@ def daemon(
         once=once,
         invocation=invocation,
         metrics_port=metrics,
+        open_judges=open_cluster(workspace, config, cluster) if cluster else None,
         stop=stop,
     )
 

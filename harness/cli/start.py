@@ -14,6 +14,7 @@ import click
 
 from harness.cli.completion_values import complete_glob
 from harness.cli.display.output import echo, echo_json, json_option
+from harness.cli.options import CLUSTER
 from harness.model.printable import printable
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many workers.")
 @click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
+@click.option("--cluster", metavar="ADDRESS", help=CLUSTER)
 @click.option("--run", "run_name", metavar="NAME", help="The run: branches and entries carry its name.")
 @click.option(
     "--problem",
@@ -58,6 +60,7 @@ def start(
     workers: int | None,
     agent: str | None,
     devices: tuple[str, ...],
+    cluster: str | None,
     run_name: str | None,
     problems: tuple[str, ...],
     max_evaluations: int | None,
@@ -75,6 +78,7 @@ def start(
     """
     from harness.agents.kinds import kind_of
     from harness.cli.attach import start_detached
+    from harness.cli.cluster import choose_cluster
     from harness.cli.devices import choose
     from harness.cli.preflight.requirements import check_run
     from harness.cli.process_commands import log_to_file
@@ -96,10 +100,11 @@ def start(
         "problems": problems or None,
     }
     config = load_config(workspace, given)
-    chosen = choose(config)
+    chosen = choose_cluster(config, cluster) if cluster else choose(config)
     check_run(workspace, config, chosen, lambda line: echo(line, err=True))
     kind = kind_of(config, chosen.devices, root=workspace.root)
-    config = load_config(workspace, {**given, "devices": chosen.devices, "agent.kind": kind})
+    decided = {"agent.kind": kind} if cluster else {"agent.kind": kind, "devices": chosen.devices}
+    config = load_config(workspace, {**given, **decided})
     log_to_file(workspace, "start")
     logging.getLogger("harness").info("start: %s", chosen.why)
     stop, how = _stop_on_signals()
@@ -109,7 +114,14 @@ def start(
     with recorded_result(workspace) as record:
         with _display(limits, as_json=as_json) as show:
             outcome = run_start(
-                workspace, config, target=chosen.target, limits=limits, stop=stop, show=show, metrics_port=metrics
+                workspace,
+                config,
+                target=chosen.target,
+                limits=limits,
+                stop=stop,
+                show=show,
+                metrics_port=metrics,
+                cluster=cluster,
             )
         _finish(workspace, config, chosen.target, outcome, as_json=as_json)
         if outcome.failure is not None:

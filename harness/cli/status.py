@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from harness.ledger.standings import Standing
     from harness.model.process_status import ProcessStatus
 
+_PATIENCE_S = 0.2
+"""While another process refreshes the index for longer, the standings shown are those of a moment ago."""
+
 
 @click.command()
 @click.option("--run", metavar="NAME", help="The run to show; by default harness.yaml's.")
@@ -37,7 +40,7 @@ def status(*, run: str | None, every: bool, costs: bool, watch: bool, as_json: b
     from harness.report.today import today
     from harness.workspace.status import running_processes
 
-    with opened() as (workspace, config, repo, index):
+    with opened(patience_s=_PATIENCE_S) as (workspace, config, repo, index):
         run = run or config.run
         base = main_branch(repo, config.coordination_branch, pick_remote(repo, None))
         shown = [

@@ -1,7 +1,7 @@
-"""Models on the meta device: of transformers, of diffusers, and of a user's own module factory.
+"""Models of transformers, of diffusers and of a user's module factory, on the meta device.
 
-Nothing is downloaded, and no weight is allocated. A model has its default configuration, except for the values that
-the table of checkpoints gives.
+No file is downloaded, and no weight is allocated. A model has its default configuration, except for the values in the
+table of checkpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _INSTALL = "python -m pip install 'kernel-harness[extract]'"
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model that problems are extracted from."""
+    """A model from which problems are extracted."""
 
     name: str
     family: str
@@ -58,7 +58,7 @@ class BuiltModel:
 
 
 def known_architectures() -> dict[str, str]:
-    """Name -> library of every architecture that the installed libraries have, sorted.
+    """Return the name and the library of every architecture in the installed libraries, sorted by name.
 
     Raises:
         ConfigurationError: the extra `extract` is not installed.
@@ -73,10 +73,10 @@ def known_architectures() -> dict[str, str]:
 
 
 def resolve_architecture(word: str) -> Architecture:
-    """The architecture that a word of the command line names: a name, a config.json, or `package.module:function`.
+    """Return the architecture of an argument: a name, a config.json, or `package.module:function`.
 
     Raises:
-        ConfigurationError: it names none.
+        ConfigurationError: the argument names no architecture.
     """
     table = checkpoint_table()
     if ":" in word:
@@ -104,11 +104,15 @@ def _architecture(
 
 
 def build_model(architecture: Architecture, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
-    """Build a model on the meta device with the arguments for these sizes.
+    """Return a model on the meta device with its arguments for each of these sizes.
+
+    Args:
+        architecture: the model.
+        sizes: sizes for which arguments are needed.
 
     Raises:
-        SkippedError: it cannot be built or called.
-        ConfigurationError: its library is not installed, or the factory does not exist.
+        SkippedError: the model cannot be built, or the shape of an argument is unknown.
+        ConfigurationError: the library is not installed, or the factory does not exist.
     """
     if architecture.factory is not None:
         return _from_factory(architecture.factory, sizes)
@@ -142,35 +146,36 @@ def _transformers_model(architecture: Architecture, dtype: torch.dtype) -> tuple
             config = _short_config(config_class, overrides)
             module = build(config, dtype=dtype, experts_implementation="grouped_mm")
         except ValueError:
-            config = _short_config(config_class, overrides)  # the refused attempt changed the other
+            config = _short_config(config_class, overrides)  # the failed attempt changed the first configuration
             module = build(config, dtype=dtype)
     return module, config.to_dict()
 
 
 _LAYERS = re.compile(r"^(num_(hidden_|encoder_|decoder_)?layers|n_layers?|(en|de)coder_layers|depth)$")
-_MOST_LAYERS = 10
-"""Submodules repeat: more layers than these take longer and give nothing new. Hybrid models repeat every eight."""
+_MAX_LAYERS = 10
+"""Number of layers of a shortened model. Submodules repeat (in hybrid models every eight layers), so that more layers
+take time and give no further problems."""
 
 
 def _short_config(config_class: Any, overrides: Mapping[str, Any]) -> Any:  # noqa: ANN401 - untyped classes
-    """A configuration with fewer layers, where its class accepts that."""
-    whole = config_class(**overrides)
-    fewer: dict[str, Any] = {
-        name: _MOST_LAYERS
-        for name, value in vars(whole).items()
-        if _LAYERS.match(name) and isinstance(value, int) and value > _MOST_LAYERS and name not in overrides
+    """Return a configuration with fewer layers, or the complete one if its class refuses that."""
+    complete = config_class(**overrides)
+    fewer_layers: dict[str, Any] = {
+        name: _MAX_LAYERS
+        for name, value in vars(complete).items()
+        if _LAYERS.match(name) and isinstance(value, int) and value > _MAX_LAYERS and name not in overrides
     }
     for name, part_class in getattr(config_class, "sub_configs", {}).items():
-        part = getattr(whole, name, None)
+        part = getattr(complete, name, None)
         if part is not None and name not in overrides and hasattr(part_class, "model_type"):
-            layers = {key: _MOST_LAYERS for key, value in vars(part).items() if _LAYERS.match(key) and value}
-            fewer |= {name: {**part.to_diff_dict(), **layers}} if layers else {}
-    if not fewer:
-        return whole
+            layers = {key: _MAX_LAYERS for key, value in vars(part).items() if _LAYERS.match(key) and value}
+            fewer_layers |= {name: {**part.to_diff_dict(), **layers}} if layers else {}
+    if not fewer_layers:
+        return complete
     try:
-        return config_class(**{**fewer, **overrides})
+        return config_class(**{**fewer_layers, **overrides})
     except Exception:  # noqa: BLE001 - the class checks that its lists have one entry for each layer
-        return whole
+        return complete
 
 
 def _diffusers_model(architecture: Architecture, dtype: torch.dtype) -> tuple[nn.Module, Mapping[str, Any]]:
@@ -184,7 +189,7 @@ def _diffusers_model(architecture: Architecture, dtype: torch.dtype) -> tuple[nn
 def _from_factory(factory: str, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
     """Call a user's factory: `function(batch, sequence)` returns a module and the arguments of its `forward`."""
     module_name, _, function_name = factory.rpartition(":")
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - what Python does for a script
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python does for `python -m`
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
@@ -205,8 +210,8 @@ def _from_factory(factory: str, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
         built.append(returned)
     module = built[0][0].to("meta").eval()
     arguments = {
-        size: {name: _on_meta(value) for name, value in given.items()}
-        for size, (_, given) in zip(sizes, built, strict=True)
+        size: {name: _on_meta(value) for name, value in call_arguments.items()}
+        for size, (_, call_arguments) in zip(sizes, built, strict=True)
     }
     config = {name: value for name, value in inspect.getmembers(module) if isinstance(value, int)}
     return BuiltModel(module, config, arguments)
@@ -217,7 +222,7 @@ def _on_meta(value: Any) -> Any:  # noqa: ANN401 - an argument of any kind
 
 
 def _library(name: str) -> Any:  # noqa: ANN401 - a module without types
-    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded, also by mistake
+    os.environ["HF_HUB_OFFLINE"] = "1"  # prevents downloads
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -226,14 +231,14 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module without types
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Silence the warnings and log lines of model libraries, which concern training and downloads."""
+    """Suppress the warnings and log lines of model libraries, which concern training and downloads."""
     import logging  # noqa: PLC0415
 
-    before = logging.root.manager.disable
+    disabled_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        logging.disable(disabled_level)

@@ -11,7 +11,7 @@ _KEY = re.compile(
 )
 _NO_SIZE = re.compile(r"token|_id$|layers|depth|dropout|position|version|blocks|num_return|per_tok|window|groups_")
 _SMALLEST = 5
-"""Smaller sizes, such as the number of colour channels, are written as digits."""
+"""Smallest size with a name; smaller ones, such as the number of colour channels, are written as digits."""
 _FIRST = ("hidden_size", "d_model", "n_embd", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
           "num_attention_heads", "num_key_value_heads", "num_experts", "n_routed_experts",
           "num_local_experts")  # fmt: skip
@@ -25,32 +25,32 @@ _OFTEN = {
 
 def constant_names(config: Mapping[str, Any]) -> dict[int, str]:
     """Size -> name of its constant axis, for the sizes that a configuration names; the most usual name wins."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for key, value in _integers(config):
         if value >= _SMALLEST and _KEY.search(key) and not _NO_SIZE.search(key):
-            found.setdefault(key, value)
-    found |= {name: size for name, size in _derived(config, found).items() if name not in found}
-    ordered = [*(key for key in _FIRST if key in found), *(key for key in found if key not in _FIRST)]
+            sizes.setdefault(key, value)
+    sizes |= {name: size for name, size in _derived(config, sizes).items() if name not in sizes}
+    ordered = [*(key for key in _FIRST if key in sizes), *(key for key in sizes if key not in _FIRST)]
     names: dict[int, str] = {}
     for key in ordered:
         name = _OFTEN.get(key, key)
         if name.isidentifier() and name not in names.values():
-            names.setdefault(found[key], name)
+            names.setdefault(sizes[key], name)
     return names
 
 
-def _derived(config: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, int]:
-    """Sizes that follow from a configuration, such as that of all heads together."""
-    given: dict[str, int] = {}
+def _derived(config: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes that follow from a configuration, such as the size of all heads together."""
+    integers: dict[str, int] = {}
     for key, value in _integers(config):
-        given.setdefault(key, value)
-    heads, hidden = given.get("num_attention_heads"), found.get("hidden_size")
-    head = given.get("head_dim") or given.get("attention_head_dim")
+        integers.setdefault(key, value)
+    heads, hidden = integers.get("num_attention_heads"), sizes.get("hidden_size")
+    head = integers.get("head_dim") or integers.get("attention_head_dim")
     derived: dict[str, int] = {}
     if head is None and heads and hidden and hidden % heads == 0 and hidden // heads >= _SMALLEST:
         head = hidden // heads
     if head and heads:
-        groups = given.get("num_key_value_heads")
+        groups = integers.get("num_key_value_heads")
         if hidden is None:
             derived["hidden_size"] = heads * head
         derived["head_dim"] = head
@@ -61,13 +61,13 @@ def _derived(config: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, i
         else:
             derived["query_key_value_size"] = 3 * heads * head
     for name in ("intermediate_size", "moe_intermediate_size"):
-        if name in found:
-            derived[f"gate_up_{name}"] = 2 * found[name]
+        if name in sizes:
+            derived[f"gate_up_{name}"] = 2 * sizes[name]
     return derived
 
 
 def _integers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Integers of a configuration, its own before those of nested ones."""
+    """Yield the integers of a configuration, then those of nested configurations."""
     nested = []
     for key, value in config.items():
         if isinstance(value, bool):

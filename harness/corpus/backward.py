@@ -1,4 +1,4 @@
-"""Backward graphs: the gradients of an exported module, recomputing the forward pass or reading what it saved."""
+"""Backward graphs: the gradients of an exported module, which recompute the forward pass or read its saved results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from harness.corpus.printing import is_size, live_operations, resolved
 from harness.corpus.variable_names import operation_of, wished_names
 
 _CONSTANT = re.compile(r"(^|_)(cos|sin)$|mask|position|inv_freq|(^|_)(k|key)(_proj|_lin)?_bias$")
-"""Names of inputs that no training step needs a gradient for. That of a key's bias is zero: a softmax ignores it."""
+"""Names of inputs whose gradient no training step needs. The gradient of a key's bias is zero, because a softmax
+ignores the bias."""
 _BACKWARD_OPERATORS = (
     "silu_backward", "gelu_backward", "native_layer_norm", "native_layer_norm_backward", "native_group_norm",
     "native_group_norm_backward", "_softmax_backward_data", "_log_softmax_backward_data", "tanh_backward",
@@ -30,11 +31,11 @@ _BACKWARD_OPERATORS = (
     "hardswish_backward", "hardsigmoid_backward", "leaky_relu_backward", "elu_backward", "_safe_softmax",
     "_fused_rms_norm", "_fused_rms_norm_backward", "unfold_backward", "logit_backward", "mish_backward",
 )  # fmt: skip
-"""ATen operators that plain PyTorch does not have; torch's decompositions define what they compute."""
+"""ATen operators without a public PyTorch function; torch's decompositions replace them."""
 
 
 def export_backward(forward: ExportedModule, input_names: dict[fx.Node, str]) -> ExportedModule:
-    """The graph of the gradients of a module's floating-point inputs, with the forward pass in it.
+    """Return the graph of the gradients of a module's floating-point inputs, which includes the forward pass.
 
     Args:
         forward: the exported module.
@@ -45,28 +46,28 @@ def export_backward(forward: ExportedModule, input_names: dict[fx.Node, str]) ->
     """
     placeholders = [node for node in forward.graph.nodes if node.op == "placeholder"]
     tensors = [node for node in placeholders if isinstance(node.meta.get("val"), torch.Tensor)]
-    graph, wanted = _trace(forward, placeholders, tensors, input_names)
-    given = [node for node in graph.nodes if node.op == "placeholder"]
+    graph, differentiated = _trace(forward, placeholders, tensors, input_names)
+    traced = [node for node in graph.nodes if node.op == "placeholder"]
     by_node = {item.node: item for item in forward.inputs}
     inputs = [
-        dataclasses.replace(by_node[old], node=new) for old, new in zip(tensors, given, strict=False) if old in by_node
+        dataclasses.replace(by_node[old], node=new) for old, new in zip(tensors, traced, strict=False) if old in by_node
     ]
     constants = {
         new.name: forward.constants[old.name]
-        for old, new in zip(tensors, given, strict=False)
+        for old, new in zip(tensors, traced, strict=False)
         if old.name in forward.constants
     }
-    outputs_given = given[len(tensors) :]
-    single = len(outputs_given) == 1
+    output_gradients = traced[len(tensors) :]
+    single = len(output_gradients) == 1
     inputs += [
         GraphInput(node, "gradient", "grad_output" if single else f"grad_output_{place}", place)
-        for place, node in enumerate(outputs_given)
+        for place, node in enumerate(output_gradients)
     ]
     (output,) = [node for node in graph.nodes if node.op == "output"]
     gradients = list(pytree.tree_leaves(output.args))
     named = {
         resolved(gradient): f"grad_{input_names[old]}"
-        for old, gradient in zip(wanted, gradients, strict=True)
+        for old, gradient in zip(differentiated, gradients, strict=True)
         if isinstance(gradient, fx.Node)
     }
     order = list(input_names.values())
@@ -81,8 +82,8 @@ def export_backward(forward: ExportedModule, input_names: dict[fx.Node, str]) ->
 def _trace(
     forward: ExportedModule, placeholders: list[fx.Node], tensors: list[fx.Node], input_names: dict[fx.Node, str]
 ) -> tuple[fx.Graph, list[fx.Node]]:
-    """The traced graph, and the inputs whose gradients it returns."""
-    wanted = [
+    """Return the traced graph, and the inputs whose gradients it returns."""
+    differentiated = [
         node
         for node in tensors
         if node in input_names and node.meta["val"].is_floating_point() and not _CONSTANT.search(input_names[node])
@@ -91,16 +92,17 @@ def _trace(
 
     def gradients(inputs: list[torch.Tensor], incoming: list[torch.Tensor]) -> list[torch.Tensor | None]:
         leaves = {
-            node: value.detach().requires_grad_(node in wanted) for node, value in zip(tensors, inputs, strict=True)
+            node: value.detach().requires_grad_(node in differentiated)
+            for node, value in zip(tensors, inputs, strict=True)
         }
         arguments = [leaves.get(node, node.meta.get("val")) for node in placeholders]
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no plain derivative
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # fused kernels have no decomposed derivative
             returned = pytree.tree_leaves(fx.Interpreter(module).run(*arguments))
             pairs = [(value, grad) for value, grad in zip(returned, incoming, strict=True) if value.requires_grad]
             return list(
                 torch.autograd.grad(
                     [value for value, _ in pairs],
-                    [leaves[node] for node in wanted],
+                    [leaves[node] for node in differentiated],
                     [grad for _, grad in pairs],
                     allow_unused=True,
                 )
@@ -117,7 +119,7 @@ def _trace(
         raise SkippedError(f"the gradients cannot be traced: {error_summary(error)}") from error
     _make_functional(traced.graph)
     _simplify(traced.graph)
-    return traced.graph, wanted
+    return traced.graph, differentiated
 
 
 def _make_functional(graph: fx.Graph) -> None:
@@ -151,17 +153,17 @@ def _simplify(graph: fx.Graph) -> None:
 
 
 def saved_form(backward: ExportedModule, input_names: dict[fx.Node, str]) -> ExportedModule:
-    """The same gradients from values that the forward pass saved.
+    """Return the graph of the same gradients from saved results of the forward pass.
 
-    The operations of the backward pass stay; the forward results that they read become inputs. Results that only move
-    data are computed again from what they were made of.
+    The operations of the backward pass stay, and the forward results that they read become inputs. Results of
+    operations that only move data are computed again from their operands.
 
     Args:
         backward: the graph that computes the forward pass again.
         input_names: placeholder -> name of its input.
 
     Raises:
-        SkippedError: nothing is saved: both forms are the same.
+        SkippedError: the backward pass reads no saved result, so that both forms are the same.
     """
     boundary = _boundary(backward)
     if not boundary:
@@ -187,34 +189,34 @@ def saved_form(backward: ExportedModule, input_names: dict[fx.Node, str]) -> Exp
 
 
 def saved_values(backward: ExportedModule) -> tuple[fx.Node, ...]:
-    """The forward results that the saved form reads, in the order of its saved inputs."""
+    """Return the forward results that the saved form reads, in the order of its saved inputs."""
     return tuple(_boundary(backward))
 
 
 def _boundary(backward: ExportedModule) -> list[fx.Node]:
-    """Forward results that the backward pass reads, traced back through operations that only move data.
+    """Return the forward results that the backward pass reads, traced back through operations that only move data.
 
     Operations of the forward pass have the stack trace of the module's code; those of the backward pass have none.
     """
-    needed = _ancestors(backward.outputs)
-    found: dict[fx.Node, None] = {}
-    waiting = [
+    ancestors = _ancestors(backward.outputs)
+    boundary: dict[fx.Node, None] = {}
+    queue = [
         source
         for node in backward.graph.nodes
-        if node in needed and node.op == "call_function" and not is_size(node) and not _is_forward(node)
+        if node in ancestors and node.op == "call_function" and not is_size(node) and not _is_forward(node)
         for source in node.all_input_nodes
         if _is_forward(source)
     ]
-    while waiting:
-        node = waiting.pop(0)
+    while queue:
+        node = queue.pop(0)
         if node.op == "placeholder" or is_size(node):
             continue
         if compute_operations([node]) or operation_of(node) == "getitem":
-            found.setdefault(node)
+            boundary.setdefault(node)
         else:
-            waiting += list(node.all_input_nodes)
+            queue += list(node.all_input_nodes)
     order = {node: index for index, node in enumerate(backward.graph.nodes)}
-    return sorted(found, key=lambda node: order[node])
+    return sorted(boundary, key=lambda node: order[node])
 
 
 def _is_forward(node: fx.Node) -> bool:
@@ -222,11 +224,11 @@ def _is_forward(node: fx.Node) -> bool:
 
 
 def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting += list(node.all_input_nodes)
-    return found
+    visited: set[fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in visited:
+            visited.add(node)
+            stack += list(node.all_input_nodes)
+    return visited

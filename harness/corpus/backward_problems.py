@@ -32,22 +32,24 @@ from harness.corpus.verification import (
 from harness.corpus.workloads import largest_tensor
 
 _CLOSE = 2e-4
-"""A tenth of the largest error of a gradient in float32, over its root mean square: sums in another order."""
+"""A tenth of the largest allowed error of a gradient in float32, relative to its root mean square. Autograd sums in
+another order than the reference."""
 _ROUNDING = 1e-2
-"""Of the largest gradient: at sequence length 1 that of a query is zero but for the rounding of its sums."""
-_MOST_ELEMENTS = 2**25
-"""Of one tensor at the sizes of the checks: attention over 1500 frames takes minutes."""
+"""Smallest scale of a comparison, as a share of the largest gradient's root mean square. At sequence length 1 the
+gradient of a query consists of the rounding errors of its sums."""
+_MAX_ELEMENTS = 2**25
+"""Maximum elements of one tensor at the sizes of the checks: attention over 1500 frames takes minutes."""
 
 
 def backward_drafts(forward: ProblemDraft, constants: dict[int, str]) -> Iterator[tuple[str, ProblemDraft, Verified]]:
-    """Yield the form, the draft and facts of each backward problem that is verified.
+    """Yield the form (`recompute`, then `saved`), the draft and the facts of each verified backward problem.
 
     Args:
         forward: the forward problem.
         constants: size -> name of its constant axis.
 
     Raises:
-        SkippedError: there is none; those that fail after the first are left out.
+        SkippedError: a form cannot be exported, drafted or verified; forms yielded before remain valid.
     """
     names = {item.node: name for name, item in forward.sources.items()}
     exported = export_backward(forward.exported, names)
@@ -60,10 +62,10 @@ def backward_drafts(forward: ProblemDraft, constants: dict[int, str]) -> Iterato
 
 
 def _verify_recompute(forward: ProblemDraft, draft: ProblemDraft) -> Verified:
-    """Compare the reference with autograd of the original module, which sums in another order."""
+    """Compare the reference with autograd of the original module at several sizes."""
     single, sizes = in_dtype(draft, "float32"), check_sizes(draft.variable_axes)
     elements = max(largest_tensor(draft, axes) for axes in sizes)
-    if elements > _MOST_ELEMENTS:
+    if elements > _MAX_ELEMENTS:
         raise SkippedError(f"a tensor of {elements:,} elements is too large to verify gradients on this machine")
     for axes in sizes:
         drawn = draw(single, axes, list(draft.inputs))
@@ -76,8 +78,8 @@ def _verify_recompute(forward: ProblemDraft, draft: ProblemDraft) -> Verified:
 def _facts(draft: ProblemDraft, single: RunnableProblem, drawn: Tensors, outputs: Tensors, shapes: int) -> Verified:
     check_each_input_matters(single, drawn, outputs)
     own = in_dtype(draft, None)
-    low = run_reference(own, {name: as_declared(value, own, name) for name, value in drawn.items()})
-    error = max(relative_error(low[name], outputs[name]) for name in outputs)
+    low_precision = run_reference(own, {name: as_declared(value, own, name) for name, value in drawn.items()})
+    error = max(relative_error(low_precision[name], outputs[name]) for name in outputs)
     return Verified(min(root_mean_square(value) for value in outputs.values()), shapes, error)
 
 
@@ -87,26 +89,28 @@ def _compare_gradients(
     by_source = {(item.source, item.name, item.place): drawn[name] for name, item in draft.sources.items()}
     leaves: Tensors = {}
     for name, item in forward.sources.items():
-        # An input such as a bias takes part in the forward pass only: its values do not matter.
+        # The gradients may not depend on an input such as a bias. Then the reference has no such input; zeros are used.
         value = by_source.get((item.source, item.name, item.place))
         value = torch.zeros(item.node.meta["val"].shape) if value is None else value
         leaves[name] = value.detach().requires_grad_() if f"grad_{name}" in outputs else value
     incoming = {item.place: drawn[name] for name, item in draft.sources.items() if item.source == "gradient"}
     weights, tensors = module_arguments(forward, leaves, torch.float32)
-    wanted = [name for name in leaves if f"grad_{name}" in outputs]
+    differentiated = [name for name in leaves if f"grad_{name}" in outputs]
     try:
         with torch.enable_grad():
             returned = functional_call(
                 FlatModule(forward.exported.candidate), weights, (tensors,), tie_weights=True, strict=False
             )
             gradients = torch.autograd.grad(
-                [returned[place] for place in incoming], [leaves[name] for name in wanted], list(incoming.values())
+                [returned[place] for place in incoming],
+                [leaves[name] for name in differentiated],
+                list(incoming.values()),
             )
     except Exception as error:  # the module's own code
         raise SkippedError(f"the module has no gradients: {error_summary(error)}") from error
-    # A gradient that is zero but for rounding is compared with the others' scale.
+    # A gradient that consists of rounding errors is compared relative to the scale of the other gradients.
     floor = _ROUNDING * max(root_mean_square(gradient) for gradient in gradients)
-    for name, gradient in zip(wanted, gradients, strict=True):
+    for name, gradient in zip(differentiated, gradients, strict=True):
         value = outputs[f"grad_{name}"]
         if value.shape != gradient.shape or value.dtype != gradient.dtype:
             raise SkippedError(f"`grad_{name}` has another shape or dtype than autograd's, at {where}")
@@ -116,21 +120,23 @@ def _compare_gradients(
 
 
 def _verify_saved(recompute: ProblemDraft, saved: ProblemDraft, constants: dict[int, str]) -> Verified:
-    """Compare the saved form, given what the forward pass saves, with the form that computes it again: bitwise."""
+    """Compare the saved form bitwise with the form that computes the forward pass again, on its saved results."""
     exported = recompute.exported
-    kept = saved_values(exported)
-    both = draft_problem(dataclasses.replace(exported, outputs=(*exported.outputs, *kept)), constants)
+    saved_nodes = saved_values(exported)
+    combined = draft_problem(dataclasses.replace(exported, outputs=(*exported.outputs, *saved_nodes)), constants)
     places = {name: item.place for name, item in saved.sources.items() if item.source == "saved"}
-    single, whole = in_dtype(saved, "float32"), in_dtype(both, "float32")
+    single, combined_float32 = in_dtype(saved, "float32"), in_dtype(combined, "float32")
     sizes = check_sizes(saved.variable_axes)
     for axes in sizes:
-        drawn = draw(whole, axes, list(both.inputs))
-        results = list(run_reference(whole, drawn).values())
+        drawn = draw(combined_float32, axes, list(combined.inputs))
+        results = list(run_reference(combined_float32, drawn).values())
         expected, forward = results[: len(exported.outputs)], results[len(exported.outputs) :]
-        given = {name: drawn[name] if (place := places.get(name)) is None else forward[place] for name in saved.inputs}
-        outputs = run_reference(single, given)
-        for (name, value), other in zip(outputs.items(), expected, strict=True):
-            if not torch.equal(value, other):
+        saved_inputs = {
+            name: drawn[name] if (place := places.get(name)) is None else forward[place] for name in saved.inputs
+        }
+        outputs = run_reference(single, saved_inputs)
+        for (name, value), expected_value in zip(outputs.items(), expected, strict=True):
+            if not torch.equal(value, expected_value):
                 raise SkippedError(f"`{name}` differs from the form that computes the forward pass again")
     drawn = draw(single, sizes[-1], list(saved.inputs))
     outputs = run_reference(single, drawn)

@@ -1,4 +1,4 @@
-"""Choose the submodules that may become problems, and find which of their inputs' dimensions vary."""
+"""Selection of the submodules that may become problems, and of the dimensions of their inputs that vary."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from harness.corpus.captures import ModuleCall
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Sizes that a model is run with."""
+    """Sizes of a model's inputs in one run."""
 
     batch: int
     sequence: int
     text: int = 0
-    """Length of a second sequence, such as the text that an image is made from."""
+    """Length of a second sequence, such as the text prompt of an image."""
 
 
 FIRST_SIZES, SECOND_SIZES = ModelSizes(3, 37, 19), ModelSizes(5, 53, 29)
-"""Two runs tell dimensions that vary from constants. Primes keep products apart from sums."""
+"""Sizes of two runs: a dimension that differs between them varies. With primes, products differ from sums."""
 
 
 @dataclass(frozen=True)
@@ -35,32 +35,34 @@ class InputLeaf:
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    """At `FIRST_SIZES`."""
+    """Shape at `FIRST_SIZES`."""
     axes: tuple[str | None, ...]
-    """Name of the axis of each dimension that varies; None for a constant one."""
+    """Name of the axis of each varying dimension; None for a constant dimension."""
 
 
 @dataclass(frozen=True)
 class CandidateModule:
-    """A submodule and how it is called."""
+    """A submodule and the arguments of its call."""
 
     path: str
     module: nn.Module
     leaves: tuple[InputLeaf, ...]
-    others: tuple[Any, ...]
-    """All leaves of the arguments in order; `None` at the places of tensors, which `tensor_places` lists."""
+    leaf_values: tuple[Any, ...]
+    """All leaves of the arguments in order; None at the positions of tensors, which `tensor_places` lists."""
     tensor_places: tuple[int, ...]
     structure: pytree.TreeSpec
+    output_places: tuple[int, ...] | None = None
+    """Places of the problem's outputs among the tensors that the module returns; None if all are outputs."""
 
     @property
     def signature(self) -> str:
-        """Kinds of the arguments, without sizes."""
+        """Text of the arguments' names, dtypes and axes, without sizes."""
         tensors = [(leaf.name, leaf.dtype, leaf.axes) for leaf in self.leaves]
-        return repr((tensors, [value for value in self.others if isinstance(value, bool | str)]))
+        return repr((tensors, [value for value in self.leaf_values if isinstance(value, bool | str)]))
 
     def arguments(self, tensors: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments of `forward` with these tensors."""
-        values = list(self.others)
+        """Return the positional and keyword arguments of `forward` with these tensors."""
+        values = list(self.leaf_values)
         for place, tensor in zip(self.tensor_places, tensors, strict=True):
             values[place] = tensor
         arguments: dict[str, Any] = pytree.tree_unflatten(values, self.structure)
@@ -76,29 +78,29 @@ class CandidateModule:
 def candidate_modules(first: Mapping[str, ModuleCall], second: Mapping[str, ModuleCall]) -> Iterator[CandidateModule]:
     """Yield one candidate for each distinct submodule of a model, outermost first.
 
-    Two submodules of the same class with the same parameter shapes and argument shapes are one. Torch's own modules
-    are left out: alone they are single operators.
+    Submodules of the same class with the same parameter shapes and argument shapes count as one. Torch's own modules
+    are omitted, because each is a single operator.
 
     Args:
         first: calls at `FIRST_SIZES`.
         second: calls at `SECOND_SIZES`.
     """
-    seen: set[object] = set()
+    identities: set[object] = set()
     for path, call in first.items():
-        other = second.get(path)
-        if other is None or type(call.module).__module__.startswith("torch."):
+        second_call = second.get(path)
+        if second_call is None or type(call.module).__module__.startswith("torch."):
             continue
-        candidate = _candidate(call, other)
+        candidate = _candidate(call, second_call)
         if candidate is None:
             continue
         identity = (
             type(call.module),
             tuple((name, tuple(p.shape)) for name, p in call.module.named_parameters()),
             tuple((leaf.name, leaf.shape) for leaf in candidate.leaves),
-            tuple(repr(value) for value in candidate.others if isinstance(value, int | float | str | None)),
+            tuple(repr(value) for value in candidate.leaf_values if isinstance(value, int | float | str | None)),
         )
-        if identity not in seen and not _is_stack(call.module):
-            seen.add(identity)
+        if identity not in identities and not _is_stack(call.module):
+            identities.add(identity)
             yield candidate
 
 
@@ -106,7 +108,7 @@ _LARGE_LAYER = 8
 
 
 def _is_stack(module: nn.Module) -> bool:
-    """True if a module holds a list of several large layers of one class: its layers are the problems."""
+    """Return true if a module contains a list of several large layers of one class; the layers become problems."""
     for inner in module.modules():
         if isinstance(inner, nn.ModuleList | nn.Sequential) and len(inner) > 1:
             kinds = [type(layer) for layer in inner if sum(1 for _ in layer.modules()) >= _LARGE_LAYER]
@@ -117,22 +119,22 @@ def _is_stack(module: nn.Module) -> bool:
 
 def _candidate(first: ModuleCall, second: ModuleCall) -> CandidateModule | None:
     paths, structure = pytree.tree_flatten_with_path(first.arguments)
-    others, _ = pytree.tree_flatten(second.arguments)
-    if len(paths) != len(others):
+    second_leaves, _ = pytree.tree_flatten(second.arguments)
+    if len(paths) != len(second_leaves):
         return None
     leaves: list[InputLeaf] = []
     values: list[Any] = []
     places: list[int] = []
     names = AxisNames()
-    for place, ((path, value), other) in enumerate(zip(paths, others, strict=True)):
+    for place, ((path, value), second_value) in enumerate(zip(paths, second_leaves, strict=True)):
         if not isinstance(value, torch.Tensor):
-            if _varies(value, other):
+            if _varies(value, second_value):
                 return None
             values.append(value)
             continue
-        if not isinstance(other, torch.Tensor) or other.dim() != value.dim():
+        if not isinstance(second_value, torch.Tensor) or second_value.dim() != value.dim():
             return None
-        axes = tuple(names.of(*sizes) for sizes in zip(value.shape, other.shape, strict=True))
+        axes = tuple(names.of(*sizes) for sizes in zip(value.shape, second_value.shape, strict=True))
         leaves.append(InputLeaf(_leaf_name(path), value.dtype, tuple(value.shape), axes))
         values.append(None)
         places.append(place)
@@ -141,47 +143,52 @@ def _candidate(first: ModuleCall, second: ModuleCall) -> CandidateModule | None:
     return CandidateModule(first.path, first.module, tuple(leaves), tuple(values), tuple(places), structure)
 
 
-def _varies(value: object, other: object) -> bool:
-    """True if a plain argument depends on the sizes, so that the graph would be right for one size only."""
-    return isinstance(value, int | float | str) and value != other
+def _varies(value: object, second_value: object) -> bool:
+    """Return true if a plain argument depends on the sizes, so that the graph is valid for one size only."""
+    return isinstance(value, int | float | str) and value != second_value
 
 
-_MOST_EXTRA = 300
-"""Class tokens, registers and queries that a model adds to a sequence."""
+_MAX_EXTRA = 300
+"""Maximum number of class tokens, registers and queries that a model adds to a sequence."""
 
 
 class AxisNames:
     """Names of dimensions by their sizes in the two runs."""
 
     def __init__(self) -> None:
-        one, two = FIRST_SIZES, SECOND_SIZES
+        first, second = FIRST_SIZES, SECOND_SIZES
         self._bases = {
-            (one.batch, two.batch): "batch",
-            (one.sequence, two.sequence): "sequence",
-            (one.text, two.text): "text",
-            (one.batch * one.sequence, two.batch * two.sequence): "tokens",
-            (one.batch * one.text, two.batch * two.text): "text_tokens",
-            (one.sequence + one.text, two.sequence + two.text): "joint",
+            (first.batch, second.batch): "batch",
+            (first.sequence, second.sequence): "sequence",
+            (first.text, second.text): "text",
+            (first.batch * first.sequence, second.batch * second.sequence): "tokens",
+            (first.batch * first.text, second.batch * second.text): "text_tokens",
+            (first.sequence + first.text, second.sequence + second.text): "joint",
         }
         self._names = dict(self._bases)
 
     def of(self, first: int, second: int) -> str | None:
-        """The axis of a dimension; None if it is constant."""
+        """Return the axis of a dimension; None if the dimension is constant.
+
+        Args:
+            first: size of the dimension at `FIRST_SIZES`.
+            second: size of the dimension at `SECOND_SIZES`.
+        """
         if first == second:
             return None
         if (first, second) not in self._names:
-            unknown = sum(name.startswith("length_") for name in self._names.values())
-            self._names[first, second] = self._derived(first, second) or f"length_{unknown + 1}"
+            unknown_count = sum(name.startswith("length_") for name in self._names.values())
+            self._names[first, second] = self._derived(first, second) or f"length_{unknown_count + 1}"
         return self._names[first, second]
 
     def _derived(self, first: int, second: int) -> str | None:
-        """Name of a multiple of another dimension, such as windows of an image, or of one with more entries."""
-        for (one, two), base in self._bases.items():
-            if first % one == 0 and second % two == 0 and first // one == second // two:
-                return f"{base}_times_{first // one}"
-        for (one, two), base in self._bases.items():
-            if base in {"sequence", "text", "joint"} and 0 < first - one == second - two <= _MOST_EXTRA:
-                return f"{base}_plus_{first - one}"
+        """Return the name of a multiple of a dimension (windows of an image), or of one with additional entries."""
+        for (base_first, base_second), base in self._bases.items():
+            if first % base_first == 0 and second % base_second == 0 and first // base_first == second // base_second:
+                return f"{base}_times_{first // base_first}"
+        for (base_first, base_second), base in self._bases.items():
+            if base in {"sequence", "text", "joint"} and 0 < first - base_first == second - base_second <= _MAX_EXTRA:
+                return f"{base}_plus_{first - base_first}"
         return None
 
 
@@ -189,7 +196,7 @@ _ROTARY = {"0": "cos", "1": "sin"}
 
 
 def _leaf_name(path: tuple[Any, ...]) -> str:
-    """Name of a leaf: its parameter, and its place or key inside of that."""
+    """Return the name of a leaf: its parameter, and its position or key inside the parameter's value."""
     words = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
     if len(words) == 2 and words[1] in _ROTARY and ("position_embeddings" in words[0] or "rotary" in words[0]):
         return _ROTARY[words[1]]

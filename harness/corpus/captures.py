@@ -1,4 +1,4 @@
-"""Record the calls of all submodules while a model runs once on the meta device, without values."""
+"""Recording of the calls of all submodules while a model runs once on the meta device, without values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModuleCall:
 
 
 class _AssumedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Answers reads of single values, which meta tensors do not have: conditions hold, numbers are 1.
+    """Returns True or 1 for reads of single values, which meta tensors do not have.
 
     Models read values to validate arguments and to choose shortcuts. The exported graph is verified with real values.
     """
@@ -83,7 +83,7 @@ def _recorder(path: str, calls: dict[str, ModuleCall]) -> Callable[..., None]:
 
 
 def _flattened(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Arguments by name; those of `**kwargs` by their own names, those of `*args` under its name."""
+    """Return the arguments by name: those of `**kwargs` by their keys, those of `*args` as one tuple."""
     arguments: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
@@ -94,6 +94,6 @@ def _flattened(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 
 def error_summary(error: BaseException) -> str:
-    """The type of an exception and the first line of its message, at most 160 characters."""
+    """Return the type of an exception and the first line of its message, in at most 160 characters."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"[:160]

@@ -22,38 +22,40 @@ class _TablePart(BaseModel):
 
 
 class ShapeSet(_TablePart):
-    """Sizes that a family of models is used with."""
+    """Typical sizes of inputs to a family of models."""
 
     pairs: tuple[tuple[int, int], ...]
     """(batch, sequence) of problems with both axes."""
     batches: tuple[int, ...]
     """Batch sizes of problems without a sequence axis."""
     text: int = 256
-    """Length of the text that images and videos are made from, where it is an axis."""
+    """Length of the text prompt of images and videos, where it is an axis."""
     text_pairs: tuple[tuple[int, int], ...] = ()
     """(batch, length of the text) of problems without another length."""
     tokens: tuple[int, ...] = ()
-    """Sizes of problems whose only axis is the number of tokens; by default the products of `pairs`."""
+    """Sizes of problems whose only axis is the number of tokens; empty: the products of `pairs`."""
 
 
 class Checkpoint(_TablePart):
-    """One architecture and the published checkpoint that its sizes are of."""
+    """One architecture and the published checkpoint whose sizes it has."""
 
     family: str
     library: Literal["transformers", "diffusers"] = "transformers"
     checkpoint: str | None = None
-    """Identifier of the checkpoint, for people; nothing is downloaded."""
+    """Identifier of the checkpoint, for people; it is not downloaded."""
     like: str | None = None
     """Checkpoint that the documentation of the default configuration names."""
+    share: str | None = None
+    """Split of the checkpoint over several GPUs that makes the sizes those of one GPU."""
     class_name: str | None = None
-    """Class of the model; of transformers the base model by default."""
+    """Class of the model; None for the base model of transformers."""
     config: Mapping[str, Any] = Field(default_factory=dict)
     """Values that differ from the default configuration."""
     dtype: FloatDtype | None = None
-    """By default the family's."""
+    """None for the dtype of the family."""
     inputs: Mapping[str, int | str | tuple[int | str, ...]] = Field(default_factory=dict)
-    """Argument of the model -> its shape, of numbers, `batch`, `sequence` and products such as `4*sequence`.
-    The last entry may be a dtype. Without brackets it is a plain size."""
+    """Argument of the model -> its shape: numbers, `batch`, `sequence` and products such as `4*sequence`. The last
+    entry may be a dtype. An argument without brackets is an integer and not a tensor."""
 
 
 class Family(_TablePart):
@@ -64,7 +66,7 @@ class Family(_TablePart):
 
 
 class CheckpointTable(_TablePart):
-    """The whole table."""
+    """The table of families and architectures."""
 
     format: Literal[1]
     families: Mapping[str, Family]
@@ -73,10 +75,10 @@ class CheckpointTable(_TablePart):
 
 @cache
 def checkpoint_table() -> CheckpointTable:
-    """Read the table that ships with the package.
+    """Return the table in the package's `checkpoints.yaml`.
 
     Raises:
-        ConfigurationError: it does not follow its format.
+        ConfigurationError: the file does not follow its format.
     """
     where = "harness/corpus/checkpoints.yaml"
     text = (files("harness.corpus") / "checkpoints.yaml").read_text()

@@ -1,4 +1,4 @@
-"""A problem's definition from an exported graph, and what verification needs to call the original module."""
+"""Draft of a problem's definition from an exported graph, with the data for a call of the original module."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class ProblemDraft:
     graph: str
     """Hash of the graph."""
     operations: tuple[str, ...]
-    """The operators that compute, in order."""
+    """Operators that compute values, in order."""
 
     @property
     def variable_axes(self) -> list[str]:
-        """Axes whose size each workload gives."""
+        """Axes whose size differs between workloads."""
         return [name for name, axis in self.axes.items() if axis["type"] == "var"]
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """True if no axis exceeds its limit."""
+        """Return true if no axis exceeds its limit."""
         return all(size <= self.exported.limits.get(axis, size) for axis, size in sizes.items())
 
     def definition(self, **facts: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-        """The content of definition.json; `facts` are its keys besides axes, tensors and reference."""
+        """Return the content of definition.json; `facts` are its keys besides axes, tensors and reference."""
         constraints = [f"{axis} <= {size}" for axis, size in self.exported.limits.items() if axis in self.axes]
         if constraints:
             facts["constraints"] = constraints
@@ -66,16 +66,16 @@ class ProblemDraft:
 
 
 _ARGUMENTS = {"activation", "gradient", "saved"}
-"""Sources of inputs that are no weights."""
+"""Sources of inputs that are not weights."""
 _VAGUE = {"output", "product", "total", "joined", "residual_sum", "hidden_states", "normalized"}
-"""Names of local variables that do not describe the one output of a problem."""
+"""Names of local variables that do not describe the single output of a problem."""
 
 
 _FACTOR_FIRST = re.compile(r"\b(?P<factor>\d+) \* (?P<axis>[a-z_]\w*(?: \* [a-z_]\w*)*)")
 
 
 class _Axes:
-    """Axes of a definition, made as shapes need them."""
+    """Axes of a definition; the conversion of shapes adds the axes that they use."""
 
     def __init__(self, exported: ExportedModule, constants: dict[int, str]) -> None:
         self._symbols = exported.axes
@@ -92,9 +92,9 @@ class _Axes:
             expression = size.node.expr
             if isinstance(expression, sympy.Integer):
                 return self._axis(int(expression))
-            unknown = [symbol for symbol in expression.free_symbols if symbol not in self._symbols]
-            if unknown:
-                raise SkippedError(f"a shape depends on values (`{unknown[0]}`)")
+            unnamed = [symbol for symbol in expression.free_symbols if symbol not in self._symbols]
+            if unnamed:
+                raise SkippedError(f"a shape depends on values (`{unnamed[0]}`)")
             for symbol in sorted(expression.free_symbols, key=str):
                 self.variable.setdefault(self._symbols[symbol], {"type": "var"})
             if isinstance(expression, sympy.Symbol):
@@ -122,7 +122,7 @@ class _Axes:
         return name
 
     def _axis_first(self, product: re.Match[str]) -> str:
-        """`axis * factor` for `factor * axis`; the factor by its name if it has one."""
+        """Return `axis * factor` for `factor * axis`, with the factor's name if it has one."""
         factor = int(product["factor"])
         return f"{product['axis']} * {self._constants.get(factor, factor)}"
 
@@ -131,27 +131,27 @@ class _Axes:
 
 
 def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> ProblemDraft:
-    """Draft a definition.
+    """Return the draft of a definition.
 
     Args:
         exported: the graph.
         constants: size -> name of its constant axis.
 
     Raises:
-        SkippedError: the graph has no plain form in the schema.
+        SkippedError: the schema cannot represent the graph.
     """
     if not exported.outputs:
         raise SkippedError("the module returns no tensor")
     operations = compute_operations(live_operations(exported))
-    given = _ordered_inputs(exported)
-    if not any(item.source in _ARGUMENTS for item in given):
+    graph_inputs = _ordered_inputs(exported)
+    if not any(item.source in _ARGUMENTS for item in graph_inputs):
         raise SkippedError("no argument takes part in the result")
     names = UniqueNames({*exported.axes.values(), *constants.values()})
-    input_names = {item.node: names.take(_input_name(item, given)) for item in given}
-    constants = _named_sizes(given, input_names, constants, names)
+    input_names = {item.node: names.take(_input_name(item, graph_inputs)) for item in graph_inputs}
+    constants = _named_sizes(graph_inputs, input_names, constants, names)
     axes = _Axes(exported, constants)
     reserved = {*exported.axes.values(), *constants.values()}
-    shapes = {item.node: axes.shape(item.node.meta["val"].shape) for item in given}
+    shapes = {item.node: axes.shape(item.node.meta["val"].shape) for item in graph_inputs}
     sizes = _size_reads(exported, input_names)
     printed = FunctionPrinter(exported, input_names, sizes).function()
     users = _users(exported)
@@ -161,36 +161,37 @@ def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> Proble
             "dtype": _dtype(item.node),
             "x_distribution": distribution_of(item, users.get(item.node, [])),
         }
-        for item in given
+        for item in graph_inputs
     }
     outputs = _outputs(exported, printed.outputs, {*inputs, *reserved}, axes)
-    sources = {input_names[item.node]: item for item in given}
+    sources = {input_names[item.node]: item for item in graph_inputs}
     return ProblemDraft(
         exported, axes.all(), inputs, outputs, printed.source, sources, graph_hash(exported), tuple(operations)
     )
 
 
 def _ordered_inputs(exported: ExportedModule) -> list[GraphInput]:
-    """Inputs that the outputs depend on: arguments in their order, then weights in the order of their first use."""
+    """Return the inputs that affect the outputs: arguments in their order, then weights by their first use."""
     used = used_inputs(exported)
     order: dict[fx.Node, int] = {}
     for node in live_operations(exported):
         for argument in node.all_input_nodes:
             order.setdefault(resolved(argument), len(order))
-    found = [item for item in exported.inputs if item.node in used]
-    activations = [item for item in found if item.source in _ARGUMENTS]
-    weights = [item for item in found if item.source not in _ARGUMENTS]
+    used_items = [item for item in exported.inputs if item.node in used]
+    activations = [item for item in used_items if item.source in _ARGUMENTS]
+    weights = [item for item in used_items if item.source not in _ARGUMENTS]
     return sorted(activations, key=lambda item: item.source == "activation") + sorted(
         weights, key=lambda item: order.get(item.node, 0)
     )
 
 
-def _input_name(item: GraphInput, others: list[GraphInput]) -> str:
-    """The argument's name; of a weight the shortest end of its path that no other has, at least two words."""
+def _input_name(item: GraphInput, all_items: list[GraphInput]) -> str:
+    """Return the name of an argument; for a weight the shortest unique suffix of its path, of two words if possible."""
     if item.source in _ARGUMENTS:
         return "x" if item.name == "input" else identifier(item.name)
     words = item.name.split(".")
-    paths = [other.name.split(".") for other in others if other is not item and other.source not in _ARGUMENTS]
+    weights = [other_item for other_item in all_items if other_item.source not in _ARGUMENTS and other_item is not item]
+    paths = [weight.name.split(".") for weight in weights]
     ends = [
         "_".join(words[-length:])
         for length in range(1, len(words) + 1)
@@ -203,26 +204,27 @@ def _input_name(item: GraphInput, others: list[GraphInput]) -> str:
     return _within_limit("_".join(words))
 
 
-_LEAST_NAMED = 16
-_MOST_DIMENSIONS = 3
-"""Of an activation with features last; one with more is an image or has heads."""
+_MIN_NAMED_SIZE = 16
+_MAX_DIMENSIONS = 3
+"""Maximum dimensions of an activation whose last dimension is the features; one with more is an image or has heads."""
 
 
 def _named_sizes(
-    given: list[GraphInput], input_names: dict[fx.Node, str], constants: dict[int, str], names: UniqueNames
+    graph_inputs: list[GraphInput], input_names: dict[fx.Node, str], constants: dict[int, str], names: UniqueNames
 ) -> dict[int, str]:
-    """Names of constant sizes, also of those that the configuration does not name: after the weight that has them."""
+    """Return the names of constant sizes; a size that the configuration does not name gets the name of its weight."""
     named = dict(constants)
-    for item in given:
+    for item in graph_inputs:
         shape = item.node.meta["val"].shape
         place = -1 if item.source == "activation" else 0
-        if len(shape) < 2 or not isinstance(shape[place], int) or shape[place] < _LEAST_NAMED or shape[place] in named:
+        size = shape[place] if len(shape) >= 2 else None
+        if not isinstance(size, int) or size < _MIN_NAMED_SIZE or size in named:
             continue
-        if item.source == "activation" and len(shape) <= _MOST_DIMENSIONS and "hidden_size" not in named.values():
-            named[shape[place]] = names.take("hidden_size")
+        if item.source == "activation" and len(shape) <= _MAX_DIMENSIONS and "hidden_size" not in named.values():
+            named[size] = names.take("hidden_size")
         elif item.source == "parameter":
             stem = input_names[item.node].removesuffix("_weight")
-            named[shape[place]] = names.take(f"{stem}_{'channels' if len(shape) > 2 else 'size'}")
+            named[size] = names.take(f"{stem}_{'channels' if len(shape) > 2 else 'size'}")
     return named
 
 
@@ -230,7 +232,7 @@ _LONGEST_INPUT = 40
 
 
 def _within_limit(name: str) -> str:
-    """An identifier without as many of its first words as exceed the limit: the last ones tell weights apart."""
+    """Return an identifier without its first words if it exceeds the limit: the last words distinguish weights."""
     words = identifier(name, 1000).split("_")
     while len(words) > 1 and (len("_".join(words)) > _LONGEST_INPUT or words[0].isdigit()):
         words.pop(0)
@@ -238,7 +240,7 @@ def _within_limit(name: str) -> str:
 
 
 def _size_reads(exported: ExportedModule, input_names: dict[fx.Node, str]) -> dict[str, str]:
-    """Axis -> expression that reads its size from the first input that has it."""
+    """Map each axis to an expression that reads its size from the first input with this axis."""
     reads: dict[str, str] = {}
     for node, name in input_names.items():
         for index, size in enumerate(node.meta["val"].shape):
@@ -250,7 +252,7 @@ def _size_reads(exported: ExportedModule, input_names: dict[fx.Node, str]) -> di
 
 
 def _users(exported: ExportedModule) -> dict[fx.Node, list[fx.Node]]:
-    """Placeholder -> operations that read it, and those that read it in another dtype or shape."""
+    """Map each placeholder to the operations that read it, also in another dtype or shape."""
     users: dict[fx.Node, list[fx.Node]] = {}
     moved: dict[fx.Node, fx.Node] = {}
     for node in live_operations(exported):
@@ -264,15 +266,15 @@ def _users(exported: ExportedModule) -> dict[fx.Node, list[fx.Node]]:
 
 
 def _outputs(
-    exported: ExportedModule, names: tuple[str, ...], taken: set[str], axes: _Axes
+    exported: ExportedModule, names: tuple[str, ...], reserved: set[str], axes: _Axes
 ) -> dict[str, dict[str, Any]]:
-    unique = UniqueNames(taken)
+    unique = UniqueNames(reserved)
     outputs: dict[str, dict[str, Any]] = {}
     for node, name in zip(exported.outputs, names, strict=True):
         if resolved(node).op == "placeholder":
             raise SkippedError("an output is an input, unchanged")
         stem = stem_of(re.sub(r"_\d+$", "", name))
-        wished = stem if len(names) > 1 or (stem not in taken and stem not in _VAGUE) else "output"
+        wished = stem if len(names) > 1 or (stem not in reserved and stem not in _VAGUE) else "output"
         outputs[unique.take(wished)] = {"shape": axes.shape(node.meta["val"].shape), "dtype": _dtype(node)}
     if len(set(names)) < len(names):
         raise SkippedError("two outputs are the same value")

@@ -1,4 +1,4 @@
-"""The reason why a part of a model becomes no problem."""
+"""Error of modules that cannot become problems."""
 
 from __future__ import annotations
 

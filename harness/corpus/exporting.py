@@ -1,10 +1,10 @@
-"""Export a submodule with torch.export: a graph whose batch and sequence dimensions are symbols."""
+"""Export of a submodule with torch.export to a graph whose batch and sequence dimensions are symbols."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import sympy
@@ -30,7 +30,8 @@ class GraphInput:
     name: str
     """Name of the argument, or dotted path of the parameter or buffer below the module."""
     place: int | None = None
-    """Index among the candidate's leaves, for activations; among its outputs, for gradients; among the saved values."""
+    """Index: of an activation among the candidate's leaves, of a gradient among the outputs, of a saved value among the
+    saved values."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,15 @@ class ExportedModule:
     axes: dict[sympy.Symbol, str]
     """Symbol of a varying size -> name of its axis."""
     constants: dict[str, torch.Tensor]
-    """Placeholder -> small tensor that the module's code contains."""
+    """Placeholder -> small tensor that is a constant in the module's code."""
     limits: dict[str, int] = field(default_factory=dict)
     """Axis -> largest size, such as the length of a table of positions."""
     names: dict[fx.Node, str] = field(default_factory=dict)
-    """Names that some values must have."""
+    """Required names of some values."""
 
 
 class FlatModule(nn.Module):
-    """A module that is called with a list of tensors and returns its outputs as a list of tensors."""
+    """A wrapper of a module that takes a list of tensors and returns a list of tensors."""
 
     def __init__(self, candidate: CandidateModule, module: nn.Module | None = None) -> None:
         super().__init__()
@@ -60,23 +61,62 @@ class FlatModule(nn.Module):
         self._candidate = candidate
 
     def forward(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Outputs of the module that are tensors, in order."""
+        """Return the problem's outputs among the tensors that the module returns, in order."""
         args, kwargs = self._candidate.arguments(tensors)
-        returned = self.module(*args, **kwargs)
-        return output_tensors(returned)
-
-
-def output_tensors(returned: object) -> list[torch.Tensor]:
-    """The tensors among what a module returned, in order."""
-    return [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+        returned = [leaf for leaf in pytree.tree_leaves(self.module(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
+        places = self._candidate.output_places
+        return returned if places is None else [returned[place] for place in places]
 
 
 def export_module(candidate: CandidateModule) -> ExportedModule:
-    """Export a candidate with its varying dimensions as symbols.
+    """Return the graph of a candidate, with its varying dimensions as symbols.
+
+    Attention probabilities that the module returns beside its result are no outputs of the problem: a fused kernel
+    never writes them to memory, and serving code does not ask for them.
 
     Raises:
-        SkippedError: it cannot be exported, or only for one size.
+        SkippedError: the candidate cannot be exported, or only for one size.
     """
+    exported = _export_all_outputs(candidate)
+    kept = tuple(place for place, node in enumerate(exported.outputs) if not is_attention_probabilities(node))
+    if len(kept) in {0, len(exported.outputs)}:
+        return exported
+    return _export_all_outputs(replace(candidate, output_places=kept))
+
+
+def is_attention_probabilities(node: fx.Node) -> bool:
+    """Return true if a value is a softmax, perhaps cast to another dtype, that a matrix product consumes."""
+    consumed = False
+    while node.op == "call_function" and node.target not in _SOFTMAX:
+        if node.target not in _SAME_VALUES:
+            return False
+        consumed = consumed or _feeds_product(node)
+        node = node.all_input_nodes[0]
+    return node.op == "call_function" and (consumed or _feeds_product(node))
+
+
+_aten = torch.ops.aten
+_SOFTMAX = frozenset({_aten.softmax.int, _aten._softmax.default})  # noqa: SLF001
+_SAME_VALUES = frozenset(
+    {
+        _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default, _aten.type_as.default, _aten.clone.default,  # noqa: SLF001
+        _aten.dropout.default, _aten.alias.default, _aten.detach.default, _aten.contiguous.default,
+    }
+)  # fmt: skip
+_SHAPES = frozenset(
+    {_aten.expand.default, _aten.view.default, _aten.reshape.default, _aten.transpose.int, _aten.permute.default}
+)
+_PRODUCTS = frozenset({_aten.matmul.default, _aten.bmm.default, _aten.einsum.default})
+
+
+def _feeds_product(node: fx.Node) -> bool:
+    return any(
+        user.target in _PRODUCTS or (user.target in _SAME_VALUES | _SHAPES and _feeds_product(user))
+        for user in node.users
+    )
+
+
+def _export_all_outputs(candidate: CandidateModule) -> ExportedModule:
     dims = {axis: Dim(axis) for leaf in candidate.leaves for axis in leaf.axes if axis}
     try:
         program = _export(candidate, dims)
@@ -86,7 +126,7 @@ def export_module(candidate: CandidateModule) -> ExportedModule:
         except Exception:  # noqa: BLE001 - as above
             raise SkippedError(f"torch.export fails: {error_summary(first)}") from first
     if any(_mutates(node) for node in program.graph.nodes):
-        program = program.run_decompositions({})  # makes the graph functional and decomposes nothing
+        program = program.run_decompositions({})  # an empty table only makes the graph functional
         _plain_batch_norms(program.graph)
     return _exported(candidate, program)
 
@@ -105,7 +145,7 @@ def _example(leaf: InputLeaf) -> torch.Tensor:
 
 
 def _plain_batch_norms(graph: fx.Graph) -> None:
-    """Replace the functional form of a batch norm in evaluation, which has three results, by the usual one."""
+    """Replace the functional form of a batch norm in evaluation mode, which has three results, by `batch_norm`."""
     for node in list(graph.nodes):
         if node.target is not torch.ops.aten._native_batch_norm_legit_no_training.default:  # noqa: SLF001
             continue
@@ -146,19 +186,19 @@ def _exported(candidate: CandidateModule, program: ExportedProgram) -> ExportedM
     return ExportedModule(candidate, program.graph, tuple(inputs), outputs, axes, constants, limits)
 
 
-_LEAST_SIZE = 2
-"""torch.export assumes that a dimension which varies is neither 0 nor 1; verification tries 1."""
+_MIN_SIZE = 2
+"""torch.export assumes that a varying dimension is neither 0 nor 1; verification also runs with 1."""
 
 
 _PADDING = 2
-"""Entries of a table of positions that stand for no position."""
+"""Entries of a table of positions that are not positions."""
 
 
 def _limits(program: ExportedProgram, axes: dict[sympy.Symbol, str], lengths: set[Any]) -> dict[str, int]:
-    """Largest size of each axis that is limited by the length of a weight.
+    """Return the largest size of each axis that the length of a weight limits.
 
     Raises:
-        SkippedError: the graph is right for some sizes only, because the module's code compares a size.
+        SkippedError: the graph is valid for some sizes only, because the module's code compares a size.
     """
     limits: dict[str, int] = {}
     for symbol, axis in axes.items():
@@ -166,18 +206,18 @@ def _limits(program: ExportedProgram, axes: dict[sympy.Symbol, str], lengths: se
         if allowed is None:
             continue
         limited = allowed.upper < sys.maxsize // 2
-        if limited and any(int(allowed.upper) + more in lengths for more in range(_PADDING + 1)):
+        if limited and any(int(allowed.upper) + padding in lengths for padding in range(_PADDING + 1)):
             limits[axis] = int(allowed.upper)
-        elif limited or allowed.lower > _LEAST_SIZE:
+        elif limited or allowed.lower > _MIN_SIZE:
             raise SkippedError(f"the graph holds for `{axis}` from {allowed.lower} to {allowed.upper} only")
     return limits
 
 
-_MOST_CONSTANTS = 16
+_MAX_CONSTANT_ELEMENTS = 16
 
 
 def _constant(value: object) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor) or value.is_meta or value.numel() > _MOST_CONSTANTS:
+    if not isinstance(value, torch.Tensor) or value.is_meta or value.numel() > _MAX_CONSTANT_ELEMENTS:
         raise SkippedError("the module holds a tensor that is neither a parameter nor a buffer")
     return value.detach().as_subclass(torch.Tensor).clone()
 
@@ -191,22 +231,22 @@ def _returned(graph: fx.Graph) -> Iterator[fx.Node]:
 
 
 def _axes_of(candidate: CandidateModule, inputs: list[GraphInput]) -> dict[sympy.Symbol, str]:
-    """Axis of each symbol, from the dimensions of the arguments.
+    """Return the axis of each symbol, from the dimensions of the arguments.
 
     Raises:
         SkippedError: torch.export fixed a dimension that varies.
     """
     axes: dict[sympy.Symbol, str] = {}
-    for given in inputs:
-        if given.place is None:
+    for item in inputs:
+        if item.place is None:
             continue
-        for size, axis in zip(given.node.meta["val"].shape, candidate.leaves[given.place].axes, strict=True):
+        for size, axis in zip(item.node.meta["val"].shape, candidate.leaves[item.place].axes, strict=True):
             if axis is None:
                 continue
             expression = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
             if expression.is_number:
                 raise SkippedError(f"the module works for one size of `{axis}` only ({size})")
             if isinstance(expression, sympy.Symbol) and expression not in axes:
-                taken = sum(name == axis or name.startswith(f"{axis}_") for name in axes.values())
-                axes[expression] = axis if not taken else f"{axis}_{taken + 1}"
+                same_axis_count = sum(name == axis or name.startswith(f"{axis}_") for name in axes.values())
+                axes[expression] = axis if not same_axis_count else f"{axis}_{same_axis_count + 1}"
     return axes

@@ -1,4 +1,4 @@
-"""From an architecture to verified problems."""
+"""Extraction of verified problems from an architecture."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from harness.corpus.variable_names import identifier
 from harness.corpus.verification import Verified, verify
 from harness.corpus.workloads import RELATIVE_ATOL, has_sums, tolerance_for, workload_lines
 
-MOST_PROBLEMS = 6
-"""Of one architecture."""
-_MOST_FORWARD = 4
-"""Of one architecture, so that gradients have room."""
-_LEAST_OPERATIONS, _MOST_OPERATIONS = 3, 160
-_MOST_MODULES = 120
-"""A module with more submodules is a whole model or a stack of layers."""
-_MOST_FORWARD_OPERATIONS = 40
-"""Of a module whose backward problems are made: a layer's would be two hundred operations."""
-_WIDEST_TOLERANCE = 8.0
+MAX_PROBLEMS = 6
+"""Maximum problems of one architecture."""
+_MAX_FORWARD = 4
+"""Maximum forward problems of one architecture; the remaining ones are backward problems."""
+_MIN_OPERATIONS, _MAX_OPERATIONS = 3, 160
+_MAX_MODULES = 120
+"""Maximum submodules of a module; one with more is a whole model or a stack of layers."""
+_MAX_FORWARD_OPERATIONS = 40
+"""Maximum operations of a module with backward problems; those of a layer would have two hundred."""
+_MAX_TOLERANCE_FACTOR = 8.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ExtractedProblem:
 
 @dataclass(frozen=True)
 class SkippedModule:
-    """A submodule that became no problem."""
+    """A submodule without a problem, and the reason."""
 
     architecture: str
     module: str
@@ -55,10 +55,10 @@ class SkippedModule:
 
 @dataclass
 class ExtractionLog:
-    """Outcome of an extraction; graphs that are known are not extracted again."""
+    """Result of an extraction; graphs in the log are not extracted again."""
 
     graphs: dict[str, str] = field(default_factory=dict)
-    """Hash -> key of the problem that has it."""
+    """Hash of a graph -> key of its problem."""
     problems: list[ExtractedProblem] = field(default_factory=list)
     skipped: list[SkippedModule] = field(default_factory=list)
     code: dict[str, str] = field(default_factory=dict)
@@ -72,10 +72,11 @@ class ExtractionOptions:
     """Limits and progress of an extraction."""
 
     only: Callable[[str], bool] = lambda _: True
-    """Takes a problem's key; false leaves it out."""
+    """Returns whether the problem with a key is extracted."""
     forward: bool = True
-    """Without it, forward problems that are there already get their backward problems."""
+    """Extract forward problems. If false, only backward problems of existing forward problems are extracted."""
     backward: bool = True
+    """Extract backward problems."""
     progress: Callable[[str], None] = lambda _: None
     """Called with one line of text for each step."""
 
@@ -87,26 +88,26 @@ def extract_architecture(
 
     Args:
         architecture: the model.
-        log: contains the graphs of other architectures.
-        options: everything by default.
+        log: contains the graphs of other architectures; it is changed.
+        options: limits; None for all problems.
     """
-    began = time.monotonic()
-    found: list[ExtractedProblem] = []
+    started_at = time.monotonic()
+    problems: list[ExtractedProblem] = []
     try:
         with quiet_libraries():
             for problem in _problems(architecture, log, options or ExtractionOptions()):
-                found.append(problem)
+                problems.append(problem)
                 log.graphs[problem.graph] = problem.key
     except SkippedError as error:
         log.skipped.append(SkippedModule(architecture.name, "the model", error.message))
-    log.problems += found
-    log.seconds[architecture.name] = time.monotonic() - began
-    return found
+    log.problems += problems
+    log.seconds[architecture.name] = time.monotonic() - started_at
+    return problems
 
 
 @dataclass(frozen=True)
-class _Drafted:
-    """A forward problem's draft with what its backward problems need."""
+class _ForwardDraft:
+    """A forward problem's draft with the data for its backward problems."""
 
     draft: ProblemDraft
     text: ProblemText
@@ -118,18 +119,18 @@ def _problems(architecture: Architecture, log: ExtractionLog, options: Extractio
     options.progress(f"{architecture.name}: building")
     model = build_model(architecture, (FIRST_SIZES, SECOND_SIZES))
     first, second = (record_calls(model.module, model.arguments[sizes]) for sizes in (FIRST_SIZES, SECOND_SIZES))
-    drafted: list[_Drafted] = []
+    drafted: list[_ForwardDraft] = []
     ranks: list[int] = []
     for candidate in sorted(candidate_modules(first, second), key=_rank):
-        if len(drafted) >= _MOST_FORWARD:
+        if len(drafted) >= _MAX_FORWARD:
             break
         class_name = type(candidate.module).__name__
-        too_large = sum(1 for _ in candidate.module.modules()) > _MOST_MODULES
-        if too_large or sum(_rank(candidate) == rank for rank in ranks) >= _MOST_OF_A_KIND:
+        too_large = sum(1 for _ in candidate.module.modules()) > _MAX_MODULES
+        if too_large or sum(_rank(candidate) == rank for rank in ranks) >= _MAX_PER_KIND:
             continue
         options.progress(f"{architecture.name}: {class_name}")
         try:
-            item = _drafted(architecture, model, candidate, log, {other.key for other in drafted})
+            item = _drafted(architecture, model, candidate, log, {earlier.key for earlier in drafted})
             if not options.forward and log.graphs.get(item.draft.graph) != item.key:
                 continue
             if options.forward and options.only(item.key):
@@ -143,8 +144,8 @@ def _problems(architecture: Architecture, log: ExtractionLog, options: Extractio
 
 
 _KINDS = ("layer", "attention", "ssm", "moe", "mlp", "conv", "norm", "rope", "head", "embedding", "block")
-"""Kinds of modules; the first are the most useful as problems."""
-_MOST_OF_A_KIND = 2
+"""Kinds of modules; the first kinds make the most useful problems."""
+_MAX_PER_KIND = 2
 
 
 def _rank(candidate: CandidateModule) -> int:
@@ -153,12 +154,12 @@ def _rank(candidate: CandidateModule) -> int:
 
 
 def _drafted(
-    architecture: Architecture, model: BuiltModel, candidate: CandidateModule, log: ExtractionLog, taken: set[str]
-) -> _Drafted:
-    """The draft of a module whose graph no other problem has.
+    architecture: Architecture, model: BuiltModel, candidate: CandidateModule, log: ExtractionLog, used_keys: set[str]
+) -> _ForwardDraft:
+    """Return the draft of a module whose graph no other problem has.
 
     Raises:
-        SkippedError: there is no such draft.
+        SkippedError: the module has no draft, or another problem has its graph.
     """
     class_name = type(candidate.module).__name__
     origin = provenance_of(candidate.module, candidate.path, architecture.name)
@@ -166,8 +167,8 @@ def _drafted(
     if code in log.code:
         raise SkippedError(f"the same code as {log.code[code]}")
     draft = _draft(export_module(candidate), constant_names(model.config))
-    if not _LEAST_OPERATIONS <= len(draft.operations) <= _MOST_OPERATIONS:
-        raise SkippedError(f"{len(draft.operations)} operations; expected {_LEAST_OPERATIONS} to {_MOST_OPERATIONS}")
+    if not _MIN_OPERATIONS <= len(draft.operations) <= _MAX_OPERATIONS:
+        raise SkippedError(f"{len(draft.operations)} operations; expected {_MIN_OPERATIONS} to {_MAX_OPERATIONS}")
     text = facts_of(
         architecture.name,
         class_name,
@@ -176,21 +177,22 @@ def _drafted(
         dtype=_dtype_of(draft),
         checkpoint=architecture.checkpoint.checkpoint,
         like=architecture.checkpoint.like,
+        share=architecture.checkpoint.share,
     )
-    key = _free_key(architecture.family, text.name, candidate.path, taken)
+    key = _free_key(architecture.family, text.name, candidate.path, used_keys)
     log.code[code] = log.graphs.get(draft.graph, key)
-    _check_unowned(draft, key, log)
-    return _Drafted(draft, text, key, origin)
+    _check_new_graph(draft, key, log)
+    return _ForwardDraft(draft, text, key, origin)
 
 
-def _check_unowned(draft: ProblemDraft, key: str, log: ExtractionLog) -> None:
+def _check_new_graph(draft: ProblemDraft, key: str, log: ExtractionLog) -> None:
     owner = log.graphs.get(draft.graph, key)
     if owner != key:
         raise SkippedError(f"the same graph as {owner}")
 
 
 _PRINTING_ERRORS = (TypeError, ValueError, KeyError, AttributeError, RuntimeError)
-"""Errors that unexpected kinds of graphs raise; the modules are skipped with the reason."""
+"""Errors of the printer on unexpected graphs; the modules are skipped with the reason."""
 
 
 def _draft(exported: ExportedModule, constants: dict[int, str]) -> ProblemDraft:
@@ -203,21 +205,21 @@ def _draft(exported: ExportedModule, constants: dict[int, str]) -> ProblemDraft:
 def _backward_problems(
     architecture: Architecture,
     model: BuiltModel,
-    drafted: list[_Drafted],
+    drafted: list[_ForwardDraft],
     log: ExtractionLog,
     options: ExtractionOptions,
 ) -> Iterator[ExtractedProblem]:
-    """Backward problems of the smallest forward problems, as far as the architecture may have more problems."""
+    """Yield backward problems of the smallest forward problems, up to the architecture's maximum of problems."""
     count = len(drafted)
     for item in sorted(drafted, key=lambda item: len(item.draft.operations)):
-        if count >= MOST_PROBLEMS or len(item.draft.operations) > _MOST_FORWARD_OPERATIONS:
+        if count >= MAX_PROBLEMS or len(item.draft.operations) > _MAX_FORWARD_OPERATIONS:
             return
         options.progress(f"{architecture.name}: backward of {item.key}")
         try:
             for form, draft, verified in backward_drafts(item.draft, constant_names(model.config)):
                 key = f"{item.key}_backward" + ("_saved" if form == "saved" else "")
-                _check_unowned(draft, key, log)
-                if count < MOST_PROBLEMS and options.only(key):
+                _check_new_graph(draft, key, log)
+                if count < MAX_PROBLEMS and options.only(key):
                     text = backward_text(item.text, form, len(draft.operations))
                     yield _finished(architecture, draft, text, key, verified, item.origin)
                     count += 1
@@ -238,7 +240,7 @@ def _finished(
     factor = 1.0
     while verified.low_precision_error > RELATIVE_ATOL[dtype] * factor:
         factor *= 2
-        if factor > _WIDEST_TOLERANCE:
+        if factor > _MAX_TOLERANCE_FACTOR:
             raise SkippedError(f"in {dtype} the reference itself is off by {verified.low_precision_error:.2g}")
     tolerance = tolerance_for(dtype, verified.root_mean_square, factor, has_sums=has_sums(draft))
     workloads = workload_lines(key, draft, architecture.shapes, tolerance)
@@ -254,20 +256,20 @@ def _finished(
 
 
 def _dtype_of(draft: ProblemDraft) -> str:
-    """The least exact dtype of a problem's tensors."""
+    """Return the least precise dtype of a problem's tensors."""
     dtypes = {spec["dtype"] for spec in (*draft.inputs.values(), *draft.outputs.values())}
     return next((dtype for dtype in ("bfloat16", "float16") if dtype in dtypes), "float32")
 
 
-def _free_key(family: str, name: str, path: str, taken: set[str]) -> str:
-    """A key that no other problem of the architecture has: a second module of a class is called after its place."""
+def _free_key(family: str, name: str, path: str, used_keys: set[str]) -> str:
+    """Return a new key; the key of a second module of a class contains the module's position in the model."""
     key, number = f"{family}/{name}", 1
     words = [word for word in path.split(".") if not word.isdigit()]
-    if key in taken and words:
+    if key in used_keys and words:
         place = identifier(words[-1], len(path))
         key = f"{family}/{name}_of_{place}" if not name.endswith(place) else key
     stem = key
-    while key in taken:
+    while key in used_keys:
         number += 1
         key = f"{stem}_{number}"
     return key

@@ -1,4 +1,4 @@
-"""Source frames of graph nodes: the statement of the model's code that made an operation, and its targets."""
+"""Source frames of graph nodes: the statement of the model's code that ran an operation, and its targets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SourceFrame:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Names that the statement assigns to; empty if it is not a plain assignment."""
+        """Variables that the statement assigns; empty if it is not a plain assignment."""
         match = _TARGETS.match(self.code)
         return tuple(name.strip() for name in match["targets"].split(",")) if match else ()
 
@@ -40,7 +40,7 @@ class SourceFrame:
 
 @lru_cache(maxsize=4096)
 def parse_frames(stack_trace: str) -> tuple[SourceFrame, ...]:
-    """Frames of a model's own code, outermost first."""
+    """Return the frames of the model's code in a stack trace, outermost first."""
     return tuple(
         SourceFrame(match["file"], int(match["line"]), match["function"], match["code"] or "")
         for match in _FRAME.finditer(stack_trace)
@@ -49,12 +49,12 @@ def parse_frames(stack_trace: str) -> tuple[SourceFrame, ...]:
 
 
 def frames_of(node: fx.Node) -> tuple[SourceFrame, ...]:
-    """Frames of the model's code that made a node; empty if unknown."""
+    """Return the frames of the model's code that created a node; empty if they are unknown."""
     return parse_frames(node.meta.get("stack_trace") or "")
 
 
 def module_path(node: fx.Node) -> tuple[str, ...]:
-    """Path of the innermost module that a node belongs to, below the exported module."""
+    """Return the path of a node's innermost module, relative to the exported module."""
     stack = node.meta.get("nn_module_stack") or {}
     if not stack:
         return ()

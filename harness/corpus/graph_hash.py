@@ -1,4 +1,4 @@
-"""Identity of a graph without names, constants and sizes: two models that compute the same share it."""
+"""Hash of a graph without names, constants and sizes: models with the same computation have the same hash."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _MOVING = {
     "scalar_tensor", "copy", "tensor", "new_full", "empty_like", "pixel_shuffle", "pixel_unshuffle", "roll", "flip",
     "unfold", "pad", "constant_pad_nd", "slice_scatter", "repeat_interleave", "view_as", "lift_fresh_copy", "diagonal",
 }  # fmt: skip
-"""Operators that move or make data and compute nothing."""
+"""Operators that move or create data without arithmetic."""
 
 
 def compute_operations(nodes: Sequence[fx.Node]) -> list[str]:
-    """Names of the operators that compute, in order."""
+    """Return the names of the operators with arithmetic, in order."""
     return [operation for operation in map(operation_of, nodes) if operation not in _MOVING]
 
 
 def graph_hash(exported: ExportedModule) -> str:
-    """sha256 over the operators and how values flow between them, 16 hexadecimal digits."""
+    """Return a sha256 over the operators and the data flow between them, cut to 16 hexadecimal digits."""
     nodes = live_operations(exported)
     numbers: dict[fx.Node, str] = {}
     lines = []
     for index, node in enumerate(nodes):
-        arguments = _shape_of([*node.args, *(node.kwargs[key] for key in sorted(node.kwargs))], numbers)
+        arguments = _argument_text([*node.args, *(node.kwargs[key] for key in sorted(node.kwargs))], numbers)
         numbers[node] = f"n{index}"
         operation = operation_of(node)
         lines.append(f"{'reshape' if operation in {'view', '_unsafe_view'} else operation} {arguments}")
@@ -43,16 +43,16 @@ def graph_hash(exported: ExportedModule) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def _shape_of(value: Any, numbers: dict[fx.Node, str]) -> str:  # noqa: ANN401 - an argument of any kind
-    """An argument's kind: a value's number, or a mark for constants and sizes."""
+def _argument_text(value: Any, numbers: dict[fx.Node, str]) -> str:  # noqa: ANN401 - an argument of any kind
+    """Return the number of a node, or `#` for constants and sizes; lists recursively."""
     if isinstance(value, fx.Node):
         value = resolved(value)
         if is_size(value):
             return "#"
         return numbers.setdefault(value, f"i{len(numbers)}")
     if isinstance(value, list | tuple):
-        marks = [_shape_of(item, numbers) for item in value]
-        return "#" if marks and set(marks) == {"#"} else f"[{' '.join(marks)}]"
+        items = [_argument_text(item, numbers) for item in value]
+        return "#" if items and set(items) == {"#"} else f"[{' '.join(items)}]"
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, torch.dtype):

@@ -1,4 +1,4 @@
-"""Role and scale of each input, so that the judge draws values of the kind that a trained model has.
+"""Role and scale of each input, so that the judge draws values with the distribution of a trained model's.
 
 The result is the value of `x_distribution` in definition.json (harness.judge.input_data.roles).
 """
@@ -22,33 +22,33 @@ Distribution = str | dict[str, Any]
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 _NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"}
 _LOOKUPS = {"embedding": 1, "index_select": 2, "gather": 2}
-"""Operators that read rows by index, and the place of the index among their arguments."""
+"""Operators that read rows by index -> position of the index among their arguments."""
 
 
-def distribution_of(given: GraphInput, users: list[fx.Node]) -> Distribution:
-    """Role of an input from its name, its dtype and the operators that read it.
+def distribution_of(graph_input: GraphInput, users: list[fx.Node]) -> Distribution:
+    """Return the role of an input, from its name, its dtype and the operators that read it.
 
     Args:
-        given: the input.
+        graph_input: the input.
         users: operations that read it, identities resolved.
 
     Raises:
-        SkippedError: it holds integers whose range is unknown.
+        SkippedError: the input contains integers whose range is unknown.
     """
-    value = given.node.meta["val"]
+    value = graph_input.node.meta["val"]
     if value.dtype in {torch.int64, torch.int32, torch.int16, torch.int8}:
-        return _integers(given, users)
+        return _integers(graph_input, users)
     if value.dtype == torch.bool:
         return "mask"
     if not value.dtype.is_floating_point:
-        raise SkippedError(f"the input `{given.name}` is {value.dtype}, which problems do not have")
-    if given.source == "gradient":
+        raise SkippedError(f"the input `{graph_input.name}` is {value.dtype}, which problems do not have")
+    if graph_input.source == "gradient":
         return "normal"
-    if given.source == "saved":
-        return _SAVED.get(given.node.meta["saved_operation"], "normal")
-    if given.source == "activation":
-        return _activation(given.name)
-    return _weight(given, users, value)
+    if graph_input.source == "saved":
+        return _SAVED.get(graph_input.node.meta["saved_operation"], "normal")
+    if graph_input.source == "activation":
+        return _activation(graph_input.name)
+    return _weight(graph_input, users, value)
 
 
 _ACTIVATIONS = (
@@ -62,48 +62,48 @@ _ACTIVATIONS = (
 
 _SAVED = {"_softmax": "probability", "softmax": "probability", "rsqrt": "positive", "exp": "positive",
           "sigmoid": "decay", "sqrt": "positive", "reciprocal": "positive"}  # fmt: skip
-"""Operator that made a saved value -> role."""
+"""Operator that computed a saved value -> role."""
 
 
 def _activation(name: str) -> Distribution:
     return next((role for pattern, role in _ACTIVATIONS if pattern.search(name.lower())), "normal")
 
 
-def _integers(given: GraphInput, users: list[fx.Node]) -> Distribution:  # noqa: C901, PLR0911 - one rule each
+def _integers(graph_input: GraphInput, users: list[fx.Node]) -> Distribution:  # noqa: C901, PLR0911 - one rule each
     for user in users:
         operation = operation_of(user)
         place = _LOOKUPS.get(operation)
         if operation == "embedding":
             return {"role": "index", "below": _length(user.args[0], 0)}
-        if place is not None and len(user.args) > place and _is(user.args[place], given.node):
+        if place is not None and len(user.args) > place and _is(user.args[place], graph_input.node):
             dim = user.args[1]
             return {"role": "index", "below": _length(user.args[0], dim if isinstance(dim, int) else 0)}
         if operation == "index":
             indices = user.args[1]
             for dim, index in enumerate(indices if isinstance(indices, list | tuple) else ()):
-                if _is(index, given.node):
+                if _is(index, graph_input.node):
                     return {"role": "index", "below": _length(user.args[0], dim)}
         if operation == "one_hot" and isinstance(user.args[1], int):
             return {"role": "index", "below": user.args[1]}
-    if _EXPERTS.search(given.name):
+    if _EXPERTS.search(graph_input.name):
         experts = [node.meta["val"].shape[0] for node in _weights_of_experts(users)]
         if experts:
             return {"role": "index", "below": min(experts)}
-    below = next((below for word, below in _BELOW.items() if word in given.name), None)
+    below = next((below for word, below in _BELOW.items() if word in graph_input.name), None)
     if below is not None:
         return {"role": "index", "below": below}
-    if "mask" in given.name:
+    if "mask" in graph_input.name:
         return "mask"
-    raise SkippedError(f"the range of the integers in `{given.name}` is unknown")
+    raise SkippedError(f"the range of the integers in `{graph_input.name}` is unknown")
 
 
 _BELOW = {"timestep": 1000, "token_type": 2, "position": 2048}
-"""Upper bounds of integers that no table is read by: steps of diffusion schedules, segments, positions."""
+"""Upper bounds of integers that do not index a table: steps of diffusion schedules, segments, positions."""
 _EXPERTS = re.compile(r"expert|top_?k|routing|selected")
 
 
 def _weights_of_experts(users: list[fx.Node]) -> list[fx.Node]:
-    """Parameters of the graph that hold one matrix for each expert."""
+    """Return the parameters of the graph that contain one matrix for each expert."""
     nodes = users[0].graph.nodes if users else ()
     return [
         node
@@ -127,20 +127,20 @@ def _length(tensor: Any, dim: int) -> int:  # noqa: ANN401 - a node
 
 
 def _weight(  # noqa: PLR0911 - one rule each
-    given: GraphInput, users: list[fx.Node], value: torch.Tensor
+    graph_input: GraphInput, users: list[fx.Node], value: torch.Tensor
 ) -> Distribution:
-    """Role of a parameter or buffer."""
-    name = given.name.lower()
+    """Return the role of a parameter or buffer."""
+    name = graph_input.name.lower()
     leaf = name.rpartition(".")[2]
     operations = {operation_of(user) for user in users}
-    if given.source == "buffer":
+    if graph_input.source == "buffer":
         return "positive" if "inv_freq" in leaf or "var" in leaf or "std" in leaf else "normal"
     if leaf.endswith("bias") and value.dim() == 1:
         return "bias"
     if "a_log" in leaf:
         return "negative"
     if operations & _NORMS or (value.dim() == 1 and re.search(r"norm|gamma|scale|weight", name)):
-        return "bias" if _is_offset(given.node, users) else "around_one"
+        return "bias" if _is_offset(graph_input.node, users) else "around_one"
     if operations & _CONVOLUTIONS or "conv" in operations:
         return _scaled(math.prod(value.shape[1:]))
     if "linear" in operations or operations & {"matmul", "mm", "addmm", "bmm", "baddbmm"}:
@@ -152,7 +152,7 @@ def _weight(  # noqa: PLR0911 - one rule each
 
 
 def _is_offset(node: fx.Node, users: list[fx.Node]) -> bool:
-    """True for a scale that the model stores as its distance from 1: it computes `1 + weight`."""
+    """Return true for a scale that the model stores as its difference from 1: it computes `1 + weight`."""
     return any(operation_of(user) == "add" and any(_is_one(arg) for arg in user.args) for user in users) or any(
         operation_of(following) == "add" and any(_is_one(arg) for arg in following.args)
         for user in users
@@ -166,5 +166,5 @@ def _is_one(value: object) -> bool:
 
 
 def _scaled(fan_in: int) -> dict[str, Any]:
-    """A weight whose products keep the scale of what goes in: standard deviation 1 / sqrt(fan-in)."""
+    """Return the role of a weight whose products keep the scale of its input: standard deviation 1 / sqrt(fan-in)."""
     return {"role": "weight", "std": float(f"{1 / math.sqrt(max(1, fan_in)):.4g}")}

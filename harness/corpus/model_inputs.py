@@ -1,4 +1,4 @@
-"""Arguments of a model without values: shapes by the names of the parameters of its `forward`."""
+"""Arguments of a model on the meta device; the names of the parameters of its `forward` determine their shapes."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _TERM = re.compile(
 _OFF = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
 
 
-def argument_shapes(module: nn.Module, config: Mapping[str, Any], given: Shapes) -> Shapes:
-    """Shape of each argument that a model needs.
+def argument_shapes(module: nn.Module, config: Mapping[str, Any], listed_shapes: Shapes) -> Shapes:
+    """Return the shape of each required argument of a model.
 
     Args:
         module: the model.
         config: its configuration.
-        given: shapes from the table of checkpoints; they replace what the names of the parameters suggest.
+        listed_shapes: shapes from the table of checkpoints; if there are any, the parameters' names are not used.
     """
-    if given:
-        return given
+    if listed_shapes:
+        return listed_shapes
     parameters = inspect.signature(module.forward).parameters
     main = getattr(module, "main_input_name", "input_ids")
-    wanted = [main] if main in parameters else []
+    names = [main] if main in parameters else []
     if "decoder_input_ids" in parameters and main != "decoder_input_ids":
-        wanted.append("decoder_input_ids")
+        names.append("decoder_input_ids")
     if main != "input_ids" and "input_ids" in parameters and parameters["input_ids"].default is inspect.Parameter.empty:
-        wanted.append("input_ids")
-    wanted += [
+        names.append("input_ids")
+    names += [
         name
         for name, parameter in parameters.items()
         if parameter.default is inspect.Parameter.empty
         and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        and name not in wanted
+        and name not in names
     ]
-    return {name: _shape(name, config) for name in wanted}
+    return {name: _shape(name, config) for name in names}
 
 
 def _shape(name: str, config: Mapping[str, Any]) -> tuple[int | str, ...]:  # noqa: PLR0911 - one rule each
@@ -82,7 +82,17 @@ def _pair(size: Any) -> tuple[int, int]:  # noqa: ANN401 - a configuration's val
 
 
 def model_arguments(module: nn.Module, shapes: Shapes, sizes: ModelSizes, dtype: torch.dtype) -> dict[str, Any]:
-    """Keyword arguments of a model's `forward` for these sizes, on the meta device."""
+    """Return the keyword arguments of a model's `forward`, on the meta device.
+
+    Args:
+        module: the model.
+        shapes: shape of each argument, as of `argument_shapes`.
+        sizes: batch size and sequence lengths.
+        dtype: dtype of arguments whose shape names none.
+
+    Raises:
+        SkippedError: a shape contains a word that is not a size.
+    """
     parameters = inspect.signature(module.forward).parameters
     arguments: dict[str, Any] = {name: value for name, value in _OFF.items() if name in parameters}
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""The PyTorch expression of one ATen operator, as a person would write it."""
+"""PyTorch expressions of ATen operators, in the form that people write."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RENAMED = {
 _SIZES_AS_ARGUMENTS = {"reshape", "view", "_unsafe_view", "permute", "expand", "repeat"}
 _IDENTITIES = {"dropout", "detach", "alias", "lift_fresh_copy", "lift_fresh", "feature_dropout", "native_dropout",
                "detach_", "_assert_tensor_metadata"}  # fmt: skip
-"""In evaluation these return their first argument."""
+"""Operators that return their first argument in evaluation mode."""
 _DROPPED = {"cudnn_enable", "cudnn_enabled", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "sparse",
             "scale_grad_by_freq", "padding_idx", "implicit"}  # fmt: skip
 _KEYWORDS = {
@@ -60,7 +60,7 @@ _KEYWORDS = {
 
 
 def is_identity(node: fx.Node) -> bool:
-    """True if a node returns its first argument unchanged, so that it needs no statement."""
+    """Return true if a node returns its first argument unchanged, so that it needs no statement."""
     operation = operation_of(node)
     return operation in _IDENTITIES or (operation == "slice" and _is_whole(node))
 
@@ -69,41 +69,41 @@ _WHOLE = 2**62
 
 
 def _is_whole(node: fx.Node) -> bool:
-    """True for a slice from the first to the last element."""
-    given = [*node.args, None, None, None, None][2:5]
-    start, end, step = given[0], given[1], given[2]
+    """Return true for a slice from the first to the last element."""
+    arguments = [*node.args, None, None, None, None][2:5]
+    start, end, step = arguments[0], arguments[1], arguments[2]
     return start in {None, 0} and step in {None, 1} and (end is None or (isinstance(end, int) and end > _WHOLE))
 
 
 def expression(node: fx.Node, text: Text, device: str) -> str:
-    """The expression that computes a node.
+    """Return the expression that computes a node.
 
     Args:
         node: an operator call.
-        text: gives the text of an argument.
-        device: an expression of the device that new tensors are made on.
+        text: returns the text of an argument.
+        device: an expression of the device of new tensors.
 
     Raises:
         SkippedError: the operator has no plain form.
     """
-    if not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - torch exports this type nowhere else
+    if not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - torch has no public name of this type
         raise SkippedError(f"the graph calls `{node.target}`, which is not an operator")
     operation = operation_of(node)
     arguments = _arguments(node)
     special = _SPECIAL.get(operation) or _SPECIAL.get(f"{operation}.{node.target._overloadname}")  # noqa: SLF001
     if special is not None:
         return special(arguments, text)
-    if operation in _INFIX and (found := _infix(operation, arguments, text)):
-        return found
+    if operation in _INFIX and (infix_text := _infix(operation, arguments, text)):
+        return infix_text
     return _call(operation, node, arguments, text, device)
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:
-    """Arguments by the names of the operator's schema, without those that have no meaning in plain PyTorch."""
+    """Return the arguments by the names of the operator's schema, without those that plain PyTorch does not need."""
     schema = node.target._schema  # type: ignore[union-attr]  # noqa: SLF001
     names = [argument.name for argument in schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return {name: value for name, value in given.items() if name not in _DROPPED}
+    arguments = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return {name: value for name, value in arguments.items() if name not in _DROPPED}
 
 
 def _infix(operation: str, arguments: dict[str, Any], text: Text) -> str | None:
@@ -117,39 +117,46 @@ def _infix(operation: str, arguments: dict[str, Any], text: Text) -> str | None:
 
 
 def operand(value: object, text: Text) -> str:
-    """Text of an operand: a compound expression, or a negative number, in parentheses."""
-    written = text(value)
+    """Return the text of an operand; a compound expression or a negative number is in parentheses.
+
+    Args:
+        value: a node or a number.
+        text: returns the text of a value.
+    """
+    operand_text = text(value)
     if isinstance(value, int | float):
-        return written if value >= 0 else f"({written})"
-    simple = written.replace("_", "").replace(".", "").isalnum()
-    return written if simple or (written.endswith((")", "]")) and " " not in written) else f"({written})"
+        return operand_text if value >= 0 else f"({operand_text})"
+    simple = operand_text.replace("_", "").replace(".", "").isalnum()
+    simple = simple or (operand_text.endswith((")", "]")) and " " not in operand_text)
+    return operand_text if simple else f"({operand_text})"
 
 
 def _call(operation: str, node: fx.Node, arguments: dict[str, Any], text: Text, device: str) -> str:
     schema = {argument.name: argument for argument in node.target._schema.arguments}  # type: ignore[union-attr]  # noqa: SLF001
-    written: list[str] = []
-    named = False
+    texts: list[str] = []
+    is_keyword = False
     for name, value in arguments.items():
         argument = schema[name]
-        named = named or argument.kwarg_only or (bool(written) and _is_named(operation, name, value))
-        if named and argument.has_default_value() and argument.default_value == value and name != "device":
+        is_keyword = is_keyword or argument.kwarg_only or (bool(texts) and _is_named(operation, name, value))
+        if is_keyword and argument.has_default_value() and argument.default_value == value and name != "device":
             continue
         if name == "end" and isinstance(value, int) and value > _WHOLE:
             continue
-        shown = device if name == "device" else text(_scalar_of(value) if name == "dim" else value)
-        shown = shown[1:-1].rstrip(",") if operation in _SIZES_AS_ARGUMENTS and not named and written else shown
-        written.append(f"{name}={shown}" if named else shown)
+        value_text = device if name == "device" else text(_scalar_of(value) if name == "dim" else value)
+        if operation in _SIZES_AS_ARGUMENTS and not is_keyword and texts:
+            value_text = value_text[1:-1].rstrip(",")
+        texts.append(f"{name}={value_text}" if is_keyword else value_text)
     name = _RENAMED.get(operation, operation)
     name = "reshape" if name in {"view", "_unsafe_view"} else name
     if name == "reshape" or (operation in _METHODS and _is_tensor(next(iter(arguments.values()), None))):
         receiver = operand(next(iter(arguments.values())), text)
-        return f"{receiver}.{name}({', '.join(written[1:])})"
+        return f"{receiver}.{name}({', '.join(texts[1:])})"
     if operation in _FUNCTIONAL or name == "grouped_mm":
-        return f"F.{name}({', '.join(written)})"
+        return f"F.{name}({', '.join(texts)})"
     name = name.removeprefix("linalg_")
     for prefix, module in _MODULES.items():
         if hasattr(module, name) and not name.startswith("_"):
-            return f"{prefix}.{name}({', '.join(written)})"
+            return f"{prefix}.{name}({', '.join(texts)})"
     raise SkippedError(f"the operator `{node.target}` has no plain form")
 
 
@@ -157,14 +164,14 @@ _MODULES = {"torch": torch, "F": F, "torch.special": torch.special, "torch.linal
 
 
 def _is_named(operation: str, name: str, value: object) -> bool:
-    """True for an argument that is written with its name: an option, but no tensor besides a mask."""
+    """Return true for an argument that is written with its name: an option or a mask, but no other tensor."""
     if _is_tensor(value) and name not in {"attn_mask", "offs"}:
         return False
     return name in _KEYWORDS and operation not in {"unsqueeze", "squeeze", "permute"}
 
 
 def _scalar_of(value: object) -> object:
-    """The one number of a list of dimensions."""
+    """Return the number of a list with one dimension; any other value unchanged."""
     return value[0] if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1 else value
 
 
@@ -176,8 +183,8 @@ def _to(arguments: dict[str, Any], text: Text) -> str:
     values = list(arguments.values())
     dtype = arguments.get("dtype") or next((v for v in values[1:] if isinstance(v, torch.dtype)), None)
     if dtype is None:
-        other = arguments.get("other")
-        return f"{text(values[0])}.to({text(other)}.dtype)" if other is not None else text(values[0])
+        target = arguments.get("other")
+        return f"{text(values[0])}.to({text(target)}.dtype)" if target is not None else text(values[0])
     return f"{operand(values[0], text)}.to({text(dtype)})"
 
 
@@ -186,20 +193,20 @@ def _slice(arguments: dict[str, Any], text: Text) -> str:
     step = arguments.get("step", 1)
     first = "" if start in {None, 0} else text(start)
     last = "" if end is None or (isinstance(end, int) and end > _WHOLE) else text(end)
-    taken = f"{first}:{last}" + (f":{text(step)}" if step != 1 else "")
-    return _indexed(value, dim or 0, taken, text)
+    index_text = f"{first}:{last}" + (f":{text(step)}" if step != 1 else "")
+    return _indexed(value, dim or 0, index_text, text)
 
 
 def _select(arguments: dict[str, Any], text: Text) -> str:
     return _indexed(arguments["self"], arguments["dim"], text(arguments["index"]), text)
 
 
-def _indexed(value: Any, dim: int, taken: str, text: Text) -> str:  # noqa: ANN401 - a node
-    """`value[:, taken]`, with an ellipsis if the dimension is the last."""
+def _indexed(value: Any, dim: int, index_text: str, text: Text) -> str:  # noqa: ANN401 - a node
+    """Return `value[:, index]`, with an ellipsis if the dimension is the last."""
     rank = value.meta["val"].dim()
     place = dim % rank
     leading = "..., " if place == rank - 1 and rank > 1 else ":, " * place
-    return f"{operand(value, text)}[{leading}{taken}]"
+    return f"{operand(value, text)}[{leading}{index_text}]"
 
 
 def _index(arguments: dict[str, Any], text: Text) -> str:
@@ -223,34 +230,34 @@ def _interpolate(mode: str) -> Callable[[dict[str, Any], Text], str]:
 
 
 def _batch_norm(arguments: dict[str, Any], text: Text) -> str:
-    """The running statistics come before the weights, which is the other order than the operator's."""
+    """Return a batch norm, whose running statistics come before the weights; the operator has the opposite order."""
     order = ("input", "running_mean", "running_var", "weight", "bias")
-    given = ", ".join(text(arguments.get(name)) for name in order)
-    return f"F.batch_norm({given}, training={text(arguments['training'])}, eps={text(arguments['eps'])})"
+    args = ", ".join(text(arguments.get(name)) for name in order)
+    return f"F.batch_norm({args}, training={text(arguments['training'])}, eps={text(arguments['eps'])})"
 
 
 _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
-    "neg": lambda given, text: f"-{operand(given['self'], text)}",
-    "bitwise_not": lambda given, text: f"~{operand(given['self'], text)}",
-    "logical_not": lambda given, text: f"~{operand(given['self'], text)}",
-    "rsub": lambda given, text: f"{operand(given['other'], text)} - {operand(given['self'], text)}",
-    "pow.Scalar": lambda given, text: f"{operand(given['self'], text)} ** {operand(given['exponent'], text)}",
-    "pow.Tensor_Tensor": lambda given, text: f"{operand(given['self'], text)} ** {operand(given['exponent'], text)}",
+    "neg": lambda args, text: f"-{operand(args['self'], text)}",
+    "bitwise_not": lambda args, text: f"~{operand(args['self'], text)}",
+    "logical_not": lambda args, text: f"~{operand(args['self'], text)}",
+    "rsub": lambda args, text: f"{operand(args['other'], text)} - {operand(args['self'], text)}",
+    "pow.Scalar": lambda args, text: f"{operand(args['self'], text)} ** {operand(args['exponent'], text)}",
+    "pow.Tensor_Tensor": lambda args, text: f"{operand(args['self'], text)} ** {operand(args['exponent'], text)}",
     "to": _to,
     "_to_copy": _to,
-    "type_as": lambda given, text: f"{text(given['self'])}.to({text(given['other'])}.dtype)",
-    "view.dtype": lambda given, text: f"{text(given['self'])}.view({text(given['dtype'])})",
-    "histc": lambda given, text: (  # of integers it exists on GPUs only
-        f"torch.histc({text(given['self'])}.to(torch.float32), bins={text(given['bins'])}, "
-        f"min={text(given['min'])}, max={text(given['max'])})"
+    "type_as": lambda args, text: f"{text(args['self'])}.to({text(args['other'])}.dtype)",
+    "view.dtype": lambda args, text: f"{text(args['self'])}.view({text(args['dtype'])})",
+    "histc": lambda args, text: (  # for integers, histc exists only on GPUs
+        f"torch.histc({text(args['self'])}.to(torch.float32), bins={text(args['bins'])}, "
+        f"min={text(args['min'])}, max={text(args['max'])})"
     ),
-    "copy": lambda given, text: (
-        f"{operand(given['src'], text)}.expand_as({text(given['self'])}).to({text(given['self'])}.dtype)"
+    "copy": lambda args, text: (
+        f"{operand(args['src'], text)}.expand_as({text(args['self'])}).to({text(args['self'])}.dtype)"
     ),
-    "_softmax": lambda given, text: f"torch.softmax({text(given['self'])}, dim={text(given['dim'])})",
-    "_log_softmax": lambda given, text: f"torch.log_softmax({text(given['self'])}, dim={text(given['dim'])})",
-    "split_with_sizes": lambda given, text: (
-        f"{operand(given['self'], text)}.split({text(given['split_sizes'])}, dim={text(given.get('dim', 0))})"
+    "_softmax": lambda args, text: f"torch.softmax({text(args['self'])}, dim={text(args['dim'])})",
+    "_log_softmax": lambda args, text: f"torch.log_softmax({text(args['self'])}, dim={text(args['dim'])})",
+    "split_with_sizes": lambda args, text: (
+        f"{operand(args['self'], text)}.split({text(args['split_sizes'])}, dim={text(args.get('dim', 0))})"
     ),
     "slice": _slice,
     "select": _select,

@@ -1,4 +1,4 @@
-"""Print an exported graph as a plain PyTorch function: one statement a line, weights as inputs."""
+"""Printer of an exported graph as a plain PyTorch function: one statement per line, weights as inputs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from harness.corpus.operators import expression, is_identity
 from harness.corpus.variable_names import UniqueNames, wished_names
 
 _LINE = 110
-_MOST_PARTS = 8
-"""Results of an operator that are unpacked into variables; more are indexed."""
+_MAX_PARTS = 8
+"""Maximum results of an operator that are unpacked into variables; more are indexed."""
 
 
 @dataclass(frozen=True)
@@ -29,39 +29,39 @@ class PrintedFunction:
 
     source: str
     outputs: tuple[str, ...]
-    """Names of what `run` returns, in order."""
+    """Names of the variables that `run` returns, in order."""
 
 
 def live_operations(exported: ExportedModule) -> list[fx.Node]:
-    """The operator calls that the outputs depend on, in order; without assertions and reads of sizes."""
-    needed: set[fx.Node] = set()
-    waiting = list(exported.outputs)
-    while waiting:
-        node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
-            # A size is an expression of axes; the tensor that it was read from is not needed for it.
-            waiting += [] if is_size(node) else list(node.all_input_nodes)
+    """Return the operator calls that affect the outputs, in order, without assertions and reads of sizes."""
+    live: set[fx.Node] = set()
+    stack = list(exported.outputs)
+    while stack:
+        node = stack.pop()
+        if node not in live:
+            live.add(node)
+            # A size is printed as an expression of axes, which does not need the tensor that it was read from.
+            stack += [] if is_size(node) else list(node.all_input_nodes)
     return [
         node
         for node in exported.graph.nodes
-        if node in needed and node.op == "call_function" and not is_size(node) and not is_identity(node)
+        if node in live and node.op == "call_function" and not is_size(node) and not is_identity(node)
     ]
 
 
 def is_size(node: fx.Node) -> bool:
-    """True if the value of a node is a size and not a tensor."""
+    """Return true if the value of a node is a size and not a tensor."""
     return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def used_inputs(exported: ExportedModule) -> set[fx.Node]:
-    """Placeholders that the outputs depend on."""
+    """Return the placeholders that affect the outputs."""
     used = {resolved(arg) for node in live_operations(exported) for arg in node.all_input_nodes}
     return {node for node in (*used, *map(resolved, exported.outputs)) if node.op == "placeholder"}
 
 
 def resolved(node: fx.Node) -> fx.Node:
-    """The node that holds a value: an operation that returns its argument unchanged is skipped."""
+    """Return the node that computes a value: operations that return their argument unchanged are skipped."""
     while node.op == "call_function" and is_identity(node):
         node = node.args[0]  # type: ignore[assignment]
     return node
@@ -73,7 +73,7 @@ class FunctionPrinter:
     Args:
         exported: the graph.
         input_names: placeholder -> name of the problem's input, in the order of the parameters.
-        sizes: how each axis that the code needs is read: axis -> expression such as `hidden_states.shape[0]`.
+        sizes: axis -> expression that reads its size, such as `hidden_states.shape[0]`.
     """
 
     def __init__(self, exported: ExportedModule, input_names: dict[fx.Node, str], sizes: dict[str, str]) -> None:
@@ -87,7 +87,7 @@ class FunctionPrinter:
         self._device = f"{next(iter(input_names.values()))}.device"
 
     def function(self) -> PrintedFunction:
-        """The source of `run`.
+        """Return the source of `run`.
 
         Raises:
             SkippedError: an operator has no plain form.
@@ -114,11 +114,11 @@ class FunctionPrinter:
         self._lines.append(f"{name} = {text}")
 
     def _parts(self, node: fx.Node, wished: dict[fx.Node, str], nodes: Sequence[fx.Node]) -> None:
-        """An operator with several results: unpacked into variables if there are few."""
+        """Write an operator with several results, which are unpacked into variables if there are few."""
         text = expression(node, self._text, self._device)
         count = len(node.meta["val"])
         parts = {user.args[1]: user for user in node.users if user.target is operator.getitem and user in nodes}
-        if count > _MOST_PARTS or len(parts) < len([user for user in node.users if user in nodes]):
+        if count > _MAX_PARTS or len(parts) < len([user for user in node.users if user in nodes]):
             self._assign(node, wished[node], text)
             return
         targets = []
@@ -170,7 +170,11 @@ class FunctionPrinter:
         return self.size_text(value.node.expr)
 
     def size_text(self, size: sympy.Expr) -> str:
-        """A size as an expression of axes."""
+        """Return a size as an expression of axes.
+
+        Raises:
+            SkippedError: the size depends on values, or is not plain arithmetic.
+        """
         for symbol in size.free_symbols:
             axis = self._exported.axes.get(symbol)
             if axis is None or axis not in self._sizes:
@@ -180,7 +184,15 @@ class FunctionPrinter:
 
 
 def axis_expression(size: sympy.Expr, axes: dict[sympy.Symbol, str]) -> str:
-    """A symbolic size as Python arithmetic over axes."""
+    """Return a symbolic size as Python arithmetic over axes.
+
+    Args:
+        size: the expression of a size.
+        axes: symbol -> name of its axis.
+
+    Raises:
+        SkippedError: the expression is not plain arithmetic.
+    """
     named = size.xreplace({symbol: sympy.Symbol(name, integer=True, positive=True) for symbol, name in axes.items()})
     text = str(PythonPrinter().doprint(named))
     if any(word in text for word in ("Max", "Min", "math", "Where", "Mod(", "if ")):
@@ -189,7 +201,7 @@ def axis_expression(size: sympy.Expr, axes: dict[sympy.Symbol, str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without the parentheses that sympy's printer puts around names, and with spaces around products."""
+    """Return the text without parentheses around names, which sympy's printer adds, and with spaces around `*`."""
     text = re.sub(r"\(([A-Za-z_]\w*|\d+)\)", r"\1", text)
     return re.sub(r"(?<=\w)\*(?=\w)", " * ", text)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.corpus.variable_names import identifier
 
 _KINDS = (
-    # The last word of a class names its kind; the words before are often the model's.
+    # The last word of a class names its kind; the first words often name the model.
     ("norm", re.compile(r"norm$"), "Normalization"),
     ("attention", re.compile(r"(attention|attn)$"), "Attention"),
     ("mlp", re.compile(r"(?<!sparse)(mlp|feedforward|ffn)$"), "Feed-forward block"),
@@ -42,7 +42,12 @@ class ProblemText:
 
 
 def kind_of(class_name: str, operations: Sequence[str]) -> tuple[str, str]:
-    """Kind of a module and its words, from the name of its class; an attention or norm alone from its operators."""
+    """Return a module's kind and its words for descriptions.
+
+    Args:
+        class_name: the module's class, whose name determines the kind.
+        operations: the module's operators; they identify an attention if the name determines no kind.
+    """
     for kind, pattern, words in _KINDS:
         if pattern.search(class_name.lower()):
             return kind, words
@@ -52,7 +57,7 @@ def kind_of(class_name: str, operations: Sequence[str]) -> tuple[str, str]:
 
 
 _MODEL = re.compile(r"(Transformer)?([123]D)?(Condition)?(Model)?$")
-"""Ends of the names of diffusers' classes, after the name of the model."""
+"""Suffixes of the names of diffusers' classes, after the name of the model."""
 
 
 def facts_of(
@@ -64,17 +69,30 @@ def facts_of(
     dtype: str,
     checkpoint: str | None,
     like: str | None,
+    share: str | None = None,
 ) -> ProblemText:
-    """Facts of a problem that one module became."""
+    """Return the texts of a forward problem's definition.
+
+    Args:
+        architecture: name of the model.
+        class_name: class of the module.
+        operations: operators of the module, in order.
+        family: family of the model, which is a tag.
+        dtype: least precise dtype of the problem, which is a tag.
+        checkpoint: published checkpoint whose sizes the model has; None for the default configuration.
+        like: checkpoint that the documentation of the default configuration names.
+        share: split of the checkpoint over several GPUs that makes the sizes those of one GPU.
+    """
     kind, words = kind_of(class_name, operations)
     model = _words(_MODEL.sub("", architecture) or architecture)
     name = problem_name(model, _words(class_name))
-    most = [operation for operation, _ in Counter(operations).most_common(4)]
+    frequent = [operation for operation, _ in Counter(operations).most_common(4)]
     where = f"at the sizes of {checkpoint}" if checkpoint else "at the sizes of the default configuration"
     where += f" ({like})" if like and not checkpoint else ""
+    where += f" with {share}" if share else ""
     description = (
         f"{words} of {architecture} ({class_name}) {where}, forward, {dtype}: "
-        f"{len(operations)} operations, mostly {', '.join(most)}."
+        f"{len(operations)} operations, mostly {', '.join(frequent)}."
     )
     return ProblemText(name, kind, description, tuple(dict.fromkeys((family, kind, "forward", dtype))))
 
@@ -83,7 +101,7 @@ _LONGEST = 64
 _ONE_WORD = {"DiT": "Dit", "SwiGLU": "Swiglu", "GeGLU": "Geglu", "GELU": "Gelu", "UNet": "Unet", "ViT": "Vit",
              "PixArt": "Pixart", "CogVideoX": "Cogvideox", "CogView": "Cogview", "SkyReels": "Skyreels",
              "AuraFlow": "Auraflow", "LongCat": "Longcat", "HunyuanVideo": "Hunyuanvideo"}  # fmt: skip
-"""Names in mixed case that are one word."""
+"""Names in mixed case -> spelling that keeps them one word."""
 
 
 def _words(name: str) -> str:
@@ -93,7 +111,7 @@ def _words(name: str) -> str:
 
 
 def problem_name(model: str, module: str) -> str:
-    """Name of the model and what the module's name adds to it.
+    """Return the name of the model followed by the words of the module that it does not contain.
 
     Args:
         model: words of the architecture, joined by underscores.
@@ -103,35 +121,35 @@ def problem_name(model: str, module: str) -> str:
     if squeezed == bare:
         return model
     if squeezed.startswith(bare):
-        return f"{model}_{_rest(module, len(bare))}"
-    own, others = model.split("_"), module.split("_")
+        return f"{model}_{_after_letters(module, len(bare))}"
+    model_words, module_words = model.split("_"), module.split("_")
     shared = 0
-    while shared < min(len(own), len(others) - 1) and own[shared] == others[shared]:
+    while shared < min(len(model_words), len(module_words) - 1) and model_words[shared] == module_words[shared]:
         shared += 1
-    return "_".join([*own, *others[shared:]])[:_LONGEST].rstrip("_")
+    return "_".join([*model_words, *module_words[shared:]])[:_LONGEST].rstrip("_")
 
 
 def backward_text(forward: ProblemText, form: str, operations: int) -> ProblemText:
-    """Facts of a backward problem.
+    """Return the texts of a backward problem's definition.
 
     Args:
-        forward: of the module.
+        forward: texts of the forward problem.
         form: `recompute` or `saved`.
-        operations: number of operations that compute.
+        operations: number of operators with arithmetic.
     """
-    how = "with the forward pass computed again" if form == "recompute" else "from what the forward pass saved"
+    forward_pass = "with the forward pass computed again" if form == "recompute" else "from what the forward pass saved"
     before, _, after = forward.description.partition(", forward, ")
     dtype = after.partition(":")[0]
-    description = f"Gradients of: {before}, {how}, {dtype}: {operations} operations."
+    description = f"Gradients of: {before}, {forward_pass}, {dtype}: {operations} operations."
     tags = tuple("backward" if tag == "forward" else tag for tag in forward.tags)
     return ProblemText(forward.name, forward.op_type, description, (*tags, form))
 
 
-def _rest(name: str, letters: int) -> str:
-    """The rest of a name after its first `letters` letters, not counting underscores."""
-    seen = 0
+def _after_letters(name: str, letters: int) -> str:
+    """Return the part of a name after its first `letters` characters, without counting underscores."""
+    letter_count = 0
     for index, letter in enumerate(name):
-        if seen == letters:
+        if letter_count == letters:
             return name[index:].strip("_")
-        seen += letter != "_"
+        letter_count += letter != "_"
     return ""

@@ -1,4 +1,4 @@
-"""Write extracted problems, and read which graphs a directory of problems has already."""
+"""Files of extracted problems, and the graphs of existing problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.workspace.files import atomic_write
 
 
 def known_graphs(problems_dir: Path) -> dict[str, str]:
-    """Graph hash -> key of the extracted problems in a directory."""
+    """Return graph hash -> key of the extracted problems in a directory."""
     graphs: dict[str, str] = {}
     for key in list_problems(problems_dir):
         try:
@@ -36,18 +36,23 @@ def known_graphs(problems_dir: Path) -> dict[str, str]:
 
 
 def write_problem(problem: ExtractedProblem, problems_dir: Path, *, replace: bool) -> bool:
-    """Write a problem's two files; false if the problem is there already and is kept.
+    """Write definition.json and workload.jsonl of a problem; return false if an existing problem is kept.
+
+    Args:
+        problem: the extracted problem.
+        problems_dir: directory of the suites.
+        replace: overwrite an existing problem.
 
     Raises:
-        FormatError: what was extracted does not follow the schema.
+        FormatError: the problem does not follow the schema.
     """
     files = problem_texts(problem)
     with tempfile.TemporaryDirectory() as staging:
         for name, text in files.items():
             (Path(staging) / name).write_text(text)
-        checked = inspect_problem(Path(staging), key=problem.key)
-        if checked.errors:
-            raise checked.errors[0]
+        findings = inspect_problem(Path(staging), key=problem.key)
+        if findings.errors:
+            raise findings.errors[0]
     target = problems_dir / problem.key
     if target.exists() and not replace:
         return False
@@ -57,7 +62,7 @@ def write_problem(problem: ExtractedProblem, problems_dir: Path, *, replace: boo
 
 
 def problem_texts(problem: ExtractedProblem) -> dict[str, str]:
-    """File name -> content; the same problem gives the same bytes."""
+    """Return file name -> content; equal problems have equal bytes."""
     definition = dict(problem.definition)
     parts = [f"  {json.dumps(key)}: {_value(value)}" for key, value in definition.items()]
     lines = [json.dumps(line) for line in problem.workloads]
@@ -65,7 +70,7 @@ def problem_texts(problem: ExtractedProblem) -> dict[str, str]:
 
 
 def _value(value: Any) -> str:  # noqa: ANN401 - JSON
-    """JSON with one axis or tensor a line."""
+    """Return JSON with one axis or tensor per line."""
     if not isinstance(value, dict) or not any(isinstance(item, dict) for item in value.values()):
         return json.dumps(value)
     return "{\n" + ",\n".join(f"    {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()) + "\n  }"

@@ -36,7 +36,7 @@ class Provenance:
     library: str
     version: str
     licence: str
-    """SPDX identifier from the header of the source file; of the package where the header names none."""
+    """SPDX identifier from the header of the source file, or of the package if the header names none."""
 
     def as_data(self) -> dict[str, str]:
         """The value of `x_provenance` in definition.json."""
@@ -44,10 +44,15 @@ class Provenance:
 
 
 def provenance_of(module: nn.Module, path: str, architecture: str) -> Provenance:
-    """The origin of a module.
+    """Return the origin of a module.
+
+    Args:
+        module: the submodule.
+        path: dotted path of the submodule in the model.
+        architecture: name of the model.
 
     Raises:
-        SkippedError: the licence of its source forbids commercial use, or is unknown.
+        SkippedError: the licence of the source file forbids commercial use, or is unknown.
     """
     file = Path(inspect.getfile(type(module)))
     library = type(module).__module__.partition(".")[0]
@@ -63,7 +68,11 @@ def provenance_of(module: nn.Module, path: str, architecture: str) -> Provenance
 
 
 def licence_of(source: str, name: str) -> str | None:
-    """SPDX identifier of the licence that a source file's header names; None if it names none.
+    """Return the SPDX identifier of the licence in a source file's header; None if it names none.
+
+    Args:
+        source: text of the source file.
+        name: name of the file, for the error.
 
     Raises:
         SkippedError: the licence forbids commercial use.

@@ -1,7 +1,7 @@
-"""Fingerprint of a module's code: two modules with the same code and wiring give the same graph.
+"""Fingerprint of a module's code: modules with the same code and structure have the same graph.
 
-It spares the export of what other architectures have copied, and never makes a problem: a wrong match only leaves a
-module out.
+It avoids the export of modules that other architectures have copied. A wrong match only skips a module; it never
+creates a problem.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import nn
 
 
 def code_fingerprint(module: nn.Module, call: str) -> str:
-    """Hash of the code that a module and its submodules run, without names of classes and sizes.
+    """Return a hash of the code that a module and its submodules run, without names of classes and sizes.
 
     Args:
         module: the module.
-        call: the kinds of its arguments, which distinguish its calls.
+        call: text of the arguments' kinds, as of `CandidateModule.signature`.
     """
     digest = hashlib.sha256(call.encode())
     for path, inner in module.named_modules():
@@ -45,9 +45,9 @@ def _code_of(module_class: type[nn.Module]) -> str:
     return _dump(inspect.unwrap(module_class.forward), set())
 
 
-def _dump(function: types.FunctionType, seen: set[object]) -> str:
-    """The syntax tree of a function, with those of the functions of its module that it names."""
-    seen.add(function)
+def _dump(function: types.FunctionType, visited: set[object]) -> str:
+    """Return a hash of a function's syntax tree and of the functions of its module that it names."""
+    visited.add(function)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -60,6 +60,6 @@ def _dump(function: types.FunctionType, seen: set[object]) -> str:
     names = sorted({node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)})
     for name in names:
         called = function.__globals__.get(name)
-        if isinstance(called, types.FunctionType) and called not in seen:
-            parts.append(_dump(inspect.unwrap(called), seen))
+        if isinstance(called, types.FunctionType) and called not in visited:
+            parts.append(_dump(inspect.unwrap(called), visited))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

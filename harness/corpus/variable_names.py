@@ -1,7 +1,7 @@
 """Descriptive names for the values of a graph.
 
-A value that a statement of the model assigns keeps that variable's name; the output of a submodule is called like the
-submodule; every other value is called after its operation.
+A value that a statement of the model assigns gets the name of that variable, the output of a submodule the name of the
+submodule, and every other value a name from its operation.
 """
 
 from __future__ import annotations
@@ -49,27 +49,32 @@ _NUMBERED = re.compile(r"(?P<stem>.*[a-z])_(?P<number>\d+)$")
 
 
 class UniqueNames:
-    """Identifiers of a function, no two of them equal."""
+    """Unique identifiers of a function."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = {*taken, *_RESERVED}
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._used = {*reserved, *_RESERVED}
 
     def take(self, wished: str) -> str:
-        """The wished name, or the same with a number."""
+        """Return the wished name, with a number if it is in use."""
         name = identifier(wished)
         number = 1
         candidate = name
-        if name in self._taken and (numbered := _NUMBERED.match(name)):
+        if name in self._used and (numbered := _NUMBERED.match(name)):
             name, number = numbered["stem"], int(numbered["number"])
-        while candidate in self._taken:
+        while candidate in self._used:
             number += 1
             candidate = f"{name}_{number}"
-        self._taken.add(candidate)
+        self._used.add(candidate)
         return candidate
 
 
 def identifier(words: str, longest: int = _LONGEST) -> str:
-    """A lower-case Python identifier made of these words, cut after `longest` characters."""
+    """Return a lower-case Python identifier.
+
+    Args:
+        words: words in any case, separated by any characters that are not letters or digits.
+        longest: maximum number of characters.
+    """
     words = re.sub(r"(?<=\d)D(?![a-z])", "d", words)  # Transformer2DModel
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", words)
     name = re.sub(r"\W+", "_", name).strip("_").lower()
@@ -79,7 +84,7 @@ def identifier(words: str, longest: int = _LONGEST) -> str:
 
 
 def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[fx.Node, str]:
-    """Name that suits each node, before they are made unique.
+    """Return a suitable name for each node; the names are not unique.
 
     Args:
         nodes: the operations that are printed, in order.
@@ -91,7 +96,7 @@ def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[f
     for index, node in enumerate(nodes):
         following = nodes[index + 1] if index + 1 < len(nodes) else None
         variable = _assigned(node, following, modules)
-        if variable is None or variable in assigned:  # a variable that the model's code assigns anew
+        if variable is None or variable in assigned:  # the model's code assigns this variable again
             variable = _operation_name(node, names, modules) or variable or operation_of(node).strip("_")
         if not frames_of(node) and any(names.get(arg, "").startswith("grad_") for arg in _flat(node.args)):
             variable = variable if variable.startswith("grad_") else f"grad_{variable}"
@@ -101,7 +106,7 @@ def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[f
 
 
 def _assigned(node: fx.Node, following: fx.Node | None, modules: ModuleNames) -> str | None:
-    """Name of the variable that a node's statement assigns to, if the node is the last of the statement."""
+    """Return the variable that a node's statement assigns, if the node is the last of the statement."""
     frames = frames_of(node)
     if not frames:
         return None
@@ -119,13 +124,13 @@ def _assigned(node: fx.Node, following: fx.Node | None, modules: ModuleNames) ->
     return _of_part(node, innermost)
 
 
-def _same_statement(frames: tuple[SourceFrame, ...], others: tuple[SourceFrame, ...]) -> bool:
-    """True if a later node ran within the same statement, or in a function that the statement calls."""
-    return frames == others[: len(frames)]
+def _same_statement(frames: tuple[SourceFrame, ...], later: tuple[SourceFrame, ...]) -> bool:
+    """Return true if a later node ran within the same statement, or in a function that the statement calls."""
+    return frames == later[: len(frames)]
 
 
 def _of_part(node: fx.Node, frame: SourceFrame) -> str | None:
-    """Name of one of several values that a statement assigns at once."""
+    """Return the name of one of several values that a statement assigns at once."""
     if operation_of(node) == "getitem":
         index = node.args[1]
         if isinstance(index, int) and index < len(frame.targets) > 1 and frame.targets[index].strip("_"):
@@ -138,7 +143,7 @@ ModuleNames = Mapping[tuple[str, ...], str]
 
 
 def _module_names(paths: AbstractSet[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """The shortest end of each path that no other path has; it does not begin with a number if that is possible."""
+    """Return the shortest unique suffix of each path; it does not begin with a number if that is possible."""
     names: dict[tuple[str, ...], str] = {}
     for path in paths:
         ends = (path[-length:] for length in range(1, len(path) + 1))
@@ -147,7 +152,8 @@ def _module_names(paths: AbstractSet[tuple[str, ...]]) -> dict[tuple[str, ...], 
                 (
                     end
                     for end in ends
-                    if not end[0].isdigit() and not any(other != path and other[-len(end) :] == end for other in paths)
+                    if not end[0].isdigit()
+                    and not any(compared != path and compared[-len(end) :] == end for compared in paths)
                 ),
                 path,
             )
@@ -157,13 +163,13 @@ def _module_names(paths: AbstractSet[tuple[str, ...]]) -> dict[tuple[str, ...], 
 
 _OF_MODULE = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "layer_norm",
               "group_norm", "batch_norm", "embedding", "rms_norm", "mm", "addmm"}  # fmt: skip
-"""Operators that are a module of torch, so that the module's name describes their purpose."""
+"""Operators of torch's own modules, so that the module's name describes their purpose."""
 
 
 def _operation_name(  # noqa: PLR0911 - one rule each
     node: fx.Node, names: dict[fx.Node, str], modules: ModuleNames
 ) -> str | None:
-    """Name of a value by its operation and operands."""
+    """Return the name of a value from its operation and operands."""
     operation = operation_of(node)
     path = module_path(node)
     if operation in _OF_MODULE and path:
@@ -195,7 +201,7 @@ _PARTS = {
 
 
 def _part_name(node: fx.Node, names: dict[fx.Node, str]) -> str:
-    """Name of one of several results of an operation."""
+    """Return the name of one of several results of an operation."""
     source, index = node.args[0], int(node.args[1])  # type: ignore[arg-type]
     operation = operation_of(source)  # type: ignore[arg-type]
     if operation in _PARTS:
@@ -209,18 +215,18 @@ def _part_name(node: fx.Node, names: dict[fx.Node, str]) -> str:
 
 
 def _flat(arguments: Iterable[object]) -> list[fx.Node]:
-    """The nodes among arguments, also those in lists."""
-    found: list[fx.Node] = []
+    """Return the nodes among arguments, including those in lists."""
+    nodes: list[fx.Node] = []
     for argument in arguments:
         if isinstance(argument, fx.Node):
-            found.append(argument)
+            nodes.append(argument)
         elif isinstance(argument, list | tuple):
-            found += _flat(argument)
-    return found
+            nodes += _flat(argument)
+    return nodes
 
 
 def _half(node: fx.Node) -> str:
-    """Words for a part of an axis."""
+    """Return the words for a part of an axis."""
     source, length = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
     dim = node.args[1] if len(node.args) > 1 else 0
     start = node.args[2] if len(node.args) > 2 else 0
@@ -233,7 +239,7 @@ _SHORT = 40
 
 
 def _combined(operation: str, node: fx.Node, operands: list[str]) -> str | None:  # noqa: PLR0911 - one rule each
-    """Name of a sum, product or concatenation from the names of its operands."""
+    """Return the name of a sum, product or concatenation from the names of its operands."""
     stems = [stem_of(name) for name in operands]
     if operation == "cat":
         return f"{stems[0]}_rotated_half" if operands[0].endswith("_negated") and len(set(stems)) == 1 else None
@@ -255,22 +261,24 @@ def _combined(operation: str, node: fx.Node, operands: list[str]) -> str | None:
 
 
 def _common_words(stems: list[str]) -> str:
-    """The words that all names begin with."""
+    """Return the words that all names begin with."""
     words = [stem.split("_") for stem in stems]
     count = 0
-    while all(len(each) > count for each in words) and len({each[count] for each in words}) == 1:
+    while (
+        all(len(name_words) > count for name_words in words) and len({name_words[count] for name_words in words}) == 1
+    ):
         count += 1
     return "_".join(words[0][:count])
 
 
 def stem_of(name: str) -> str:
-    """A name without the suffixes that say how its value was moved or cast."""
+    """Return a name without the suffixes for moves and casts of its value."""
     while (shorter := _SUFFIX.sub("", name)) != name:
         name = shorter
     return name
 
 
 def operation_of(node: fx.Node) -> str:
-    """Name of a node's operator without namespace and overload."""
+    """Return the name of a node's operator without namespace and overload."""
     packet = getattr(node.target, "overloadpacket", None)
     return str(packet.__name__ if packet is not None else getattr(node.target, "__name__", node.target))

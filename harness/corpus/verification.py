@@ -1,7 +1,7 @@
-"""Verify a drafted problem: its reference equals the original module, and each input takes part.
+"""Verification of a drafted problem: its reference equals the original module, and each input affects an output.
 
-The reference and the module get the inputs that the judge would draw. Verification runs on the CPU in float32, and
-once more in the problem's own dtype.
+The reference and the module get inputs as the judge draws them. Verification runs on the CPU in float32, and once in
+the problem's own dtype.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from harness.model.problem import Definition, Problem, RandomInput, Workload
 Tensors = dict[str, torch.Tensor]
 
 _SEED = 20260101
-_MOST_ELEMENTS = 300_000_000
-"""Of all weights of a module; in float32 these are 1.2 GB, and their gradients as much again."""
+_MAX_ELEMENTS = 300_000_000
+"""Maximum elements of all weights of a module: 1.2 GB in float32, and the same again for their gradients."""
 _SIZES = ((2, 1), (1, 4), (2, 3), (1, 7))
-"""(batch, sequence) of the checks; of problems without a sequence axis the batches are 1, 2, 3 and 5."""
+"""(batch, sequence) of the checks."""
 _BATCHES = (1, 2, 3, 5)
+"""Batch sizes of the checks of problems without a sequence axis."""
 _LONG = ((2, 131),)
-_FEW_ELEMENTS = 4_000_000
-"""Modules with fewer weights are also compared at a length beyond those that the graph was exported with."""
-_LEAST_VARIATION = 1e-6
-"""Standard deviation of an output relative to its root mean square: below, it is a constant."""
+_SMALL_MODULE_ELEMENTS = 4_000_000
+"""Modules with fewer weights are also compared at `_LONG`, which exceeds the lengths of the export."""
+_MIN_VARIATION = 1e-6
+"""Standard deviation of an output relative to its root mean square below which the output counts as constant."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +47,30 @@ class Verified:
     """Facts about the outputs of a verified problem."""
 
     root_mean_square: float
-    """Smallest of the outputs' at the largest sizes."""
+    """Smallest root mean square of an output at the last sizes."""
     shapes: int
     """Number of shapes at which reference and module are bitwise equal."""
     low_precision_error: float
-    """The 99 % quantile of the error of the problem's dtype against float32, over the root mean square."""
+    """99 % quantile of the error of the problem's dtype against float32, relative to the root mean square."""
 
 
 def verify(draft: ProblemDraft) -> Verified:
-    """Compare the reference with the module and check inputs and outputs.
+    """Compare the reference with the module, check inputs and outputs, and return facts about the outputs.
 
     Raises:
-        SkippedError: a check fails; the reason names it.
+        SkippedError: a check fails; the message names the check.
     """
     elements = sum(math.prod(item.node.meta["val"].shape) for item in draft.sources.values() if item.place is None)
-    if elements > _MOST_ELEMENTS:
+    if elements > _MAX_ELEMENTS:
         raise SkippedError(f"{elements:,} weights are too many to verify on this machine")
     single, sizes = in_dtype(draft, "float32"), check_sizes(draft.variable_axes)
-    if elements < _FEW_ELEMENTS and any(not axis.startswith("batch") for axis in draft.variable_axes):
+    if elements < _SMALL_MODULE_ELEMENTS and any(not axis.startswith("batch") for axis in draft.variable_axes):
         sizes = [*check_sizes(draft.variable_axes, _LONG), *sizes]
     sizes = [axes for axes in sizes if draft.allows(axes)]
     outputs: dict[str, torch.Tensor] = {}
     drawn: Tensors = {}
     for axes in sizes:
-        # Weights are large, and their shapes are the same for all sizes: they are drawn once.
+        # Weights are large and have the same shapes at all sizes, so they are drawn once.
         names = [name for name, item in draft.sources.items() if item.place is not None or name not in drawn]
         drawn = {**drawn, **draw(single, axes, names)}
         drawn = {name: drawn[name] for name in draft.inputs}
@@ -92,7 +93,7 @@ def check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES
 
     Args:
         axes: the problem's variable axes.
-        pairs: (batch, sequence); unused where all axes are batch sizes.
+        pairs: (batch, sequence); ignored if all axes are batch sizes.
     """
     if any(not axis.startswith("batch") for axis in axes):
         return [
@@ -110,7 +111,15 @@ class RunnableProblem:
 
 
 def in_dtype(draft: ProblemDraft, dtype: str | None) -> RunnableProblem:
-    """The problem, with its low-precision tensors and casts in another dtype if one is given."""
+    """Return the problem with its reference.
+
+    Args:
+        draft: the drafted problem.
+        dtype: replaces the low-precision dtypes of tensors and casts; None to keep them.
+
+    Raises:
+        SkippedError: the reference cannot be loaded.
+    """
     text = json.dumps(draft.definition(name="verified"))
     if dtype is not None:
         text = text.replace("bfloat16", dtype).replace("float16", dtype)
@@ -125,10 +134,16 @@ def in_dtype(draft: ProblemDraft, dtype: str | None) -> RunnableProblem:
 
 
 def draw(runnable: RunnableProblem, axes: Mapping[str, int], names: Sequence[str]) -> Tensors:
-    """The inputs of these names, as the judge draws them."""
+    """Return inputs as the judge draws them.
+
+    Args:
+        runnable: the problem.
+        axes: size of each variable axis.
+        names: inputs to draw.
+    """
     definition = runnable.problem.definition
-    some = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
-    problem = runnable.problem.model_copy(update={"definition": some})
+    restricted = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
+    problem = runnable.problem.model_copy(update={"definition": restricted})
     inputs = {name: RandomInput(type="random") for name in names}
     workload = Workload(uuid="verified", axes=dict(axes), inputs=dict(inputs))
     drawn = InputSource(problem, seed=_SEED).draw(workload)
@@ -137,6 +152,10 @@ def draw(runnable: RunnableProblem, axes: Mapping[str, int], names: Sequence[str
 
 def run_reference(runnable: RunnableProblem, inputs: Tensors) -> Tensors:
     """Return the reference's outputs by name.
+
+    Args:
+        runnable: the problem.
+        inputs: all inputs, in the order of the reference's parameters.
 
     Raises:
         SkippedError: the reference fails.
@@ -148,12 +167,18 @@ def run_reference(runnable: RunnableProblem, inputs: Tensors) -> Tensors:
 
 
 def as_declared(value: torch.Tensor, runnable: RunnableProblem, name: str) -> torch.Tensor:
-    """Cast a value to the dtype that the problem declares for the input `name`."""
+    """Return a value in the dtype that the problem declares for an input.
+
+    Args:
+        value: the input's value in another dtype.
+        runnable: the problem.
+        name: the input.
+    """
     return value.to(torch_dtype(runnable.problem.definition.inputs[name].dtype))
 
 
 def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None) -> list[torch.Tensor]:
-    """Outputs of the original module, called with the problem's inputs as its weights and arguments."""
+    """Return the outputs of the original module, called with the problem's inputs as its weights and arguments."""
     weights, tensors = module_arguments(draft, inputs, dtype)
     try:
         with torch.no_grad():
@@ -168,7 +193,13 @@ def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | N
 def module_arguments(
     draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None
 ) -> tuple[Tensors, list[torch.Tensor]]:
-    """Weights by path and arguments in order, with which `FlatModule` computes what the problem asks for."""
+    """Return the weights by path and the arguments in order for a call of `FlatModule`.
+
+    Args:
+        draft: the problem.
+        inputs: value of each of the problem's inputs.
+        dtype: dtype of low-precision arguments that the problem does not have; None to keep their own.
+    """
     candidate = draft.exported.candidate
     weights: Tensors = {}
     arguments: dict[int, torch.Tensor] = {}
@@ -198,12 +229,14 @@ def _unused(
     axes: tuple[str | None, ...],
     dtype: torch.dtype,
     sizes: Mapping[str, int],
-    wanted: torch.dtype | None,
+    low_precision_dtype: torch.dtype | None,
 ) -> torch.Tensor:
-    """Zeros for an argument that takes no part in the result."""
+    """Return zeros for an argument that does not affect the result."""
     lengths = [sizes.get(axis, size) if axis else size for axis, size in zip(axes, shape, strict=True)]
-    low = dtype in {torch.bfloat16, torch.float16}
-    return torch.zeros(lengths, dtype=wanted if wanted is not None and low else dtype)
+    is_low_precision = dtype in {torch.bfloat16, torch.float16}
+    return torch.zeros(
+        lengths, dtype=low_precision_dtype if low_precision_dtype is not None and is_low_precision else dtype
+    )
 
 
 def _compare(outputs: Tensors, expected: Sequence[torch.Tensor], axes: Mapping[str, int]) -> None:
@@ -220,25 +253,50 @@ def _compare(outputs: Tensors, expected: Sequence[torch.Tensor], axes: Mapping[s
 
 
 def check_finite(outputs: Tensors, axes: Mapping[str, int]) -> None:
-    """Refuse outputs with infinities or NaN."""
+    """Check that outputs contain no infinities and no NaN.
+
+    Args:
+        outputs: outputs by name.
+        axes: size of each variable axis, for the message.
+
+    Raises:
+        SkippedError: an output is not finite.
+    """
     for name, value in outputs.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise SkippedError(f"`{name}` is not finite, at {shown(axes)}")
 
 
 def check_degenerate(outputs: Tensors, axes: Mapping[str, int]) -> None:
-    """Refuse outputs that are not finite, or constant."""
+    """Check that outputs are finite and not constant.
+
+    Args:
+        outputs: outputs by name.
+        axes: size of each variable axis, for the message.
+
+    Raises:
+        SkippedError: an output is not finite, or constant.
+    """
     check_finite(outputs, axes)
     for name, value in outputs.items():
         if not value.is_floating_point():
             continue
         scale = root_mean_square(value)
-        if value.numel() > 1 and (scale == 0 or float(value.double().std()) < _LEAST_VARIATION * scale):
+        if value.numel() > 1 and (scale == 0 or float(value.double().std()) < _MIN_VARIATION * scale):
             raise SkippedError(f"`{name}` is constant, at {shown(axes)}")
 
 
 def check_each_input_matters(runnable: RunnableProblem, drawn: Tensors, outputs: Tensors) -> None:
-    """Every input must have a gradient; one without is changed, and an output must change."""
+    """Check that each input has a gradient, or that an output changes with it.
+
+    Args:
+        runnable: the problem.
+        drawn: value of each input.
+        outputs: the reference's outputs for these inputs.
+
+    Raises:
+        SkippedError: an input does not affect the outputs.
+    """
     for name in _without_gradient(runnable, drawn):
         value = drawn[name]
         changed = run_reference(runnable, {**drawn, name: _changed(value)})
@@ -247,14 +305,14 @@ def check_each_input_matters(runnable: RunnableProblem, drawn: Tensors, outputs:
 
 
 def _without_gradient(runnable: RunnableProblem, drawn: Tensors) -> list[str]:
-    """Inputs that no output has a gradient for: integers, and what enters through comparisons and roundings only."""
+    """Return the inputs without a gradient: integers, and inputs that are only compared or rounded."""
     floats = {name: value for name, value in drawn.items() if value.is_floating_point()}
     leaves = {name: value.detach().requires_grad_() for name, value in floats.items()}
     try:
         with torch.enable_grad():
             returned = runnable.reference.run(*({**drawn, **leaves}[name] for name in drawn))
             outputs = [returned] if isinstance(returned, torch.Tensor) else list(returned)
-            # The squares weigh elements unequally: the sum of a softmax has no gradient.
+            # Squares give elements unequal weights. Without them, the sum of a softmax has no gradient.
             total = sum((value * value).sum() for value in outputs if value.requires_grad)
             if not isinstance(total, torch.Tensor):
                 return list(drawn)
@@ -266,7 +324,7 @@ def _without_gradient(runnable: RunnableProblem, drawn: Tensors) -> list[str]:
 
 
 def _changed(value: torch.Tensor) -> torch.Tensor:
-    """Other values of the same kind: the elements in another order, or negated where that changes nothing."""
+    """Return other values of the same kind: the elements in another order, or other values if all are equal."""
     if value.dtype == torch.bool:
         return ~value
     rolled = value.flatten().roll(1).view(value.shape)
@@ -283,11 +341,16 @@ def root_mean_square(value: torch.Tensor) -> float:
 _QUANTILE_OF = 100_000
 
 
-def relative_error(low: torch.Tensor, exact: torch.Tensor) -> float:
-    """The 99 % quantile of the difference, over the root mean square of the exact values."""
+def relative_error(approximate: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the 99 % quantile of the absolute difference, relative to the root mean square of the exact values.
+
+    Args:
+        approximate: an output in low precision.
+        exact: the same output in float32.
+    """
     if not exact.is_floating_point():
         return 0.0
-    difference = (low.double() - exact.double()).abs().flatten()[:_QUANTILE_OF]
+    difference = (approximate.double() - exact.double()).abs().flatten()[:_QUANTILE_OF]
     return float(difference.quantile(0.99)) / max(root_mean_square(exact), 1e-30)
 
 

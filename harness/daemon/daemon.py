@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from harness.daemon.after_entry import AfterEntry
 from harness.daemon.attempts import Attempts, Loss
@@ -26,7 +26,7 @@ from harness.daemon.dispatch import (
     baseline_identity_of,
     job_identity,
 )
-from harness.daemon.drafts import baseline_draft, judged_draft
+from harness.daemon.drafts import baseline_draft
 from harness.daemon.due_work import DueWork
 from harness.daemon.lost_work import LostWork
 from harness.daemon.metrics import DaemonMetrics
@@ -51,9 +51,10 @@ from harness.workspace.judge_client import (
     CheckAnswered,
     JudgeClient,
     JudgeLost,
-    JudgeNotice,
     RequestAnswered,
 )
+from harness.workspace.judge_endpoint import JudgeNotice
+from harness.workspace.judge_source import OpenJudges
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Daemon:
         ledger: Ledger,
         index: Index,
         *,
-        devices: Sequence[str],
+        open_judges: OpenJudges,
         max_evaluations: int | None = None,
         evaluations_done: int = 0,
         metrics: DaemonMetrics | None = None,
@@ -105,7 +106,7 @@ class Daemon:
         self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, record_champion)
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
         self._watching = False
-        self._judges = DeviceJudges(workspace, config, devices, self._inbox.put)
+        self._judges = DeviceJudges(open_judges(self._inbox.put))
         self._checks = CheckOrders(workspace, config, repo, self._snapshots)
         self._work: dict[str, Work] = {}
         self._scan_at = 0.0
@@ -161,7 +162,7 @@ class Daemon:
                 f"the kernel gives no watches on refs ({error}): refs are scanned every {_LOOK_AGAIN_S:.0f} s. "
                 "More: `sysctl fs.inotify.max_user_watches fs.inotify.max_user_instances`"
             )
-        self._judges.start()
+        self._judges.tick()
 
     def _finish(self) -> None:
         """Enter the answers that are not entered yet, or report that their candidates will be judged again."""
@@ -321,6 +322,8 @@ class Daemon:
 
     def _receive_notice(self, notice: JudgeNotice) -> None:
         judge = self._judges.of(notice.device)
+        if judge is None:
+            return  # the host has left the cluster
         event = judge.handle(notice)
         if isinstance(event, JudgeReady):
             self._judges.became_ready(judge.device, event)
@@ -353,9 +356,10 @@ class Daemon:
                 run, job.key.problem, request_answered.request.problem_digest, job.key.target, answer
             )
             self._recorder.enter(draft, self._after_entry.baseline_entered)
+        elif (judged := self._planner.draft(work, answer)) is None:
+            self._lost_work.put_back(work, Loss(how="ended", reason="the judge repeated a measurement that is missing"))
         else:
-            draft = judged_draft(run, job, work.ask.language, answer, work.ask.baseline)
-            self._recorder.enter(draft, lambda entry: self._after_entry.judged(job, entry))
+            self._recorder.enter(judged, lambda entry: self._after_entry.judged(job, entry))
 
     def _lost(self, judge: JudgeClient, work: Work | None, lost: JudgeLost) -> None:
         """Count a loss against the measurement. The job waits for the judge's next process, or for its verdict.
@@ -436,7 +440,8 @@ class Daemon:
             {device: work.job.worker for device, work in self._work.items()},
             evaluations_done=self._after_entry.evaluations_done,
             limit_reached=self._limit_reached(),
-            fault=self._disk.fault(),
+            hosts=self._judges.hosts(),
+            fault=self._judges.pausing_fault() or self._disk.fault(),
             force=force,
         )
         self._metrics.status = status or self._metrics.status

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from harness.daemon.status_writer import pausing_fault
-from harness.model.config import Config
 from harness.model.judging import JudgeReady
-from harness.workspace.directories import Workspace
-from harness.workspace.judge_client import JudgeClient, JudgeNotice, judge_command, judge_log_file
+from harness.model.process_status import HostStatus
+from harness.workspace.judge_client import JudgeClient
+from harness.workspace.judge_source import JudgeSource
 
 _FIRST_STARTS = 5
 """Failed starts in a row after which a judge that was never ready is given up: 3 s if each ends immediately."""
@@ -18,48 +18,38 @@ _LATER_STARTS = 16
 
 
 class DeviceJudges:
-    """One judge for each device.
+    """One judge for each device. Devices of a cluster are added and removed during the run.
 
     Args:
-        workspace: the workspace of the cache and the logs.
-        config: has the judge's sandbox and the run's target.
-        devices: names of devices, each for one judge.
-        notify: called with each notice of a judge, in that judge's reader thread.
+        source: provides the judges.
     """
 
-    def __init__(
-        self, workspace: Workspace, config: Config, devices: Sequence[str], notify: Callable[[JudgeNotice], None]
-    ) -> None:
-        self._clients = {
-            device: JudgeClient(
-                device,
-                judge_command(device, workspace.cache, config.judge.sandbox),
-                judge_log_file(workspace, device),
-                notify,
-                target=config.target,
-            )
-            for device in devices
-        }
+    def __init__(self, source: JudgeSource) -> None:
+        self._source = source
         self._ready: dict[str, JudgeReady] = {}
         self._targets: dict[str, str] = {}
         """Device -> its target, for judges that were ready and are not given up."""
 
     def __iter__(self) -> Iterator[JudgeClient]:
-        return iter(self._clients.values())
+        return iter(list(self._source.clients().values()))
 
-    def of(self, device: str) -> JudgeClient:
-        """Return the judge of a device."""
-        return self._clients[device]
-
-    def start(self) -> None:
-        """Start all processes."""
-        for judge in self:
-            judge.start()
+    def of(self, device: str) -> JudgeClient | None:
+        """Return the judge of a device; None if the device has left the cluster."""
+        return self._source.clients().get(device)
 
     def tick(self) -> None:
-        """Start the judges whose pause has ended, and end overdue ones."""
+        """Start the judges whose pause has ended, end overdue ones, and follow changes of a cluster's hosts.
+
+        Raises:
+            ConfigurationError: the cluster cannot be used.
+        """
+        self._source.tick()
         for judge in self:
             judge.tick()
+
+    def hosts(self) -> tuple[HostStatus, ...]:
+        """Return the hosts of the cluster."""
+        return self._source.hosts()
 
     def next_ticks(self) -> list[float]:
         """Return the times (`time.monotonic`) of the next actions of `tick`."""
@@ -69,6 +59,7 @@ class DeviceJudges:
         """End all processes simultaneously."""
         for judge in self:
             judge.hang_up()
+        self._source.close()
         for judge in self:
             judge.close()
 
@@ -107,13 +98,15 @@ class DeviceJudges:
     @property
     def are_given_up(self) -> bool:
         """True if no judge is left."""
-        return all(judge.state == "given up" for judge in self)
+        states = {judge.state for judge in self}
+        return states == {"given up"}
 
     @property
     def are_idle(self) -> bool:
-        """True if no judge that is left starts, or works."""
-        return all(judge.state in {"idle", "given up"} for judge in self)
+        """True if there are judges, and none of those left starts or works."""
+        states = {judge.state for judge in self}
+        return bool(states) and states <= {"idle", "given up"}
 
     def pausing_fault(self) -> str | None:
-        """Return the fault of this machine that prevents the work of all judges; None if one can work."""
-        return pausing_fault(list(self))
+        """Return the fault of this machine or the cluster that prevents all judges' work; None if one can work."""
+        return self._source.fault() or pausing_fault(list(self))

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.daemon.attempts import MAX_LOSSES, Attempts
-from harness.daemon.drafts import fastest, lost_baseline_draft, unjudged_draft, verdict_of_losses
+from harness.daemon.drafts import (
+    fastest,
+    judged_draft,
+    lost_baseline_draft,
+    repeated_draft,
+    unjudged_draft,
+    verdict_of_losses,
+)
 from harness.daemon.queue import Job, Key
 from harness.daemon.snapshots import Snapshots
-from harness.errors import FormatError, RepositoryError
+from harness.errors import FormatError, LedgerError, RepositoryError
+from harness.formats.normalised_source import source_hash
 from harness.formats.usable_solution import UnusableSolutionError, usable_solution
 from harness.git.repo import UnfitTreeError
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry, EntryDraft
-from harness.model.judging import JudgeReady, JudgeRequest
+from harness.model.judging import JudgeAnswer, JudgeReady, JudgeRequest
 from harness.model.problem import Problem
-from harness.model.solution import Language
+from harness.model.solution import Language, Solution
 from harness.model.verdict import Verdict
 
 
@@ -33,6 +42,10 @@ class Ask:
     language: str = ""
     baseline: Entry | None = None
     """The baseline entry that the candidate is compared with."""
+    source_hash: str = ""
+    """Of a candidate: hash of its source without formatting."""
+    known_binaries: Mapping[str, Row] = field(default_factory=dict)
+    """Of a sealed candidate: compiled code and launches -> its evaluation."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +136,22 @@ class JobPlanner:
         plan = self._plan_baseline(job, problem, judge)
         return Work(job, plan, ahead=True) if isinstance(plan, Ask) else "its baselines were lost too often"
 
+    def draft(self, work: Work, answer: JudgeAnswer) -> EntryDraft | None:
+        """Return a candidate's entry; None if the answer repeats a measurement that the ledger does not have now.
+
+        Args:
+            work: the candidate's work.
+            answer: the judge's answer.
+        """
+        job, ask = work.job, work.ask
+        if answer.measured:
+            return judged_draft(self.config.run, job, ask.language, answer, ask.baseline, ask.source_hash)
+        row = ask.known_binaries.get(answer.binary or "")
+        with suppress(LedgerError):
+            measured = self.index.entry(row.problem, row.seq) if row else None
+            return repeated_draft(job, ask.language, answer, measured, ask.source_hash) if measured else None
+        return None
+
     def _entry_of(self, row: Row) -> Entry | None:
         cached = self._baselines.get(row.problem)
         if cached is not None and cached[0] == row:
@@ -150,18 +179,33 @@ class JobPlanner:
             reason = baseline.reason or "no correct baseline for every workload"
             return decided(Verdict.INVALID_REFERENCE, f"see the baseline, entry {baseline.seq}: {reason}")
         try:
-            directory, language = self._check(job, problem)
+            solution = self._check(job, problem)
         except UnusableSolutionError as unusable:
             return decided(unusable.verdict, unusable.reason, unusable.language)
         losses = self.attempts.losses(job_identity(job))
         if len(losses) >= MAX_LOSSES:
-            return decided(*verdict_of_losses(losses), language)
-        raced = {"baseline": variants, "sealed_baseline": fastest(baseline.sealed_baselines)}
-        request = self._request(problem, job.kind, job.key.target, directory).model_copy(update=raced)
-        return Ask(request, problem, language, baseline)
+            return decided(*verdict_of_losses(losses), solution.spec.language)
+        known_binaries = self._known_binaries(job, solution.spec.language)
+        added = {
+            "baseline": variants,
+            "sealed_baseline": fastest(baseline.sealed_baselines),
+            "known_binaries": {binary: Verdict(str(row.verdict)) for binary, row in known_binaries.items()},
+        }
+        request = self._request(problem, job.kind, job.key.target, solution.directory).model_copy(update=added)
+        return Ask(request, problem, solution.spec.language, baseline, source_hash(solution), known_binaries)
 
-    def _check(self, job: Job, problem: Problem) -> tuple[Path, Language]:
-        """Return the candidate's files and language.
+    def _known_binaries(self, job: Job, language: Language) -> Mapping[str, Row]:
+        """Return the binaries that need no measurement.
+
+        Confirmations are always measured, and host code adds its own times to a measurement.
+        """
+        if job.kind != "evaluation" or language != "cuda":
+            return {}
+        key = job.key
+        return self.index.binaries(key.problem, key.problem_digest, key.target, key.judge, self.config.run)
+
+    def _check(self, job: Job, problem: Problem) -> Solution:
+        """Return the candidate's solution.
 
         Raises:
             UnusableSolutionError: it is not a solution, or not one that the run allows.
@@ -170,8 +214,7 @@ class JobPlanner:
             directory = self.snapshots.candidate(job.commit, problem.key, job.key.target, job.key.tree)
         except UnfitTreeError as error:
             raise UnusableSolutionError(error.message) from error
-        solution = usable_solution(directory, problem.definition, self.config.languages, "this run allows")
-        return directory, solution.spec.language
+        return usable_solution(directory, problem.definition, self.config.languages, "this run allows")
 
     def _request(self, problem: Problem, kind: str, target: str, solution: Path | None = None) -> JudgeRequest:
         limits = self.config.judge

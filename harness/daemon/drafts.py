@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.daemon.attempts import Loss
 from harness.daemon.queue import Job
-from harness.model.entry import Candidate, Entry, EntryDraft
+from harness.model.entry import Candidate, Entry, EntryDraft, Fingerprint
 from harness.model.judging import Baselines, JudgeAnswer, JudgeReady, Summary, Variant
 from harness.model.verdict import EntryKind, Verdict
 
@@ -70,7 +70,9 @@ def lost_baseline_draft(
     )
 
 
-def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None) -> EntryDraft:
+def judged_draft(
+    run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None, source_hash: str | None = None
+) -> EntryDraft:
     """Return the entry of a candidate's evaluation or confirmation, from the judge's answer.
 
     An evaluation cites the baseline entry that it was compared with, a confirmation its evaluation. Both name the
@@ -82,6 +84,7 @@ def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baselin
         language: the solution's language; "" if unknown.
         answer: the judge's answer.
         baseline: the baseline entry that the candidate was compared with.
+        source_hash: hash of the candidate's normalised source.
     """
     measured = baseline.environment.model_extra if baseline and baseline.environment else None
     missing = {name: reasons for name, reasons in (measured or {}).items() if name in _MISSING}
@@ -93,6 +96,7 @@ def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baselin
         target=job.key.target,
         cites=job.cites if job.kind == "confirmation" else baseline.seq if baseline else None,
         candidate=candidate(job, language),
+        fingerprint=_fingerprint(job, answer, source_hash),
         device=answer.device,
         environment=answer.environment.model_copy(update=missing),
         judge_protocol=answer.protocol,
@@ -105,6 +109,34 @@ def judged_draft(run: str, job: Job, language: str, answer: JudgeAnswer, baselin
         summary=answer.summary,
         cost=answer.cost,
     )
+
+
+def repeated_draft(job: Job, language: str, answer: JudgeAnswer, measured: Entry, source_hash: str) -> EntryDraft:
+    """Return the entry of a candidate with the compiled code and launches of a measured one, whose numbers it repeats.
+
+    Device and environment are those of the measurement, and the cost is that of the build.
+
+    Args:
+        job: the candidate's job.
+        language: the solution's language.
+        answer: the judge's answer, without a measurement.
+        measured: the evaluation of the same compiled code.
+        source_hash: hash of the candidate's normalised source.
+    """
+    fields = {name: getattr(measured, name) for name in EntryDraft.model_fields}
+    own = {
+        "candidate": candidate(job, language),
+        "fingerprint": _fingerprint(job, answer, source_hash),
+        "answered_from": measured.seq,
+        "cost": answer.cost,
+    }
+    return EntryDraft(**fields | own)
+
+
+def _fingerprint(job: Job, answer: JudgeAnswer, source_hash: str | None) -> Fingerprint | None:
+    if job.kind != "evaluation" or (source_hash is None and answer.binary is None):
+        return None
+    return Fingerprint(source=source_hash, binary=answer.binary)
 
 
 def unjudged_draft(

@@ -78,10 +78,11 @@ def next_steps(index: Index, problem: str, digest: str, target: str, judge: str,
     bounds: tuple[object, ...] = (1.0, sys.maxsize)
     if champion is not None and champion.trust != Trust.LAUNCH_BOUND:
         bounds = champion.speedup_ci95_low, champion.judge_protocol
-    passed = f"{where} AND kind = 'evaluation' AND judge = ? AND verdict = 'PASSED' AND ({better}) ORDER BY seq"
+    passed = f"{where} AND kind = 'evaluation' AND judge = ? AND verdict = 'PASSED' AND ({better})"
+    # An entry that repeats a measurement is not confirmed: the measured evaluation is.
     waiting = [
         row
-        for row in index.select(passed, (*values, judge, *bounds))
+        for row in index.select(f"{passed} AND answered_from IS NULL ORDER BY seq", (*values, judge, *bounds))
         if row.seq not in confirmed and needs_confirmation(row, champion)
     ]
     unrecorded = champion if champion is not None and champion.seq not in recorded else None

@@ -21,6 +21,7 @@ from harness.model.verdict import EntryKind
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 from harness.workspace.head_record import only_head
+from harness.workspace.judge_source import LocalJudges, OpenJudges
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ def run_daemon(
     once: bool = False,
     invocation: str | None = None,
     metrics_port: int | None = None,
+    open_judges: OpenJudges | None = None,
     stop: threading.Event,
 ) -> None:
     """Judge the candidates on the run's branches until `stop` is set.
@@ -46,6 +48,7 @@ def run_daemon(
         once: end when no work is left.
         metrics_port: the port of metrics for Prometheus, on the loopback; None serves none.
         invocation: identity of the invocation; a restarted daemon of the same one continues its count of evaluations.
+        open_judges: makes the source of judges that replaces `devices`: a cluster.
         stop: ends the daemon: the judges are ended and the ledger is committed.
 
     Raises:
@@ -83,13 +86,14 @@ def run_daemon(
         metrics = DaemonMetrics()
         if metrics_port is not None:
             stack.enter_context(MetricsServer(metrics, metrics_port))
+        names = expand_devices(devices or config.devices)
         daemon = Daemon(
             workspace,
             config,
             repo,
             ledger,
             index,
-            devices=expand_devices(devices or config.devices),
+            open_judges=open_judges or (lambda post: LocalJudges(workspace, config, names, post)),
             max_evaluations=max_evaluations,
             evaluations_done=done,
             metrics=metrics,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.daemon.queue import EvaluationQueue
 from harness.errors import HarnessError
-from harness.model.process_status import DaemonStatus, JudgeStatus
+from harness.model.process_status import DaemonStatus, HostStatus, JudgeStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import JudgeClient
 from harness.workspace.status import write_status
@@ -72,6 +72,7 @@ class StatusWriter:
         *,
         evaluations_done: int,
         limit_reached: bool,
+        hosts: tuple[HostStatus, ...] = (),
         fault: str | None = None,
         force: bool = False,
     ) -> DaemonStatus | None:
@@ -83,7 +84,8 @@ class StatusWriter:
             workers: device -> the worker whose candidate its judge works on.
             evaluations_done: evaluations of this invocation.
             limit_reached: the limit of evaluations is reached.
-            fault: a fault of this machine that prevents judging and that no judge reports.
+            hosts: the hosts of a cluster.
+            fault: a fault of this machine or the cluster that prevents judging.
             force: write now, even without a change.
 
         Returns:
@@ -92,14 +94,14 @@ class StatusWriter:
         now_s = time.monotonic()
         if now_s < self._next_at and not force:
             return None
-        paused = pausing_fault(judges) or fault
-        self._pause(paused)
+        self._pause(fault)
         status = DaemonStatus(
             queued=len(queue),
             judges=tuple(_judge_status(judge, workers.get(judge.device)) for judge in judges),
+            hosts=hosts,
             evaluations_done=evaluations_done,
             limit_reached=limit_reached,
-            paused=paused,
+            paused=fault,
             messages=tuple(self._messages),
         )
         if status == self._last_status and not force:

@@ -1,8 +1,8 @@
 """Bounded parsing: every YAML and JSON text of the package is parsed here, after a check of its size and nesting.
 
 libyaml's composer and `json` recurse for each level of nesting. 50,000 brackets in an agent's file overflow the C stack
-and end the process, so the nesting is counted on tokens first. Anchors and aliases are refused: nine short lines of
-them expand to gigabytes.
+and crash the process, so nesting levels are counted on tokens before parsing. Anchors and aliases are refused: nine
+short lines of them expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import yaml
 from harness.errors import FormatError
 
 MAX_DEPTH = 50
-"""Levels of lists and mappings. The deepest document of ours has five."""
+"""Maximum levels of lists and mappings. The deepest document of the harness has five."""
 DOCUMENT_BYTES = 2**20
-"""Of a document that people or agents write: solution.yaml, harness.yaml, COORDINATION.md, a tool's arguments."""
+"""Limit of a document by people or agents: solution.yaml, harness.yaml, COORDINATION.md, a tool's arguments."""
 PROBLEM_BYTES = 64 * 2**20
-"""Of definition.json, workload.jsonl and solution.json: the largest published ones stay below 1 MB."""
+"""Limit of definition.json, workload.jsonl and solution.json; the largest published ones have less than 1 MB."""
 LEDGER_BYTES = 64 * 2**20
-"""Of one ledger document or of heads.yaml: an entry of a hundred workloads has about 50 KB."""
+"""Limit of one ledger document and of heads.yaml; an entry of a hundred workloads has about 50 KB."""
 RECORD_BYTES = 16 * 2**20
-"""Of a state file or message that this package itself writes."""
+"""Limit of a state file or message that this package writes."""
 TENSOR_HEADER_BYTES = 100 * 2**20
-"""Of a safetensors header: the format's own limit."""
+"""Limit of a safetensors header, which the format defines."""
 _MAX_NUMBER_CHARACTERS = 1000
-"""Python's conversion of longer ones is quadratic, and refuses more than 4300 digits."""
+"""Python's conversion of numbers takes quadratic time, and refuses more than 4300 digits."""
 _MAX_DIRECTIVES = 16
-"""libyaml compares each %TAG line with all others."""
+"""libyaml compares each %TAG line with all other %TAG lines."""
 
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 _ALIAS = "an anchor or alias; expected plain values"
@@ -42,15 +42,20 @@ _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F_]++|0b[01_]++|[0-9.][-+0-9_:.eE]*+)"
 _NUMBER_TAGS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 _COLLECTION_TAGS = frozenset({None, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 _CONSTRUCTOR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
-"""What PyYAML's constructors raise besides YAMLError: `!!bool maybe`, `!!int ''`, an impossible date."""
+"""Errors that PyYAML's constructors raise besides YAMLError: for `!!bool maybe`, `!!int ''` or an impossible date."""
 
 
 def read_bytes(path: Path, *, max_bytes: int, where: str | None = None) -> bytes:
     """Return a file's content.
 
+    Args:
+        path: the file.
+        max_bytes: the largest size that is read.
+        where: the file's name in errors; None for its path.
+
     Raises:
-        FormatError: it is larger than `max_bytes`.
-        OSError: it cannot be read.
+        FormatError: the file is larger than `max_bytes`.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
@@ -63,9 +68,13 @@ def read_bytes(path: Path, *, max_bytes: int, where: str | None = None) -> bytes
 def load_json_file(path: Path, *, max_bytes: int = RECORD_BYTES) -> Any:  # noqa: ANN401 - whatever the file holds
     """Return the value of a JSON file.
 
+    Args:
+        path: the file.
+        max_bytes: the largest size that is parsed.
+
     Raises:
-        FormatError: it is too large, nested too deeply, or not JSON.
-        OSError: it cannot be read.
+        FormatError: the content is too large, nested too deeply, or not JSON.
+        OSError: the file cannot be read.
     """
     return load_json(read_bytes(path, max_bytes=max_bytes), where=str(path), max_bytes=max_bytes)
 
@@ -87,12 +96,13 @@ def load_json(
         where: the file or message, for errors.
         max_bytes: the largest size that is parsed.
         first_line: the number of the text's first line.
-        object_pairs_hook: as for `json.loads`, like the two below; a subclass of ValueError that they raise passes.
+        object_pairs_hook: as for `json.loads`. This and the next two hooks may raise a subclass of ValueError, which
+            is not converted.
         parse_constant: called for NaN and infinities.
         parse_float: called for numbers with a fraction or exponent.
 
     Raises:
-        FormatError: it is too large, nested too deeply, or not JSON; names the line.
+        FormatError: the text is too large, nested too deeply, or not JSON; the error names the line.
     """
     _check_size(text, max_bytes, where)
     if not isinstance(text, str):
@@ -113,15 +123,21 @@ def load_json(
         ) from error
     except ValueError as error:
         if type(error) is not ValueError:
-            raise  # a hook's own refusal
+            raise  # an error of a hook
         raise FormatError("not JSON: a number has too many digits", where=where) from error
 
 
 def load_yaml(text: str | bytes, *, where: str, max_bytes: int) -> Any:  # noqa: ANN401 - whatever the text holds
-    """Return the value of the one document of a YAML text.
+    """Return the value of a YAML text of one document.
+
+    Args:
+        text: the text, or its bytes.
+        where: the file, for errors.
+        max_bytes: the largest size that is parsed.
 
     Raises:
-        FormatError: it is too large, nested too deeply, not YAML, or holds an anchor or alias; names the line.
+        FormatError: the text is too large, nested too deeply, not YAML, or contains an anchor or alias; the error
+            names the line.
     """
     node = compose_yaml(text, where=where, max_bytes=max_bytes)
     return None if node is None else value_of(node, where=where)
@@ -130,13 +146,14 @@ def load_yaml(text: str | bytes, *, where: str, max_bytes: int) -> Any:  # noqa:
 def compose_yaml(
     text: str | bytes, *, where: str, max_bytes: int, marks_count_characters: bool = False
 ) -> yaml.Node | None:
-    """Return the nodes of the one document of a YAML text; None where it has none.
+    """Return the root node of a YAML text of one document; None for a text without a document.
 
     Args:
         text: the text, or its bytes.
         where: the file, for errors.
         max_bytes: the largest size that is parsed.
-        marks_count_characters: let marks index the text, as the pure-Python loader's do; twenty times slower.
+        marks_count_characters: use the pure-Python loader, whose marks index characters of the text. It is twenty
+            times slower.
 
     Raises:
         FormatError: as for `load_yaml`.
@@ -151,13 +168,17 @@ def compose_yaml(
         node: yaml.Node | None = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         raise _not_yaml(error, where) from error
-    except ValueError as error:  # half a surrogate pair has no UTF-8 form
+    except ValueError as error:  # a single surrogate has no UTF-8 form
         raise FormatError(f"not YAML: {error}", where=where) from error
     return node
 
 
 def value_of(node: yaml.Node, *, where: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """Return the value that the nodes of `compose_yaml` stand for.
+    """Return the value of a node.
+
+    Args:
+        node: the root node from `compose_yaml`.
+        where: the file, for errors.
 
     Raises:
         FormatError: a scalar does not fit its tag, such as an impossible date.
@@ -171,10 +192,15 @@ def value_of(node: yaml.Node, *, where: str) -> Any:  # noqa: ANN401 - whatever 
 
 
 def check_size(text: str | bytes, *, where: str, max_bytes: int = DOCUMENT_BYTES) -> None:
-    """Refuse a text that is too large; for formats that are neither JSON nor YAML.
+    """Check the size of a text in a format that is neither JSON nor YAML.
+
+    Args:
+        text: the text, or its bytes.
+        where: the file, for errors.
+        max_bytes: the largest allowed size as UTF-8.
 
     Raises:
-        FormatError: it has more than `max_bytes` bytes.
+        FormatError: the text has more than `max_bytes` bytes.
     """
     _check_size(text, max_bytes, where)
 
@@ -196,18 +222,18 @@ def _check_json_depth(text: str, where: str, first_line: int) -> None:
         return
     depth = 0
     for token in _JSON_TOKENS.finditer(text):
-        head = text[token.start()]
-        if head in "[{":
+        character = text[token.start()]
+        if character in "[{":
             depth += 1
             if depth > MAX_DEPTH:
                 line = first_line + text.count("\n", 0, token.start())
                 raise FormatError(_TOO_DEEP, where=f"{where}:{line}", remedy=_FLATTEN)
-        elif head in "]}":
+        elif character in "]}":
             depth -= 1
 
 
 def _check_yaml_events(text: str | bytes, where: str) -> None:
-    """Check the first document's events; libyaml makes them without recursion."""
+    """Check the events of the first document; libyaml's parser does not recurse, unlike its composer."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         refusal = None

@@ -1,4 +1,4 @@
-"""What must hold between the parts of one definition.json, beyond its structure."""
+"""Checks of one definition.json beyond its structure: relations between axes, tensors, reference and constraints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from harness.errors import FormatError
 from harness.formats.schema import did_you_mean, located
 from harness.formats.source_lines import Path
-from harness.model.axes import UncheckableError, names_in, parse_expression, parse_python
+from harness.model.axes import UncheckableError, holds, names_in, parse_expression, parse_python
 from harness.model.axis_types import ExprAxis
 from harness.model.problem import Definition, TensorSpec
 
@@ -23,14 +23,20 @@ class _DefinitionReport:
     errors: list[FormatError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def wrong(self, what: str, *path: str | int) -> None:
-        self.errors.append(located(what, path, where=self.where, lines=self.find_lines()))
+    def add_error(self, message: str, *path: str | int) -> None:
+        self.errors.append(located(message, path, where=self.where, lines=self.find_lines()))
 
 
 def check_definition(
     definition: Definition, *, where: str, lines: Callable[[], Mapping[Path, int]]
 ) -> tuple[list[FormatError], list[str]]:
-    """Every error and warning about a definition whose structure is right."""
+    """Return the errors and warnings about a definition whose structure is valid.
+
+    Args:
+        definition: the parsed file.
+        where: the file, for messages.
+        lines: returns the line of each field; called only for an error.
+    """
     report = _DefinitionReport(where, lines)
     _check_axes(definition, report)
     _check_tensors(definition, report)
@@ -43,7 +49,7 @@ def _check_axes(definition: Definition, report: _DefinitionReport) -> None:
     before: dict[str, int] = {}
     for name, axis in definition.axes.items():
         if not name.isidentifier():
-            report.wrong(f"axis `{name}` is not an identifier; expected letters, digits and `_`", "axes", name)
+            report.add_error(f"axis `{name}` is not an identifier; expected letters, digits and `_`", "axes", name)
         if isinstance(axis, ExprAxis):
             _check_expression(name, axis, before, definition, report)
         before[name] = 1
@@ -57,56 +63,56 @@ def _check_expression(
         parse_expression(axis.expression)
         mentioned = names_in(axis.expression)
     except FormatError as error:
-        report.wrong(f"`axes.{name}.expression`: {error.message}", *path)
+        report.add_error(f"`axes.{name}.expression`: {error.message}", *path)
         return
-    for other in mentioned:
-        if other in before:
+    for used in mentioned:
+        if used in before:
             continue
-        if other in definition.axes:
-            what = f"`axes.{name}.expression` uses `{other}`, which is not declared before it"
+        if used in definition.axes:
+            message = f"`axes.{name}.expression` uses `{used}`, which is not declared before it"
         else:
-            what = f"`axes.{name}.expression` uses `{other}`, which is no axis; {did_you_mean(other, before)}"
-        report.wrong(what, *path)
+            message = f"`axes.{name}.expression` uses `{used}`, which is no axis; {did_you_mean(used, before)}"
+        report.add_error(message, *path)
 
 
 def _check_tensors(definition: Definition, report: _DefinitionReport) -> None:
     if not definition.outputs:
-        report.wrong("`outputs` is empty; expected at least one output", "outputs")
+        report.add_error("`outputs` is empty; expected at least one output", "outputs")
     for name in definition.inputs:
-        for other in ("axes", "outputs"):
-            if name in getattr(definition, other):
-                what = f"input `{name}` is also in `{other}`; expected a name of its own"
-                report.wrong(what, "inputs", name)
+        for used in ("axes", "outputs"):
+            if name in getattr(definition, used):
+                message = f"input `{name}` is also in `{used}`; expected a name of its own"
+                report.add_error(message, "inputs", name)
     for section, tensors in (("inputs", definition.inputs), ("outputs", definition.outputs)):
         for name, spec in tensors.items():
             if not name.isidentifier():
-                what = f"`{section}.{name}` is not an identifier; expected letters, digits and `_`"
-                report.wrong(what, section, name)
+                message = f"`{section}.{name}` is not an identifier; expected letters, digits and `_`"
+                report.add_error(message, section, name)
             _check_shape(section, name, spec, definition, report)
     _check_updates(definition, report)
 
 
 def _check_updates(definition: Definition, report: _DefinitionReport) -> None:
-    """An output that is updated in place begins as one input of its own kind."""
+    """Check that each output that is updated in place names one input of its shape and dtype."""
     for name, spec in definition.inputs.items():
         if spec.x_updates is not None:
-            what = f"`inputs.{name}.x_updates` is of an input; expected it at the output that holds the updated content"
-            report.wrong(what, "inputs", name, "x_updates")
+            message = f"`inputs.{name}.x_updates` is at an input; expected it at the output with the updated content"
+            report.add_error(message, "inputs", name, "x_updates")
     by_input: dict[str, str] = {}
     for name, updated in definition.updates.items():
-        given, path = definition.inputs.get(updated), ("outputs", name, "x_updates")
-        if given is None:
-            what = f"`outputs.{name}.x_updates` is `{updated}`, which is no input; "
-            report.wrong(what + did_you_mean(updated, definition.inputs), *path)
-        elif given.shape is None or (given.shape, given.dtype) != (
+        source, path = definition.inputs.get(updated), ("outputs", name, "x_updates")
+        if source is None:
+            message = f"`outputs.{name}.x_updates` is `{updated}`, which is no input; "
+            report.add_error(message + did_you_mean(updated, definition.inputs), *path)
+        elif source.shape is None or (source.shape, source.dtype) != (
             definition.outputs[name].shape,
             definition.outputs[name].dtype,
         ):
-            what = f"`outputs.{name}.x_updates`: expected a tensor of the shape and dtype of the input `{updated}`"
-            report.wrong(what, *path)
+            message = f"`outputs.{name}.x_updates`: expected a tensor of the shape and dtype of the input `{updated}`"
+            report.add_error(message, *path)
         elif updated in by_input:
-            what = f"`outputs.{name}.x_updates`: the input `{updated}` is updated to `{by_input[updated]}` already"
-            report.wrong(what, *path)
+            message = f"`outputs.{name}.x_updates`: the input `{updated}` is updated to `{by_input[updated]}` already"
+            report.add_error(message, *path)
         by_input.setdefault(updated, name)
 
 
@@ -114,8 +120,8 @@ def _check_shape(section: str, name: str, spec: TensorSpec, definition: Definiti
     for index, axis in enumerate(spec.shape or ()):
         if axis in definition.axes or (axis.isascii() and axis.isdigit() and len(axis) <= 18):
             continue
-        what = f"`{section}.{name}.shape[{index}]` is `{axis}`, neither an axis nor digits; "
-        report.wrong(what + did_you_mean(axis, definition.axes), section, name, "shape", index)
+        message = f"`{section}.{name}.shape[{index}]` is `{axis}`, neither an axis nor digits; "
+        report.add_error(message + did_you_mean(axis, definition.axes), section, name, "shape", index)
 
 
 def _check_reference(definition: Definition, report: _DefinitionReport) -> None:
@@ -123,12 +129,12 @@ def _check_reference(definition: Definition, report: _DefinitionReport) -> None:
         tree = parse_python(definition.reference)
     except SyntaxError as error:
         place = f" at its line {error.lineno}" if error.lineno else ""
-        report.wrong(f"`reference` is not Python: {error.msg}{place}", "reference")
+        report.add_error(f"`reference` is not Python: {error.msg}{place}", "reference")
         return
     functions = {node.name: node for node in getattr(tree, "body", ()) if isinstance(node, _Function)}
     run = functions.get("run")
     if run is None:
-        report.wrong("`reference` has no top-level function `run`", "reference")
+        report.add_error("`reference` has no top-level function `run`", "reference")
     else:
         _check_run(run, list(definition.inputs), report)
     _check_entrypoint(definition, functions, report)
@@ -138,12 +144,12 @@ def _check_run(run: _Function, inputs: list[str], report: _DefinitionReport) -> 
     parameters = [argument.arg for argument in (*run.args.posonlyargs, *run.args.args)]
     if parameters != inputs:
         takes = f"run({', '.join(parameters)})"
-        what = f"`reference` defines `{takes}`; expected the inputs in order: `run({', '.join(inputs)})`"
-        report.wrong(what, "reference")
-    needed = [arg.arg for arg, default in zip(run.args.kwonlyargs, run.args.kw_defaults, strict=True) if not default]
-    if needed:
-        what = f"`reference`: `run` needs the keyword `{needed[0]}`; expected no required keyword arguments"
-        report.wrong(what, "reference")
+        message = f"`reference` defines `{takes}`; expected the inputs in order: `run({', '.join(inputs)})`"
+        report.add_error(message, "reference")
+    required = [arg.arg for arg, default in zip(run.args.kwonlyargs, run.args.kw_defaults, strict=True) if not default]
+    if required:
+        message = f"`reference`: `run` needs the keyword `{required[0]}`; expected no required keyword arguments"
+        report.add_error(message, "reference")
 
 
 def _check_entrypoint(definition: Definition, functions: Mapping[str, _Function], report: _DefinitionReport) -> None:
@@ -152,15 +158,15 @@ def _check_entrypoint(definition: Definition, functions: Mapping[str, _Function]
         return
     function = functions.get(name)
     if function is None:
-        what = f"`custom_inputs_entrypoint` is `{name}`; expected a top-level function of `reference`"
-        report.wrong(what, "custom_inputs_entrypoint")
+        message = f"`custom_inputs_entrypoint` is `{name}`; expected a top-level function of `reference`"
+        report.add_error(message, "custom_inputs_entrypoint")
         return
     arguments = function.args
     takes = len(arguments.posonlyargs) + len(arguments.args)
     required = takes - len(arguments.defaults)
     if required > 2 or (takes < 2 and arguments.vararg is None):
-        what = f"`{name}` takes {takes} positional arguments; expected `{name}(axes_and_scalars, device)`"
-        report.wrong(what, "custom_inputs_entrypoint")
+        message = f"`{name}` takes {takes} positional arguments; expected `{name}(axes_and_scalars, device)`"
+        report.add_error(message, "custom_inputs_entrypoint")
 
 
 def _check_constraints(definition: Definition, report: _DefinitionReport) -> None:
@@ -169,7 +175,7 @@ def _check_constraints(definition: Definition, report: _DefinitionReport) -> Non
         try:
             parse_python(constraint.strip(), "eval")
         except SyntaxError as error:
-            report.wrong(f"`constraints[{index}]` is not an expression: {error.msg}", *path)
+            report.add_error(f"`constraints[{index}]` is not an expression: {error.msg}", *path)
             continue
         if not _over_axes(constraint, definition):
             report.warnings.append(
@@ -178,9 +184,7 @@ def _check_constraints(definition: Definition, report: _DefinitionReport) -> Non
 
 
 def _over_axes(constraint: str, definition: Definition) -> bool:
-    """Whether a constraint needs sizes only. Sizes of 1 stand in: what they give does not matter here."""
-    from harness.model.axes import holds  # noqa: PLC0415
-
+    """Return whether a constraint needs only sizes of axes; evaluates it with sizes of 1, whose result is ignored."""
     try:
         holds(constraint, dict.fromkeys(definition.axes, 1))
     except UncheckableError:

@@ -1,4 +1,4 @@
-"""Problems written out as SOL-ExecBench reads them: a directory with definition.json and workload.jsonl each."""
+"""Export of problems for SOL-ExecBench: a directory with definition.json and workload.jsonl for each problem."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from harness.model.problem import Problem
 
 
 def export_problem(problem: Problem, into: Path, *, replace: bool = False) -> Path:
-    """Copy the files of a problem to `into/<suite>/<name>`; solutions and notes stay behind.
+    """Copy the files of a problem to `into/<suite>/<name>`, without its solutions and notes.
 
-    The schema is SOL-ExecBench's own. Its tools keep the keys `x_distribution`, `x_updates` and `x_provenance`, and
-    ignore them. Every other file that takes part in judging comes along, so that an import gives the same digest.
+    The schema is that of SOL-ExecBench, whose tools keep and ignore the keys `x_distribution`, `x_updates` and
+    `x_provenance`. All other files that affect judging are copied too, so that an import gives the same digest.
 
     Args:
         problem: the problem.
         into: directory of the exported suites.
-        replace: overwrite a problem that is there.
+        replace: overwrite an existing directory.
 
     Returns:
         Directory of the exported problem.
 
     Raises:
-        FormatError: it is there already.
+        FormatError: the directory exists and `replace` is false.
     """
     target = into / problem.key
     if target.exists():

@@ -1,4 +1,4 @@
-"""A solution directory of ours as SOL-ExecBench's solution.json."""
+"""Export of a solution directory as SOL-ExecBench's solution.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHY_NOT = {
 }
 
 
-def their_solution(
+def solution_document(
     solution: Solution,
     *,
     name: str,
@@ -26,13 +26,22 @@ def their_solution(
     target: str,
     constants: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The document that solution.json holds.
+    """Return the document of solution.json.
 
-    Constants of `params` are settled in the sources or the compiler's flags, since the format has none; so are the
-    problem's constant axes (`constants`), which compiled code is given as macros here.
+    The format has no params and no macros of axes. So the values of `params` become a part of the sources or of the
+    compiler's flags, and the constant axes become macros in the flags of compiled code.
+
+    Args:
+        solution: the solution.
+        name: the solution's name in the document.
+        definition: name of the problem's definition.
+        author: the solution's author in the document.
+        description: the solution's description in the document.
+        target: device class, such as `h200`; written in upper case, except `cpu`.
+        constants: sizes of the problem's constant axes.
 
     Raises:
-        FormatError: a language that the format has no word for.
+        FormatError: the format does not support the solution's language.
     """
     spec = solution.spec
     language = _FAMILY.get(spec.language)
@@ -41,12 +50,12 @@ def their_solution(
     sources = {name: (solution.directory / name).read_text() for name in solution.sources}
     options: dict[str, Any] = {}
     if spec.language in PYTHON_LANGUAGES:
-        sources[spec.file] += _settled(spec.function, spec.params)
+        sources[spec.file] += _wrapper_with_params(spec.function, spec.params)
     else:
-        defined = macros(constants, spec.params)
+        macro_flags = macros(constants, spec.params)
         options["compile_options"] = {
-            "cflags": [*spec.compile.flags, *defined],
-            "cuda_cflags": [*spec.compile.cuda_flags, *defined],
+            "cflags": [*spec.compile.flags, *macro_flags],
+            "cuda_cflags": [*spec.compile.cuda_flags, *macro_flags],
             "ld_flags": list(spec.compile.link_flags),
         }
         options["binding"] = spec.binding or "tvm_ffi"
@@ -67,14 +76,14 @@ def their_solution(
     }
 
 
-def _settled(function: str, params: Mapping[str, ParamValue]) -> str:
-    """Python that binds the constants to the entry point, under its own name."""
+def _wrapper_with_params(function: str, params: Mapping[str, ParamValue]) -> str:
+    """Return Python source that replaces the entry point by one with the values of the params."""
     if not params:
         return ""
-    given = ", ".join(f"{name}={value!r}" for name, value in params.items())
+    keywords = ", ".join(f"{name}={value!r}" for name, value in params.items())
     return (
-        "\n\n# What the search settled; without it the entry point takes these as keyword arguments.\n"
+        "\n\n# The values of the solution's params, which are keyword arguments of the original entry point.\n"
         f"_searched_{function} = {function}\n\n\n"
         f"def {function}(*arguments):\n"
-        f"    return _searched_{function}(*arguments, {given})\n"
+        f"    return _searched_{function}(*arguments, {keywords})\n"
     )

@@ -1,8 +1,8 @@
-"""Problems and solutions in the field's own layouts, brought into ours.
+"""Import of problems in the layouts of SOL-ExecBench and FlashInfer-Bench.
 
-SOL-ExecBench: a directory with definition.json and workload.jsonl a problem; a solution is one solution.json.
-FlashInfer-Bench: a trace set, `definitions/<op>/<name>.json` and `workloads/<op>/<name>.jsonl`, whose workloads are
-often part of trace records and name tensors relative to the trace set's root. A set without `workloads/` has them in
+SOL-ExecBench has a directory with definition.json and workload.jsonl for each problem.
+FlashInfer-Bench has a trace set: `definitions/<op>/<name>.json` and `workloads/<op>/<name>.jsonl`. Its workloads are
+often part of trace records, and name tensors relative to the trace set's root. A set without `workloads/` has them in
 `traces/<author>/<op>/<name>.jsonl`, one record for each solution (docs of FlashInfer-Bench, "FlashInfer Trace").
 """
 
@@ -29,12 +29,12 @@ from harness.formats.source_lines import parse_json
 from harness.model.paths import SOLUTIONS, name_from
 
 _OLD_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
-"""Names that early FlashInfer-Bench definitions use."""
+"""Names of dtypes in early FlashInfer-Bench definitions -> names in this project's schema."""
 
 
 @dataclass(frozen=True)
-class Imported:
-    """What became of one problem."""
+class ImportResult:
+    """Result of the import of one problem."""
 
     key: str
     source: Path
@@ -44,40 +44,45 @@ class Imported:
 
     @property
     def usable(self) -> bool:
-        """Whether it was written to `problems/`."""
+        """True if the problem was written to `problems_dir`."""
         return not self.errors
 
 
 def import_problems(
     source: Path, problems_dir: Path, *, suite: str | None = None, data_root: Path | None = None, replace: bool = False
-) -> list[Imported]:
-    """Bring every problem below `source` into `problems_dir`; those with errors are reported and not written.
+) -> list[ImportResult]:
+    """Import every problem below `source` into `problems_dir`; problems with errors are reported and not written.
 
     Args:
-        source: a problem directory, a directory of them at any depth, or a FlashInfer-Bench trace set.
-        problems_dir: where `<suite>/<name>/` is written.
-        suite: by default the name of the directory a problem lies in, or of the trace set.
-        data_root: where safetensors paths may lead; for a trace set also its own root.
-        replace: overwrite problems that are there (their solutions stay).
+        source: a problem directory, a directory that contains them at any depth, or a FlashInfer-Bench trace set.
+        problems_dir: directory in which `<suite>/<name>/` is written.
+        suite: suite of the problems; None for the name of the problem's parent directory, or of the trace set.
+        data_root: directory of safetensors files; None for the root of a trace set.
+        replace: overwrite existing problems; their solutions are kept.
+
+    Returns:
+        One result for each problem, in the order of their paths.
 
     Raises:
-        FormatError: there is no problem.
+        FormatError: `source` is not a directory or contains no problem.
     """
     if not source.is_dir():
         raise FormatError("no such directory; expected problems to import", where=shown(source))
     if (source / "definitions").is_dir():
         root = source.resolve()
-        found = [
-            _bring(_key(suite or root.name, name), path, problems_dir, write, data_root or root, replace=replace)
+        results = [
+            _import_one(
+                _problem_key(suite or root.name, name), path, problems_dir, write, data_root or root, replace=replace
+            )
             for name, path, write in _trace_set(source)
         ]
         if data_root is None:
-            found = [_with_data_note(one, problems_dir, source) for one in found]
+            results = [_with_data_root_warning(result, problems_dir, source) for result in results]
     else:
         directories = sorted(path.parent for path in source.rglob(DEFINITION_NAME))
-        found = [
-            _bring(
-                _key(suite or path.resolve().parent.name, path.resolve().name),
+        results = [
+            _import_one(
+                _problem_key(suite or path.resolve().parent.name, path.resolve().name),
                 path,
                 problems_dir,
                 _copier(path),
@@ -86,21 +91,21 @@ def import_problems(
             )
             for path in directories
         ]
-    if not found:
+    if not results:
         raise FormatError(f"no {DEFINITION_NAME} below it and no definitions/; expected problems", where=shown(source))
-    return found
+    return results
 
 
-def _with_data_note(one: Imported, problems_dir: Path, source: Path) -> Imported:
-    """A trace set's tensors stay where they are, so later checks need to know where that is."""
-    workloads = problems_dir / one.key / WORKLOADS_NAME
-    if not one.usable or '"safetensors"' not in workloads.read_text():
-        return one
-    note = f"its workloads read data from {shown(source)}: set `data_root` in harness.yaml to keep it in reach"
-    return dataclasses.replace(one, warnings=(*one.warnings, note))
+def _with_data_root_warning(result: ImportResult, problems_dir: Path, source: Path) -> ImportResult:
+    """Add a warning to a problem with tensors: they stay in the trace set, so later checks need its path."""
+    workloads = problems_dir / result.key / WORKLOADS_NAME
+    if not result.usable or '"safetensors"' not in workloads.read_text():
+        return result
+    warning = f"its workloads read data from {shown(source)}: set `data_root` in harness.yaml to keep it in reach"
+    return dataclasses.replace(result, warnings=(*result.warnings, warning))
 
 
-def _bring(
+def _import_one(
     key: str,
     source: Path,
     problems_dir: Path,
@@ -108,57 +113,58 @@ def _bring(
     data_root: Path | None,
     *,
     replace: bool,
-) -> Imported:
-    """Write a problem beside its place, check it there, and move it in when it is right."""
+) -> ImportResult:
+    """Write a problem to a temporary directory, check it there, and move it to its place if it has no errors."""
     target = problems_dir / key
     if target.exists() and not replace:
-        there = FormatError(f"`{key}` is there already", where=shown(target), remedy="overwrite it with --replace")
-        return Imported(key, source, 0, (there,), ())
+        exists = FormatError(f"`{key}` is there already", where=shown(target), remedy="overwrite it with --replace")
+        return ImportResult(key, source, 0, (exists,), ())
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".import-", dir=target.parent))
     try:
         write(staging)
-        found = inspect_problem(staging, key=key, data_root=data_root)
-        if found.problem is not None:
-            _move_in(staging, target)
+        findings = inspect_problem(staging, key=key, data_root=data_root)
+        if findings.problem is not None:
+            _move_into_place(staging, target)
     except FormatError as error:
-        found = Findings(key, staging, None, (error,), ())
+        findings = Findings(key, staging, None, (error,), ())
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         if not any(target.parent.iterdir()):
             target.parent.rmdir()
-    return Imported(
+    return ImportResult(
         key,
         source,
-        len(found.problem.workloads) if found.problem else 0,
-        tuple(_moved(error, staging, source) for error in found.errors),
-        tuple(warning.replace(shown(staging), shown(source)) for warning in found.warnings),
+        len(findings.problem.workloads) if findings.problem else 0,
+        tuple(_at_source(error, staging, source) for error in findings.errors),
+        tuple(warning.replace(shown(staging), shown(source)) for warning in findings.warnings),
     )
 
 
-def _moved(error: FormatError, staging: Path, source: Path) -> FormatError:
+def _at_source(error: FormatError, staging: Path, source: Path) -> FormatError:
+    """Return an error that names the source instead of the temporary directory."""
     where = error.where.replace(shown(staging), shown(source)) if error.where else None
     return FormatError(error.message, where=where, remedy=error.remedy)
 
 
-def _move_in(staging: Path, target: Path) -> None:
-    """Put a checked problem in its place; one that was there stays whole until the new one is."""
-    staging.chmod(0o755)  # mkdtemp makes a private directory
-    old = None
+def _move_into_place(staging: Path, target: Path) -> None:
+    """Move a checked problem to its place; a problem that it replaces is deleted after the move."""
+    staging.chmod(0o755)  # mkdtemp creates a private directory
+    replaced = None
     if target.exists():
         if (target / SOLUTIONS).is_dir():
             shutil.copytree(target / SOLUTIONS, staging / SOLUTIONS, symlinks=True)
-        old = Path(tempfile.mkdtemp(prefix=".import-", dir=target.parent)) / target.name
-        target.rename(old)
+        replaced = Path(tempfile.mkdtemp(prefix=".import-", dir=target.parent)) / target.name
+        target.rename(replaced)
     staging.rename(target)
-    if old is not None:
-        shutil.rmtree(old.parent)
+    if replaced is not None:
+        shutil.rmtree(replaced.parent)
 
 
 def _copier(source: Path) -> Callable[[Path], None]:
     def write(staging: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__", ".git", SOLUTIONS, "solution*.json")
-        # Links are copied as links: the check then refuses them, instead of what they lead to being copied in.
+        # Links are copied as links, so that the check refuses them. Otherwise their targets would be imported.
         shutil.copytree(source, staging, dirs_exist_ok=True, symlinks=True, ignore=ignored)
 
     return write
@@ -170,12 +176,12 @@ def _trace_set(root: Path) -> Iterator[tuple[str, Path, Callable[[Path], None]]]
 
 
 def _workload_files(root: Path, definition: Path) -> list[Path]:
-    """The files that hold a definition's workloads; the usual place if there are none."""
+    """Return the files with a definition's workloads; the default path if there is no such file."""
     name = f"{definition.stem}.jsonl"
-    usual = root / "workloads" / definition.parent.relative_to(root / "definitions") / name
-    if usual.exists():
-        return [usual]
-    return sorted((root / "workloads").rglob(name)) or sorted((root / "traces").rglob(name)) or [usual]
+    default = root / "workloads" / definition.parent.relative_to(root / "definitions") / name
+    if default.exists():
+        return [default]
+    return sorted((root / "workloads").rglob(name)) or sorted((root / "traces").rglob(name)) or [default]
 
 
 def _translator(definition: Path, workloads: Sequence[Path]) -> Callable[[Path], None]:
@@ -191,7 +197,7 @@ def _translator(definition: Path, workloads: Sequence[Path]) -> Callable[[Path],
 
 
 def _without_repetitions(texts: Sequence[str]) -> str:
-    """Workloads of several files, each once: traces repeat a workload for each solution."""
+    """Return the workloads of several files without repetitions: traces repeat a workload for each solution."""
     lines: dict[str, str] = {}
     for line in "".join(texts).split("\n"):
         if line.strip():
@@ -202,7 +208,7 @@ def _without_repetitions(texts: Sequence[str]) -> str:
 
 
 def _definition_text(file: Path) -> str:
-    """A trace set's definition in our schema; the text itself where nothing differs."""
+    """Return a trace set's definition in this project's schema; the original text if nothing differs."""
     text = read_text(file)
     value = parse_json(text, where=shown(file))
     changed = False
@@ -217,10 +223,10 @@ def _definition_text(file: Path) -> str:
 
 
 def _workloads_text(file: Path, definition: str) -> str:
-    """One workload a line, taken out of its trace record where it is part of one.
+    """Return one workload per line, extracted from its trace record if it is part of one.
 
     Raises:
-        FormatError: a record is of another definition.
+        FormatError: a record belongs to another definition.
     """
     lines: list[str] = []
     for number, line in enumerate(read_text(file).split("\n"), start=1):
@@ -228,23 +234,28 @@ def _workloads_text(file: Path, definition: str) -> str:
             value = parse_json(line, where=shown(file), first_line=number)
             workload = value.get("workload") if isinstance(value, dict) else None
             if workload is not None and value.get("definition", definition) != definition:
-                what = f"`definition` is {quoted(value['definition'])}; expected `{definition}`, the file's own"
-                raise FormatError(what, where=f"{shown(file)}:{number}")
+                message = f"`definition` is {quoted(value['definition'])}; expected `{definition}`, the file's own"
+                raise FormatError(message, where=f"{shown(file)}:{number}")
             lines.append(line if workload is None else json.dumps(workload))
         else:
-            lines.append("")  # line numbers in messages stay those of the source
+            lines.append("")  # keeps the line numbers in messages those of the source
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _key(suite: str, name: str) -> str:
+def _problem_key(suite: str, name: str) -> str:
     return f"{name_from(suite)}/{name_from(name)}"
 
 
 def problem_named(name: str, problems_dir: Path, keys: Sequence[str]) -> str:
-    """The key of the problem whose definition has this name.
+    """Return the key of the problem whose definition has this name.
+
+    Args:
+        name: `name` in definition.json.
+        problems_dir: directory of the suites.
+        keys: keys of the problems to search; problems with an invalid definition.json are ignored.
 
     Raises:
-        ConfigurationError: none has, or several have.
+        ConfigurationError: no problem or several problems have the name.
     """
     matching = []
     for key in keys:
@@ -256,5 +267,7 @@ def problem_named(name: str, problems_dir: Path, keys: Sequence[str]) -> str:
             matching.append(key)
     if len(matching) == 1:
         return matching[0]
-    found = f"{len(matching)} problems have" if matching else "no problem has"
-    raise ConfigurationError(f"{found} the definition name `{name}`", remedy="say which with --problem SUITE/NAME")
+    subject = f"{len(matching)} problems have" if matching else "no problem has"
+    raise ConfigurationError(
+        f"{subject} the definition name `{name}`", remedy="name the problem with --problem SUITE/NAME"
+    )

@@ -1,7 +1,7 @@
-"""ledger/heads.yaml: where each ledger file ends, so that cutting a tail shows.
+"""ledger/heads.yaml: the last document of each ledger file, which makes the truncation of a file detectable.
 
-Its head line holds the format of the ledger: the one in which new documents are written. A harness that does not read
-that format refuses the ledger here.
+The first line contains the format of the ledger, in which new documents are written. A harness that does not read that
+format refuses the ledger here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.model.paths import HEADS
 HEADER = b"# kernel-harness heads, format %d\n" % LEDGER_FORMAT
 _HEAD = re.compile(rb"# kernel-harness heads, format (\d{1,9})\n")
 _REMEDY = f"restore it: `git log -p -- {HEADS}` shows who changed it; `harness audit` checks it against the files"
-_LAST = b"\n---\n"
+_LAST_START = b"\n---\n"
 
 
 class Head(BaseModel):
@@ -36,10 +36,10 @@ class Head(BaseModel):
 
 
 def read_heads(content: bytes | None) -> dict[str, Head]:
-    """heads.yaml's bytes as file -> head; nothing where there is no such file yet.
+    """Return the head of each ledger file from the bytes of heads.yaml; an empty mapping if the file does not exist.
 
     Raises:
-        LedgerError: the bytes are no heads file, or one of a newer format.
+        LedgerError: the bytes are not a heads file, or have a newer format.
     """
     if content is None:
         return {}
@@ -57,7 +57,7 @@ def heads_format(content: bytes) -> int:
     """Return the ledger's format, from the bytes of heads.yaml.
 
     Raises:
-        LedgerError: the bytes are no heads file, or one of a newer format.
+        LedgerError: the bytes are not a heads file, or have a newer format.
     """
     head = _HEAD.match(content)
     if head is None:
@@ -66,13 +66,26 @@ def heads_format(content: bytes) -> int:
 
 
 def render_heads(heads: Mapping[str, Head], version: int = LEDGER_FORMAT) -> bytes:
-    """heads.yaml's bytes, one line a file, sorted, so that two writers' changes stay apart in a diff."""
+    """Return the bytes of heads.yaml: one line per ledger file, sorted, so that a diff shows each file's change.
+
+    Args:
+        heads: ledger file -> its head.
+        version: format of the ledger.
+    """
     lines = [f"{json.dumps(file)}: {json.dumps(heads[file].model_dump())}\n" for file in sorted(heads)]
     return b"# kernel-harness heads, format %d\n" % version + "".join(lines).encode()
 
 
 def head_of(raw: bytes, where: str) -> Head:
-    """The head a file has when it ends with this document."""
+    """Return the head of a file whose last document is this one.
+
+    Args:
+        raw: bytes of the document.
+        where: the file, for messages.
+
+    Raises:
+        LedgerError: the document has no `seq` or no `at`.
+    """
     seq, at = field_of(raw, "seq"), field_of(raw, "at")
     if seq is None or at is None:
         raise LedgerError("a document without `seq` or `at`", where=where)
@@ -80,22 +93,35 @@ def head_of(raw: bytes, where: str) -> Head:
 
 
 def end_of(content: bytes | None, where: str) -> Head | None:
-    """The head of a ledger file, from its bytes; None when it holds no document."""
+    """Return the head of a ledger file; None for a file without documents.
+
+    Args:
+        content: bytes of the file; None if it does not exist.
+        where: the file, for messages.
+
+    Raises:
+        LedgerError: the file is not a ledger file, or has a newer format.
+    """
     if not content:
         return None
     check_header(content, where)
-    start = content.rfind(_LAST)
+    start = content.rfind(_LAST_START)
     return None if start < 0 else head_of(content[start + 1 :], where)
 
 
 def heads_of(files: Iterable[tuple[str, bytes]]) -> dict[str, Head]:
-    """Heads from the files themselves, for a ledger that has no heads.yaml yet."""
+    """Return the heads of ledger files, computed from the files; files without documents have none."""
     ends = {file: end_of(content, file) for file, content in files}
     return {file: end for file, end in ends.items() if end is not None}
 
 
 def with_heads_of(heads: bytes | None, files: Mapping[str, bytes | None]) -> bytes:
-    """heads.yaml's bytes, in the format they have, with the heads of some ledger files taken from the files."""
+    """Return the bytes of heads.yaml, in its format, with new heads of some ledger files.
+
+    Args:
+        heads: current bytes of heads.yaml; None if it does not exist.
+        files: ledger file -> its new bytes; None for a file that does not exist.
+    """
     ends = heads_of((file, content or b"") for file, content in files.items() if file != HEADS)
     version = LEDGER_FORMAT if heads is None else heads_format(heads)
     return render_heads({**read_heads(heads), **ends}, version)

@@ -1,10 +1,10 @@
-"""The format versions of ledger documents, and how a document of an earlier one is read.
+"""Format versions of ledger documents, and the conversion of earlier formats to the newest one.
 
 Format 1: the first. Its documents do not name their format.
 Format 2: every document names its format; a measured entry has `judge_protocol`, the judge's protocol version.
 
-Documents are never rewritten. A document is read by the steps from its own format to the newest (`_STEPS`), so a new
-format adds one step and keeps all others.
+Documents are never rewritten. Reading converts a document from its own format to the newest one, version by version
+(`_STEPS`). So a new format adds one step and keeps all others.
 """
 
 from __future__ import annotations
@@ -16,49 +16,57 @@ from harness.errors import LedgerError
 from harness.model.entry import LEDGER_FORMAT, MEASURED
 
 FORMAT_1_PROTOCOL = 1
-"""The protocol version of every judge whose entries have format 1."""
+"""Protocol version of all judges with entries of format 1."""
 
 
-def check_format(found: object, what: str, where: str, *, newest: int = LEDGER_FORMAT) -> int:
-    """Return a format version that this harness reads.
+def check_format(version: object, subject: str, where: str, *, newest: int = LEDGER_FORMAT) -> int:
+    """Return a format version after checking that this harness reads it.
 
     Args:
-        found: the version in the file.
-        what: the thing that has it, for the message.
-        where: its file, with line or key.
+        version: the version in the file.
+        subject: the part that has the version, for the message, such as `the document`.
+        where: the file, with line or key.
         newest: the newest version that this harness reads.
 
     Raises:
-        LedgerError: it is a newer version, or no version.
+        LedgerError: the version is newer, or not a version.
     """
-    if type(found) is int and 1 <= found <= newest:
-        return found
+    if type(version) is int and 1 <= version <= newest:
+        return version
     readable = "format 1" if newest == 1 else f"formats 1 to {newest}"
     raise LedgerError(
-        f"{what} has format {found}, and this harness reads {readable}",
+        f"{subject} has format {version}, and this harness reads {readable}",
         where=where,
         remedy="install a newer kernel-harness: `python -m pip install --upgrade kernel-harness`",
     )
 
 
 def in_newest_format(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a parsed document with the newest format's fields; `format` keeps the one that it was written in.
+    """Return a parsed document with the fields of the newest format; `format` remains that of the document.
+
+    Args:
+        document: the parsed document, in any readable format.
+        where: file and line of the document, for messages.
 
     Raises:
         LedgerError: the document has a field that its format does not have.
     """
-    written = int(document.get("format", 1))
-    current = {**document, "format": written}
-    for version in range(written, LEDGER_FORMAT):
-        current = _STEPS[version](current, where)
-    return current
+    original_format = int(document.get("format", 1))
+    converted = {**document, "format": original_format}
+    for version in range(original_format, LEDGER_FORMAT):
+        converted = _STEPS[version](converted, where)
+    return converted
 
 
 def written_format(document: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """Return the fields of a document as a format writes them; `document` has the newest format's, less `format`.
+    """Return the fields of a document in a format.
+
+    Args:
+        document: fields of the newest format, without `format`.
+        version: the format to convert to.
 
     Raises:
-        LedgerError: the format has no place for a value.
+        LedgerError: the format cannot represent a value.
     """
     if version >= 2:
         return {"format": version, **document}
@@ -72,11 +80,11 @@ def written_format(document: Mapping[str, Any], version: int) -> dict[str, Any]:
 
 
 def _from_1(document: dict[str, Any], where: str) -> dict[str, Any]:
-    """Format 1 to 2: the judge's protocol version was 1 until then."""
+    """Convert format 1 to 2: every judge of format 1 has protocol version 1."""
     if "judge_protocol" in document:
         raise LedgerError("judge_protocol: documents of format 1 have no such field", where=where)
     return {**document, "judge_protocol": FORMAT_1_PROTOCOL} if document.get("kind") in MEASURED else document
 
 
 _STEPS: Mapping[int, Callable[[dict[str, Any], str], dict[str, Any]]] = {1: _from_1}
-"""Format version -> the step to the next one."""
+"""Format version -> conversion to the next version."""

@@ -1,4 +1,4 @@
-"""Facts that problems are selected by: family, direction, dtypes and tags."""
+"""Selection of problems by family, direction, dtypes and tags."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ProblemTags:
     """dtypes of all inputs and outputs."""
     tags: tuple[str, ...]
     model: str | None
-    """The model whose sizes it has."""
+    """The model that the problem's sizes come from."""
     profile: str | None
-    """The profile that its workloads were scaled by."""
+    """Name of the profile that scaled its workloads, such as `small`."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ProblemFilter:
     dtype: str | None = None
     """A dtype of an input or output, or a format among the tags (`nvfp4`, `int4`)."""
     tags: tuple[str, ...] = ()
-    """All of them are needed."""
+    """The problem must have all of these tags."""
     suite: str | None = None
 
     def admits(self, facts: ProblemTags) -> bool:
@@ -55,7 +55,7 @@ class ProblemFilter:
 
 
 def provenance_in(definition: Definition) -> Mapping[str, Any] | None:
-    """Return the source that an extracted problem states; None for a problem written by hand."""
+    """Return the recorded source of an extracted problem; None for a problem written by hand."""
     provenance = (definition.model_extra or {}).get(PROVENANCE_KEY)
     return provenance if isinstance(provenance, dict) else None
 
@@ -65,12 +65,12 @@ def tags_of(key: str, definition: Definition) -> ProblemTags:
 
     Args:
         key: `suite/name`.
-        definition: the problem's.
+        definition: the problem's definition.
     """
     suite, _, name = key.partition("/")
     extra: Mapping[str, Any] = definition.model_extra or {}
-    given = extra.get("tags")
-    tags = tuple(dict.fromkeys(tag for tag in given if isinstance(tag, str))) if isinstance(given, list) else ()
+    listed = extra.get("tags")
+    tags = tuple(dict.fromkeys(tag for tag in listed if isinstance(tag, str))) if isinstance(listed, list) else ()
     provenance = provenance_in(definition)
     model = definition.hf_id if provenance is None else provenance.get("architecture")
     specs = (*definition.inputs.values(), *definition.outputs.values())

@@ -1,6 +1,6 @@
-"""Problem directories: read, checked and digested (docs/formats.md).
+"""Reading, checking and digests of problem directories (docs/formats.md).
 
-Nothing of a problem is imported or run here: the reference is read with `ast`.
+No code of a problem is imported or run here: the reference is parsed with `ast`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORKLOADS_NAME = "workload.jsonl"
 
 @dataclass(frozen=True)
 class Findings:
-    """What reading one problem directory found: the problem, unless there are errors."""
+    """Result of reading one problem directory: the problem if it has no errors, and all errors and warnings."""
 
     key: str
     directory: Path
@@ -39,27 +39,33 @@ class Findings:
 
 
 def load_problem(directory: Path, *, key: str | None = None, data_root: Path | None = None) -> Problem:
-    """One problem directory, read and checked.
+    """Return the problem of a directory after checking it.
 
     Args:
-        directory: holds definition.json and workload.jsonl.
-        key: `suite/name`; by default the directory's own last two names.
-        data_root: where safetensors paths may lead besides the directory.
+        directory: contains definition.json and workload.jsonl.
+        key: `suite/name`; None for the last two names of the directory's path.
+        data_root: directory of safetensors files besides the problem's own.
 
     Raises:
-        FormatError: the first thing that is wrong, with file, line, field and what was expected; the remedy says
-            how to see the others.
+        FormatError: the first error, with file, line, field and the expected value; the remedy names the command that
+            lists the remaining errors.
     """
-    found = inspect_problem(directory, key=key, data_root=data_root)
-    if found.problem is not None:
-        return found.problem
-    first, others = found.errors[0], len(found.errors) - 1
-    remedy = f"and {others} more: `harness problems check {found.key}` lists them" if others else first.remedy
+    findings = inspect_problem(directory, key=key, data_root=data_root)
+    if findings.problem is not None:
+        return findings.problem
+    first, remaining = findings.errors[0], len(findings.errors) - 1
+    remedy = f"and {remaining} more: `harness problems check {findings.key}` lists them" if remaining else first.remedy
     raise FormatError(first.message, where=first.where, remedy=remedy) from first
 
 
 def inspect_problem(directory: Path, *, key: str | None = None, data_root: Path | None = None) -> Findings:
-    """Read and check one problem directory, collecting every error instead of raising the first."""
+    """Read and check one problem directory and collect all errors.
+
+    Args:
+        directory: contains definition.json and workload.jsonl.
+        key: as of `load_problem`.
+        data_root: as of `load_problem`.
+    """
     directory = Path(directory)
     key = key or "/".join(directory.absolute().parts[-2:])
     errors = _check_key(key, directory)
@@ -85,10 +91,13 @@ def inspect_problem(directory: Path, *, key: str | None = None, data_root: Path 
 
 
 def list_problems(problems_dir: Path, globs: Sequence[str] = ("*",)) -> list[str]:
-    """Keys (`suite/name`, sorted) of the problem directories that match any of `globs`.
+    """Return the sorted keys (`suite/name`) of problem directories.
 
-    A directory counts when it holds definition.json or workload.jsonl, whole or not. A glob without a slash is also
-    tried on the name alone.
+    A directory counts if it contains definition.json or workload.jsonl, valid or not.
+
+    Args:
+        problems_dir: directory of the suites.
+        globs: a key must match one of them; a glob without a slash may also match the name alone.
     """
     keys = []
     for suite in _directories(problems_dir):
@@ -101,29 +110,34 @@ def list_problems(problems_dir: Path, globs: Sequence[str] = ("*",)) -> list[str
 
 
 def problem_names(files: Iterable[str], globs: Sequence[str] = ("*",)) -> list[str]:
-    """Like `list_problems`, from the paths of a commit (`problems/<suite>/<name>/...`)."""
-    places = filter(None, map(parse_problem_path, files))
-    keys = {place.problem for place in places if place.inside in {DEFINITION_NAME, WORKLOADS_NAME}}
+    """Return the sorted keys of the problems in a commit.
+
+    Args:
+        files: paths of the commit's files (`problems/<suite>/<name>/...`).
+        globs: as of `list_problems`.
+    """
+    paths = filter(None, map(parse_problem_path, files))
+    keys = {path.problem for path in paths if path.inside in {DEFINITION_NAME, WORKLOADS_NAME}}
     return sorted(key for key in keys if any(_matches(key, glob) for glob in globs))
 
 
 def problem_digest(directory: Path) -> str:
-    """`sha256:…` over every file that takes part in judging: all but `solutions/` and `*.md`.
+    """Return `sha256:…` over every file that affects judging: all files except `solutions/` and `*.md`.
 
     Raises:
-        FormatError: a symbolic link or special file, which a digest could not pin down.
+        FormatError: the directory contains a symbolic link or special file, whose content a digest cannot fix.
     """
     paths = {path.relative_to(directory).as_posix(): path for path in problem_files(Path(directory))}
     return _digest((name, paths[name].read_bytes()) for name in sorted(paths))
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:
-    """What `problem_digest` says of a directory with these files: name relative to it -> content."""
-    return _digest((name, files[name]) for name in sorted(files) if takes_part(name))
+    """Return the `problem_digest` of a directory with these files: path relative to the directory -> content."""
+    return _digest((name, files[name]) for name in sorted(files) if affects_judging(name))
 
 
-def takes_part(name: str) -> bool:
-    """Whether a file of a problem, named relative to its directory, takes part in judging and so in the digest."""
+def affects_judging(name: str) -> bool:
+    """Return whether a file affects judging and the digest; `name` is relative to the problem's directory."""
     return not name.startswith(f"{SOLUTIONS}/") and PurePosixPath(name).suffix != ".md"
 
 
@@ -145,43 +159,42 @@ def _matches(key: str, glob: str) -> bool:
 def _directories(parent: Path) -> list[Path]:
     try:
         return sorted(Path(entry) for entry in os.scandir(parent) if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:  # no such directory holds no problems
+    except OSError:  # a directory that cannot be read has no problems
         return []
 
 
 def problem_files(directory: Path) -> list[Path]:
-    """The files of a problem that take part in judging: all but those below `solutions/` and `*.md`.
+    """Return the files of a problem that affect judging: all files except those below `solutions/` and `*.md`.
 
     Raises:
-        FormatError: a symbolic link or special file.
+        FormatError: the directory contains a symbolic link or special file.
     """
-    found: list[Path] = []
-    for here, names, files in os.walk(directory):
-        inside = Path(here)
-        if inside == directory and SOLUTIONS in names:
+    judged_files: list[Path] = []
+    for parent, names, files in os.walk(directory):
+        if Path(parent) == directory and SOLUTIONS in names:
             names.remove(SOLUTIONS)
         for name in [*names, *files]:
-            path = inside / name
+            path = Path(parent) / name
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
                 raise FormatError("a symbolic link; expected plain files in a problem", where=shown(path))
             if stat.S_ISREG(mode):
                 if path.suffix != ".md":
-                    found.append(path)
+                    judged_files.append(path)
             elif not stat.S_ISDIR(mode):
                 raise FormatError("not a plain file; expected plain files in a problem", where=shown(path))
-    return found
+    return judged_files
 
 
 def _check_key(key: str, directory: Path) -> list[FormatError]:
     if is_problem(key):
         return []
-    what = f"`{key}` is no problem key; expected suite/name, each of {NAME_FORM}"
-    return [FormatError(what, where=shown(directory))]
+    message = f"`{key}` is no problem key; expected suite/name, each of {NAME_FORM}"
+    return [FormatError(message, where=shown(directory))]
 
 
 def _read_definition(directory: Path, errors: list[FormatError]) -> tuple[Definition | None, list[str]]:
-    """The definition and warnings about it; None once there is an error in its structure."""
+    """Return the definition and its warnings; None if its structure has an error. Appends to `errors`."""
     file = directory / DEFINITION_NAME
     where = shown(file)
     try:
@@ -190,19 +203,19 @@ def _read_definition(directory: Path, errors: list[FormatError]) -> tuple[Defini
     except FormatError as error:
         errors.append(error)
         return None, []
-    definition, wrong = validated(Definition, value, where=where, lines=lambda: json_lines(text))
-    errors += wrong
+    definition, structure_errors = validated(Definition, value, where=where, lines=lambda: json_lines(text))
+    errors += structure_errors
     if definition is None:
         return None, []
-    wrong, warnings = check_definition(definition, where=where, lines=lambda: json_lines(text))
-    errors += wrong
-    unknown = [field_name(path) for path in extra_keys(definition)]
-    # Descriptions and tags are the field's own habit and say nothing about how a problem is judged; the judge reads
-    # `x_distribution` of an input (harness.judge.input_data.roles).
+    content_errors, warnings = check_definition(definition, where=where, lines=lambda: json_lines(text))
+    errors += content_errors
+    # Benchmarks often have descriptions and tags, which do not affect judging. The judge reads `x_distribution` of an
+    # input (harness.judge.input_data.roles).
     used = {"description", "tags", "x_distribution", "x_origin", "x_profile", "x_provenance"}
-    strange = [name for name in unknown if used.isdisjoint(name.split("."))]
-    if strange:
-        warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(strange)}")
+    extra_names = [field_name(path) for path in extra_keys(definition)]
+    unused = [name for name in extra_names if used.isdisjoint(name.split("."))]
+    if unused:
+        warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(unused)}")
     return definition, warnings
 
 
@@ -220,7 +233,7 @@ def _read_workloads(
     except FormatError as error:
         errors.append(error)
         return ()
-    found: list[tuple[int, Workload]] = []
+    workloads: list[tuple[int, Workload]] = []
     empty = True
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -231,20 +244,22 @@ def _read_workloads(
         except FormatError as error:
             errors.append(error)
             continue
-        workload, wrong = validated(Workload, value, where=where, lines=_on_line(number))
-        errors += wrong
+        workload, structure_errors = validated(Workload, value, where=where, lines=_on_line(number))
+        errors += structure_errors
         if workload is not None:
-            found.append((number, workload))
+            workloads.append((number, workload))
     if empty:
         errors.append(FormatError("no workload; expected one JSON object a line, at least one", where=where))
-    unknown = dict.fromkeys(field_name(path) for _, workload in found for path in extra_keys(workload))
-    if unknown:
-        warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(unknown)}")
+    unused = dict.fromkeys(field_name(path) for _, workload in workloads for path in extra_keys(workload))
+    if unused:
+        warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(unused)}")
     if definition is not None and not errors:
-        wrong, notes = check_workloads(definition, found, where=where, directory=directory, data_root=data_root)
-        errors += wrong
-        warnings += notes
-    return tuple(workload for _, workload in found)
+        content_errors, content_warnings = check_workloads(
+            definition, workloads, where=where, directory=directory, data_root=data_root
+        )
+        errors += content_errors
+        warnings += content_warnings
+    return tuple(workload for _, workload in workloads)
 
 
 def _on_line(number: int) -> Callable[[], Mapping[FieldPath, int]]:
@@ -252,18 +267,18 @@ def _on_line(number: int) -> Callable[[], Mapping[FieldPath, int]]:
 
 
 def read_text(file: Path) -> str:
-    """A UTF-8 text file.
+    """Return the content of a UTF-8 text file.
 
     Raises:
-        FormatError: missing, not a plain file, too large, or not UTF-8.
+        FormatError: the file is missing, not a plain file, too large, or not UTF-8.
     """
     where = shown(file)
     try:
-        mode = file.stat()
-        if not stat.S_ISREG(mode.st_mode):
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise FormatError("not a plain file", where=where)
-        if mode.st_size > PROBLEM_BYTES:
-            raise FormatError(f"{mode.st_size} bytes; expected at most {PROBLEM_BYTES}", where=where)
+        if status.st_size > PROBLEM_BYTES:
+            raise FormatError(f"{status.st_size} bytes; expected at most {PROBLEM_BYTES}", where=where)
         return file.read_bytes().decode()
     except FileNotFoundError as error:
         raise FormatError("no such file", where=where) from error

@@ -1,4 +1,4 @@
-"""Can a problem be judged on a target here? What can be told from its files, without running anything of it."""
+"""Requirements of a problem on a target that follow from its files: modules, CUDA and memory. No code of it is run."""
 
 from __future__ import annotations
 
@@ -13,54 +13,61 @@ from collections.abc import Iterable, Iterator
 from harness.model.problem import Problem, Workload
 
 COPIES = 3
-"""The judge holds a workload's tensors at least so often: given, expected, and as a candidate left them."""
-_VARYING = re.compile(r"`[^`]*`|\"[^\"]*\"|\b\d[\d.,]*\b")
+"""Minimum copies of a workload's tensors in the judge's memory: inputs, expected outputs, the candidate's tensors."""
+_NAMES_AND_NUMBERS = re.compile(r"`[^`]*`|\"[^\"]*\"|\b\d[\d.,]*\b")
 
 
-def obstacles(problem: Problem, target: str, *, memory_bytes: float | None) -> list[str]:
-    """Why a problem that reads well cannot be judged on a target, a sentence each; [] where nothing speaks against it.
+def unmet_requirements(problem: Problem, target: str, *, memory_bytes: float | None) -> list[str]:
+    """Return the reasons why a valid problem cannot be judged on a target, one sentence each; [] without a reason.
 
     Args:
-        problem: read and checked.
+        problem: a problem without errors.
         target: `cpu`, `h200` ...
-        memory_bytes: of the device; None where it is not known.
+        memory_bytes: memory of the device; None where it is unknown, then memory is not checked.
     """
     return [*_reference(problem.definition.reference, target), *_memory(problem, target, memory_bytes)]
 
 
-def memory_of(target: str, memory_gb: float | None) -> float | None:
-    """A target's memory in bytes: this host's for `cpu`, else what its datasheet says."""
+def target_memory_bytes(target: str, memory_gb: float | None) -> float | None:
+    """Return a target's memory in bytes; None where it is unknown.
+
+    Args:
+        target: `cpu` for the memory of this host.
+        memory_gb: memory of another target in GB, from its datasheet.
+    """
     if target == "cpu":
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return memory_gb * 1e9 if memory_gb else None
 
 
-def causes(reasons: Iterable[str]) -> list[tuple[str, int]]:
-    """Reasons that differ in names and numbers only, counted together, the most frequent first."""
-    counted = Counter(_VARYING.sub("…", reason.partition("\n")[0]) for reason in reasons)
-    return counted.most_common()
+def count_causes(reasons: Iterable[str]) -> list[tuple[str, int]]:
+    """Return the reasons with their numbers of occurrences, the most frequent first.
+
+    Reasons that differ only in names and numbers count as one.
+    """
+    return Counter(_NAMES_AND_NUMBERS.sub("…", reason.partition("\n")[0]) for reason in reasons).most_common()
 
 
 def _reference(source: str, target: str) -> Iterator[str]:
     tree = ast.parse(source)
-    for name in sorted(_imported(tree)):
+    for name in sorted(_imported_modules(tree)):
         if name not in sys.stdlib_module_names and importlib.util.find_spec(name) is None:
             yield f"its reference imports `{name}`, which is not installed here"
-    if target == "cpu" and _asks_for_cuda(tree):
+    if target == "cpu" and _names_cuda(tree):
         yield "its reference asks for a CUDA device by name"
 
 
-def _imported(tree: ast.Module) -> set[str]:
-    found = set()
+def _imported_modules(tree: ast.Module) -> set[str]:
+    modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
+            modules.add(node.module.partition(".")[0])
+    return modules
 
 
-def _asks_for_cuda(tree: ast.Module) -> bool:
+def _names_cuda(tree: ast.Module) -> bool:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"cuda(:\d+)?", node.value):
             return True
@@ -72,13 +79,12 @@ def _asks_for_cuda(tree: ast.Module) -> bool:
 def _memory(problem: Problem, target: str, memory_bytes: float | None) -> Iterator[str]:
     if memory_bytes is None:
         return
-    needs = {workload.uuid: COPIES * _bytes(problem, workload) for workload in problem.workloads}
-    large = {uuid: need for uuid, need in needs.items() if need > memory_bytes}
-    if large:
-        most = max(large.values()) / 1e9
+    needed_bytes = [COPIES * _bytes(problem, workload) for workload in problem.workloads]
+    too_large = [size for size in needed_bytes if size > memory_bytes]
+    if too_large:
         yield (
-            f"{len(large)} of {len(needs)} workloads need up to {most:.0f} GB for {COPIES} copies of their tensors; "
-            f"{target} has {memory_bytes / 1e9:.0f} GB"
+            f"{len(too_large)} of {len(needed_bytes)} workloads need up to {max(too_large) / 1e9:.0f} GB for {COPIES} "
+            f"copies of their tensors; {target} has {memory_bytes / 1e9:.0f} GB"
         )
 
 

@@ -1,4 +1,4 @@
-"""Structure is checked by pydantic; its complaints become one sentence each: what was expected, what was found."""
+"""Validation of parsed documents with pydantic. Each error becomes one sentence with the actual and expected value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXPECTED: Mapping[str, str] = {
     "model_attributes_type": "an object",
     "finite_number": "a finite number",
 }
-_WANTED: Mapping[str, str] = {
+_EXPECTED_WHEN_MISSING: Mapping[str, str] = {
     "name": "a non-empty string",
     "type": "a kind",
     "value": "a number",
@@ -57,12 +57,12 @@ _WANTED: Mapping[str, str] = {
     "definition": "the name of the problem's definition",
     "author": "a non-empty string",
 }
-"""What was expected of a key that is missing: pydantic does not say."""
+"""Expected values of missing keys, which pydantic's errors do not contain."""
 _LONGEST_QUOTE = 60
 
 
 def shown(path: FilePath) -> str:
-    """A path as messages show it: relative where that is shorter."""
+    """Return a path for messages: relative to the working directory if the file is below it, else as it is."""
     try:
         relative = os.path.relpath(path)
     except (ValueError, OSError):
@@ -70,93 +70,111 @@ def shown(path: FilePath) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-def located(what: str, path: Path, *, where: str, lines: Mapping[Path, int]) -> FormatError:
-    """An error about one field, at its line."""
+def located(message: str, path: Path, *, where: str, lines: Mapping[Path, int]) -> FormatError:
+    """Return an error about one field, with its line.
+
+    Args:
+        message: the error's sentence.
+        path: keys and indices from the top of the document to the field.
+        where: the file.
+        lines: line of each field.
+    """
     line = line_of(lines, path)
-    return FormatError(what, where=f"{where}:{line}" if line else where)
+    return FormatError(message, where=f"{where}:{line}" if line else where)
 
 
 def validated(
     model: type[Model], value: object, *, where: str, lines: Callable[[], Mapping[Path, int]]
 ) -> tuple[Model | None, list[FormatError]]:
-    """The model of a parsed document, or every complaint about it in the document's order.
+    """Return the model of a parsed document, or None and all errors in the order of their lines.
 
     Args:
-        model: what the document must be.
+        model: the document's schema.
         value: parsed JSON or YAML.
         where: the file, for messages.
-        lines: finds the line of each field; called only when there is something to say.
+        lines: returns the line of each field; called only for an error.
     """
     if not isinstance(value, dict):
         return None, [located(f"{quoted(value)} at the top; expected an object", (), where=where, lines=lines())]
     try:
-        # JSON mode is what makes strict mean "as in the file": 4096.0 is no integer, "1" no number, a list a tuple.
-        return model.model_validate_json(json.dumps(value, default=_foreign), strict=True), []
+        # In JSON mode, strict validation accepts the file's types: a list is a valid tuple, but 4096.0 is no integer
+        # and "1" is no number.
+        return model.model_validate_json(json.dumps(value, default=_not_json), strict=True), []
     except ValidationError as error:
-        marks = lines()
-        found = [
-            located(what, path, where=where, lines=marks) for path, what in _complaints(error.errors(), value, model)
-        ]
-        return None, sorted(found, key=_line)
+        line_by_path = lines()
+        messages = _messages(error.errors(), value, model)
+        errors = [located(message, path, where=where, lines=line_by_path) for path, message in messages]
+        return None, sorted(errors, key=_line)
 
 
 def _line(error: FormatError) -> int:
-    """The line an error names; 0 where it names none."""
-    tail = (error.where or "").rpartition(":")[2]
-    return int(tail) if tail.isdigit() else 0
+    """Return the line that an error names; 0 if it names none."""
+    suffix = (error.where or "").rpartition(":")[2]
+    return int(suffix) if suffix.isdigit() else 0
 
 
 def quoted(value: object) -> str:
-    """A value as messages show it: JSON, cut to a line's length."""
+    """Return a value for messages: as JSON, cut to 60 characters."""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=_foreign)
+        text = json.dumps(value, ensure_ascii=False, default=_not_json)
     except (ValueError, RecursionError):
         text = type(value).__name__
     return shortened(text, _LONGEST_QUOTE)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or the list of what is known."""
-    names = list(known)
+def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
+    """Return `did you mean X?`, or the list of valid names if none is similar.
+
+    Args:
+        name: a name that is not valid.
+        valid_names: names that are.
+    """
+    names = list(valid_names)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else "expected one of " + ", ".join(f"`{n}`" for n in names)
 
 
 def extra_keys(model: BaseModel, path: Path = ()) -> list[Path]:
-    """Keys that a model kept without knowing them, with their paths."""
-    found: list[Path] = [(*path, name) for name in model.model_extra or ()]
+    """Return the paths of the keys that are not fields of a model, which it kept.
+
+    Args:
+        model: a model with `extra="allow"`, which may contain further models.
+        path: path of the model in its document.
+    """
+    paths: list[Path] = [(*path, name) for name in model.model_extra or ()]
     for name in type(model).model_fields:
-        found += _extras_below(getattr(model, name), (*path, name))
-    return found
+        paths += _extras_below(getattr(model, name), (*path, name))
+    return paths
 
 
 def _extras_below(value: object, path: Path) -> list[Path]:
     if isinstance(value, BaseModel):
         return extra_keys(value, path)
     if isinstance(value, Mapping):
-        return [found for key, item in value.items() for found in _extras_below(item, (*path, key))]
+        return [extra for key, item in value.items() for extra in _extras_below(item, (*path, key))]
     return []
 
 
-def _foreign(value: object) -> str:
-    """YAML has dates and bytes; as strings they are refused wherever a string is not meant."""
+def _not_json(value: object) -> str:
+    """Return text for a YAML value without a JSON type, such as a date; it is valid only where a string is."""
     return f"{type(value).__name__} {value}"
 
 
-def _complaints(errors: list[ErrorDetails], value: object, model: type[BaseModel]) -> list[tuple[Path, str]]:
+def _messages(errors: list[ErrorDetails], value: object, model: type[BaseModel]) -> list[tuple[Path, str]]:
     merged: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
-        merged.setdefault(_walked(error, value), []).append(error)
-    # A list whose items are wrong also counts as too short: the items' own complaints say it.
+        merged.setdefault(_path_in_document(error, value), []).append(error)
+    # pydantic also reports a list with invalid items as too short; the items' own errors are enough.
     return [
         (path, _sentence(path, group, value, model))
         for path, group in merged.items()
-        if group[0]["type"] != "too_short" or not any(other[: len(path)] == path != other for other in merged)
+        if group[0]["type"] != "too_short"
+        or not any(other_path[: len(path)] == path != other_path for other_path in merged)
     ]
 
 
-def _walked(error: ErrorDetails, value: object) -> Path:
-    """The path as the document has it: pydantic also names the member of a union, which no file holds."""
+def _path_in_document(error: ErrorDetails, value: object) -> Path:
+    """Return an error's path without the members of unions, which pydantic adds and documents do not have."""
     path: list[str | int] = []
     node = value
     for part in error["loc"]:
@@ -179,7 +197,7 @@ def _sentence(path: Path, group: list[ErrorDetails], value: object, model: type[
     name, kinds = field_name(path), [error["type"] for error in group]
     first = group[0]
     if "missing" in kinds:
-        return f"`{name}` is missing; expected {_WANTED.get(str(path[-1]), 'a value')}"
+        return f"`{name}` is missing; expected {_EXPECTED_WHEN_MISSING.get(str(path[-1]), 'a value')}"
     if "extra_forbidden" in kinds:
         fields = _fields_at(model, path[:-1])
         return f"`{name}` is not a key here; {did_you_mean(str(path[-1]), fields)}"
@@ -210,8 +228,8 @@ def _expectation(error: ErrorDetails) -> str:
         case "literal_error":
             return "one of " + str(context["expected"]).replace("'", '"').replace(" or ", ", ")
         case "too_short" | "too_long":
-            low, high = context.get("min_length"), context.get("max_length")
-            return f"at least {low} of them" if low is not None else f"at most {high} of them"
+            minimum, maximum = context.get("min_length"), context.get("max_length")
+            return f"at least {minimum} of them" if minimum is not None else f"at most {maximum} of them"
         case kind:
             message = error["msg"]
             return _EXPECTED.get(kind, message[:1].lower() + message[1:])
@@ -225,7 +243,7 @@ def _at(value: object, path: Path) -> object:
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> list[str]:
-    """The keys of the section that a path leads to."""
+    """Return the keys of the section at a path."""
     for part in path:
         field: Any = model.model_fields.get(str(part))
         nested = [kind for kind in _kinds(field.annotation)] if field else []  # noqa: C416

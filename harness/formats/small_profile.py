@@ -1,8 +1,8 @@
-"""The profile `small`: workloads at sizes that a CPU computes in milliseconds (docs/how-to/small-problems.md).
+"""The profile `small`: workloads with sizes that a CPU computes in milliseconds (docs/how-to/small-problems.md).
 
-Only `var` axes change, because references may contain the values of constant ones. Axes are halved, the largest first,
-until each is at most `MOST_OF_AN_AXIS`, all tensors take at most `MOST_BYTES`, and the rows of the outputs times the
-bytes of the weights are at most `MOST_WORK`. Constraints keep holding, and divisions that had no remainder have none.
+Only `var` axes change, because references may contain the values of constant axes. Axes are halved, the largest first,
+until each is at most `MAX_AXIS`, all tensors take at most `MAX_BYTES`, and the rows of the outputs times the bytes of
+the weights are at most `MAX_WORK`. Constraints remain true, and exact divisions remain exact.
 """
 
 from __future__ import annotations
@@ -23,31 +23,34 @@ from harness.model.problem import Definition, Problem, Workload
 PROFILE = "small"
 PROFILE_KEY = "x_profile"
 """Key of definition.json with the name of the profile that its workloads were scaled by."""
-MOST_OF_AN_AXIS = 64
-MOST_BYTES = 32 * 2**20
-"""Of all inputs and outputs of a workload."""
-MOST_WORK = 2**29
-"""Rows of the outputs times bytes of the weights (inputs without variable axes): 1 GFLOP for weights of one byte."""
-_WORKLOADS = 3
+MAX_AXIS = 64
+MAX_BYTES = 32 * 2**20
+"""Limit of all inputs and outputs of a workload together."""
+MAX_WORK = 2**29
+"""Limit of the outputs' rows times the bytes of the weights (inputs without variable axes).
+
+With weights of one byte, a matrix product at this limit has 1 GFLOP.
+"""
+_MAX_WORKLOADS = 3
 
 
 @dataclass(frozen=True)
 class SmallFiles:
-    """The two files of a problem at small sizes."""
+    """definition.json and workload.jsonl of a problem with small sizes."""
 
     definition: bytes
     workloads: bytes
 
 
 def small_files(definition_text: str, workload_text: str) -> SmallFiles | str:
-    """Scale a problem's workloads: at most three different sizes, the smallest and the largest among them.
+    """Scale a problem's workloads to at most three different sizes, which include the smallest and the largest.
 
     Args:
         definition_text: content of definition.json.
         workload_text: content of workload.jsonl.
 
     Returns:
-        The files, or a sentence that says why the problem has no small sizes.
+        The files, or a sentence with the reason why the problem has no small sizes.
 
     Raises:
         FormatError: a file is not JSON.
@@ -62,14 +65,19 @@ def small_files(definition_text: str, workload_text: str) -> SmallFiles | str:
             name = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{row['uuid']}/{PROFILE}"))
             scaled.setdefault(tuple(axes.values()), {**row, "uuid": name, "axes": axes})
     if not scaled:
-        return f"its inputs and outputs take more than {MOST_BYTES // 2**20} MiB at the smallest sizes"
-    chosen = _spread(sorted(scaled.values(), key=lambda row: _total_bytes(definition, row["axes"])))
+        return f"its inputs and outputs take more than {MAX_BYTES // 2**20} MiB at the smallest sizes"
+    chosen = _representative_rows(sorted(scaled.values(), key=lambda row: _total_bytes(definition, row["axes"])))
     text = "".join(json.dumps(row) + "\n" for row in chosen)
     return SmallFiles((json.dumps({**data, PROFILE_KEY: PROFILE}, indent=1) + "\n").encode(), text.encode())
 
 
 def small_axes(definition: Definition, axes: Mapping[str, int]) -> dict[str, int] | None:
-    """Return the sizes of the `var` axes within the limits, or None where halving does not reach them."""
+    """Return sizes of the `var` axes within the limits; None if halving does not reach the limits.
+
+    Args:
+        definition: the problem's definition.
+        axes: sizes of the `var` axes in a workload.
+    """
     sizes = dict(axes)
     while not _is_small(definition, sizes):
         smaller = next(_halved(definition, sizes), None)
@@ -80,7 +88,7 @@ def small_axes(definition: Definition, axes: Mapping[str, int]) -> dict[str, int
 
 
 def _halved(definition: Definition, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Each way to halve one axis, the largest first, that keeps constraints and exact divisions."""
+    """Yield the sizes with one axis halved, the largest axis first, if constraints and exact divisions remain."""
     exact = exact_divisions(definition, sizes)
     for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
         if size > 1:
@@ -101,12 +109,17 @@ def _is_valid(definition: Definition, axes: Mapping[str, int]) -> bool:
             if not holds(constraint, sizes):
                 return False
         except (UncheckableError, FormatError):
-            continue  # needs more than sizes
+            continue  # such a constraint needs more than sizes
     return True
 
 
 def exact_divisions(definition: Definition, axes: Mapping[str, int]) -> frozenset[str]:
-    """Return the computed axes whose divisions have no remainder at these sizes."""
+    """Return the names of the computed axes whose divisions have no remainder.
+
+    Args:
+        definition: the problem's definition.
+        axes: sizes of the `var` axes.
+    """
     sizes = evaluate_axes(definition.axes, axes)
     exact = set()
     for name, axis in definition.axes.items():
@@ -120,11 +133,11 @@ def exact_divisions(definition: Definition, axes: Mapping[str, int]) -> frozense
 
 
 def _is_small(definition: Definition, axes: Mapping[str, int]) -> bool:
-    return all(size <= MOST_OF_AN_AXIS for size in axes.values()) and _fits(definition, axes)
+    return all(size <= MAX_AXIS for size in axes.values()) and _fits(definition, axes)
 
 
 def _fits(definition: Definition, axes: Mapping[str, int]) -> bool:
-    """Return true if memory and work are within the limits, whatever the single axes are."""
+    """Return true if memory and work are within the limits; the sizes of single axes are not limited here."""
     variable = _variable_axes(definition)
     sizes = evaluate_axes(definition.axes, axes)
     in_outputs = {axis for spec in definition.outputs.values() for axis in spec.shape or () if axis in variable}
@@ -132,11 +145,11 @@ def _fits(definition: Definition, axes: Mapping[str, int]) -> bool:
     rows = math.prod(size for name, size in axes.items() if name in used)
     constant = [spec for spec in definition.inputs.values() if variable.isdisjoint(spec.shape or ())]
     weights = sum(Problem.nbytes(spec, sizes) for spec in constant)
-    return _total_bytes(definition, axes) <= MOST_BYTES and rows * weights <= MOST_WORK
+    return _total_bytes(definition, axes) <= MAX_BYTES and rows * weights <= MAX_WORK
 
 
 def _variable_axes(definition: Definition) -> set[str]:
-    """Axes that workloads give, and those computed from them."""
+    """Return the `var` axes and the axes computed from them."""
     return {
         name
         for name in definition.axes
@@ -145,7 +158,7 @@ def _variable_axes(definition: Definition) -> set[str]:
 
 
 def _sources(definition: Definition, name: str) -> set[str]:
-    """The axis itself, or the given axes that it is computed from."""
+    """Return the axis itself, or the axes that it is computed from."""
     axis = definition.axes[name]
     if not isinstance(axis, ExprAxis):
         return {name}
@@ -157,8 +170,8 @@ def _total_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
     return sum(Problem.nbytes(spec, sizes) for spec in (*definition.inputs.values(), *definition.outputs.values()))
 
 
-def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most three of them, the first and the last among them."""
-    if len(rows) <= _WORKLOADS:
+def _representative_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most three rows at equal distances, which include the first and the last."""
+    if len(rows) <= _MAX_WORKLOADS:
         return list(rows)
-    return [rows[round(number * (len(rows) - 1) / (_WORKLOADS - 1))] for number in range(_WORKLOADS)]
+    return [rows[round(number * (len(rows) - 1) / (_MAX_WORKLOADS - 1))] for number in range(_MAX_WORKLOADS)]

@@ -1,7 +1,7 @@
-"""Solution directories: solution.yaml and its sources, read and checked (docs/formats.md).
+"""Reading and checks of solution directories: solution.yaml and its sources (docs/formats.md).
 
-Nothing of a solution is imported or run here. What a directory may hold is decided by what it could do to the process
-that runs it: no link out of it, no file that Python would import in place of a module the runner needs.
+No code of a solution is imported or run here. The checks refuse files that could harm the process that runs the
+solution: links, and files that Python would import instead of a module of the runner.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ _BYTECODE = "__pycache__"
 
 @dataclass
 class _Tree:
-    """The files below a solution directory, and what is wrong with them."""
+    """The files below a solution directory, and their errors."""
 
     texts: dict[str, str] = field(default_factory=dict)
-    """Relative path -> text, of each source that could be read."""
+    """Relative path -> text of each readable source."""
     errors: list[FormatError] = field(default_factory=list)
     total_bytes: int = 0
 
 
 def load_solution(directory: Path) -> Solution:
-    """One solution directory, read and checked.
+    """Return the solution of a directory after checking it.
 
     Raises:
-        FormatError: the first thing that is wrong, with file, line, field and what was expected.
+        FormatError: the first error, with file, line, field and the expected value.
     """
     solution, errors = inspect_solution(directory)
     if solution is None:
-        first, others = errors[0], len(errors) - 1
-        remedy = f"and {others} more of its errors" if others else first.remedy
+        first, remaining = errors[0], len(errors) - 1
+        remedy = f"and {remaining} more of its errors" if remaining else first.remedy
         raise FormatError(first.message, where=first.where, remedy=remedy) from first
     return solution
 
 
 def inspect_solution(directory: Path) -> tuple[Solution | None, list[FormatError]]:
-    """Read and check one solution directory, collecting every error instead of raising the first."""
+    """Read and check one solution directory and collect all errors; the solution is None if there are any."""
     directory = Path(directory)
     where = shown(directory / SOLUTION_NAME)
     if directory.is_symlink() or not directory.is_dir():
@@ -81,72 +81,82 @@ def inspect_solution(directory: Path) -> tuple[Solution | None, list[FormatError
 
 
 def check_solution(solution: Solution, definition: Definition) -> list[FormatError]:
-    """What keeps a solution from being one of this problem; [] when it fits."""
+    """Return the errors of a solution with respect to one problem; [] if it fits the problem.
+
+    Args:
+        solution: a valid solution.
+        definition: the problem's definition.
+    """
     file = solution.directory / SOLUTION_NAME
     where = shown(file)
     lines = _lines(file.read_text(), where)
-    return [located(what, path, where=where, lines=lines) for path, what in check_fit(solution.spec, definition)]
+    return [located(message, path, where=where, lines=lines) for path, message in check_fit(solution.spec, definition)]
 
 
-def place_of_another_gpu(problem: Path, target: str) -> str | None:
-    """Give a GPU without a solution one that another GPU has, of its own generation where there is one.
+def copy_from_another_gpu(problem: Path, target: str) -> str | None:
+    """Copy a solution of another GPU to a GPU without one; prefer a GPU of the same generation.
 
-    Device code is built for the device it runs on: what was tuned for another is a place to begin.
+    Device code is built for the device that runs it, so a solution for another GPU is a valid starting point.
 
     Args:
         problem: the problem's directory.
-        target: whose directory is filled if it has no solution.
+        target: the GPU; nothing is copied if it has a solution.
 
     Returns:
-        The target whose solution it was; None where nothing was done.
+        Target of the copied solution; None if nothing was copied.
     """
     solutions = problem / SOLUTIONS
     if target == "cpu" or (solutions / target / SOLUTION_NAME).is_file():
         return None
-    others = {found.parent.name for found in solutions.glob(f"*/{SOLUTION_NAME}")} - {"cpu"}
-    if not others:
+    gpus = {file.parent.name for file in solutions.glob(f"*/{SOLUTION_NAME}")} - {"cpu"}
+    if not gpus:
         return None
-    nearest = min(others, key=lambda other: (other[0] != target[0], other))  # NVIDIA's letter names the generation
+    nearest = min(gpus, key=lambda gpu: (gpu[0] != target[0], gpu))  # the first letter names NVIDIA's generation
     shutil.copytree(solutions / nearest, solutions / target, dirs_exist_ok=True)
     return nearest
 
 
-def check_all_solutions(found: Findings) -> list[FormatError]:
-    """Errors of every solution below a problem: `solutions/<target>/` and, where there is one, `baseline/`."""
-    parent = found.directory / SOLUTIONS
+def check_all_solutions(findings: Findings) -> list[FormatError]:
+    """Return the errors of every solution of a problem: `solutions/<target>/` and, if it exists, `baseline/`."""
+    parent = findings.directory / SOLUTIONS
     directories = sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
-    if (found.directory / BASELINE_NAME).is_dir():
-        directories.append(found.directory / BASELINE_NAME)
+    if (findings.directory / BASELINE_NAME).is_dir():
+        directories.append(findings.directory / BASELINE_NAME)
     errors: list[FormatError] = []
     for directory in directories:
-        solution, wrong = inspect_solution(directory)
-        errors += wrong
-        if solution is not None and found.problem is not None:
-            errors += check_solution(solution, found.problem.definition)
+        solution, solution_errors = inspect_solution(directory)
+        errors += solution_errors
+        if solution is not None and findings.problem is not None:
+            errors += check_solution(solution, findings.problem.definition)
     return errors
 
 
 def read_spec(text: str, *, where: str) -> tuple[SolutionSpec | None, list[FormatError]]:
-    """The text of a solution.yaml, checked as far as it can be without its directory."""
+    """Return the spec of a solution.yaml, or None and its errors; the sources are not checked.
+
+    Args:
+        text: content of solution.yaml.
+        where: the file, for messages.
+    """
     try:
         value, lines = parse_yaml(text, where=where)
     except FormatError as error:
         return None, [error]
     spec, errors = validated(SolutionSpec, value, where=where, lines=lambda: lines)
     if spec is not None:
-        errors = [located(what, path, where=where, lines=lines) for path, what in check_spec(spec)]
+        errors = [located(message, path, where=where, lines=lines) for path, message in check_spec(spec)]
     return (None, errors) if errors else (spec, [])
 
 
 def dump_solution(spec: SolutionSpec) -> str:
-    """solution.yaml of a spec: keys in the format's order, those at their default left out."""
+    """Return the solution.yaml of a spec: keys in the format's order, without those at their default."""
     value = spec.model_dump(mode="json", exclude_defaults=True)
     order = [name for name in SolutionSpec.model_fields if name in value]
     return "".join(_dump({name: value[name]}) for name in order)
 
 
-def param_spots(text: str) -> dict[str, tuple[int, int]]:
-    """Where the value of each of a solution.yaml's `params` stands: name -> first character and the one after the last.
+def param_positions(text: str) -> dict[str, tuple[int, int]]:
+    """Return the position of each value of `params` in a solution.yaml: name -> (start, end) in characters.
 
     Raises:
         FormatError: the text is not YAML.
@@ -158,30 +168,32 @@ def param_spots(text: str) -> dict[str, tuple[int, int]]:
     return {}
 
 
-def with_params(text: str, params: Mapping[str, ParamValue], spots: Mapping[str, tuple[int, int]] | None = None) -> str:
-    """A solution.yaml with other values of some of its `params`; every other byte stays.
+def with_params(
+    text: str, params: Mapping[str, ParamValue], positions: Mapping[str, tuple[int, int]] | None = None
+) -> str:
+    """Return a solution.yaml with new values of some `params`; every other byte is unchanged.
 
     Args:
-        text: the solution.yaml.
+        text: content of solution.yaml.
         params: name -> new value.
-        spots: the text's `param_spots`, from who renders many; parsing takes a millisecond.
+        positions: the text's `param_positions`, for callers that render many texts: parsing takes a millisecond.
 
     Raises:
-        ConfigurationError: a name that is not among its params.
+        ConfigurationError: a name is not among the params of the text.
         FormatError: the text is not YAML.
     """
-    spots = param_spots(text) if spots is None else spots
+    positions = param_positions(text) if positions is None else positions
     for name in params:
-        if name not in spots:
+        if name not in positions:
             raise ConfigurationError(f"`{name}` is not among the params of this {SOLUTION_NAME}")
-    for name in sorted(params, key=lambda name: spots[name], reverse=True):
-        start, end = spots[name]
+    for name in sorted(params, key=lambda name: positions[name], reverse=True):
+        start, end = positions[name]
         text = text[:start] + _scalar(params[name]) + text[end:]
     return text
 
 
 def _scalar(value: ParamValue) -> str:
-    """A scalar as it may stand anywhere, also between the brackets of a one-line mapping."""
+    """Return a scalar as YAML that is valid anywhere, including inside a one-line mapping."""
     dumped: str = yaml.safe_dump([value], default_flow_style=True, width=2**20, allow_unicode=True)
     return dumped.strip()[1:-1]
 
@@ -200,21 +212,21 @@ def _lines(text: str, where: str) -> Mapping[FieldPath, int]:
 
 def _read_tree(directory: Path) -> _Tree:
     tree = _Tree()
-    for here, names, files in os.walk(directory):
-        inside = Path(here)
+    for parent, names, files in os.walk(directory):
         if _BYTECODE in names:
-            names.remove(_BYTECODE)  # what running the sources left behind: never a source, never shown to a runner
+            names.remove(_BYTECODE)  # left by running the sources; never a source, and never shown to a runner
         for name in sorted([*names, *files]):
-            _read_file(inside / name, (inside / name).relative_to(directory).as_posix(), tree)
+            path = Path(parent) / name
+            _read_file(path, path.relative_to(directory).as_posix(), tree)
     if tree.total_bytes > MAX_TOTAL_BYTES:
-        what = f"{tree.total_bytes} bytes in all; expected at most {MAX_TOTAL_BYTES}"
-        tree.errors.append(FormatError(what, where=shown(directory)))
+        message = f"{tree.total_bytes} bytes in all; expected at most {MAX_TOTAL_BYTES}"
+        tree.errors.append(FormatError(message, where=shown(directory)))
     return tree
 
 
 def _read_file(path: Path, name: str, tree: _Tree) -> None:
     status = path.lstat()
-    refuse: Callable[[str], None] = lambda what: tree.errors.append(FormatError(what, where=shown(path)))  # noqa: E731
+    refuse: Callable[[str], None] = lambda message: tree.errors.append(FormatError(message, where=shown(path)))  # noqa: E731
     if stat.S_ISDIR(status.st_mode):
         return
     if stat.S_ISLNK(status.st_mode):

@@ -1,7 +1,7 @@
-"""Where each field of a JSON or YAML text stands, so that an error can name its line.
+"""Line numbers of the fields of a JSON or YAML text, for error messages.
 
-`harness.formats.bounded` parses. Its values carry no positions, so a second, slower walk over the text finds them, and
-only when there is an error to report.
+`harness.formats.bounded` parses JSON into values without positions. A second, slower walk over the text finds the
+positions, and only when there is an error to report.
 """
 
 from __future__ import annotations
@@ -26,22 +26,27 @@ _YAML_KINDS = frozenset({"str", "int", "float", "bool", "null"})
 
 
 class _RefusedError(ValueError):
-    """What `json` would accept and we do not: a key twice, a number that is not finite."""
+    """A JSON text with a duplicate key or a number that is not finite, which `json` accepts."""
 
 
 def field_name(path: Path) -> str:
-    """`axes.hidden.value`, `inputs.x.shape[0]`."""
+    """Return the name of a field for messages, such as `axes.hidden.value` or `inputs.x.shape[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text.encode("utf-8", "replace").decode()  # half a surrogate pair could not be printed
+    return text.encode("utf-8", "replace").decode()  # a single surrogate cannot be printed
 
 
 def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: ANN401 - whatever the text holds
-    """The value of a JSON text; duplicate keys, NaN and infinities are errors.
+    """Return the value of a JSON text; duplicate keys, NaN and infinities are errors.
+
+    Args:
+        text: the text.
+        where: the file, for messages.
+        first_line: number of the text's first line.
 
     Raises:
-        FormatError: naming the line (counted from `first_line`).
+        FormatError: the text is invalid; the error names the line.
     """
     try:
         value = load_json(
@@ -55,42 +60,47 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
         )
     except _RefusedError as error:
         raise _refusal(text, where, first_line) from error
-    _check_printable(value, where)
+    _check_encodable(value, where)
     return value
 
 
 def json_lines(text: str, first_line: int = 1) -> dict[Path, int]:
-    """The line of every field of a JSON text that `parse_json` accepts; of a key where there is one."""
-    found = _JsonLines(text, first_line)
-    found.walk()
-    return found.lines
+    """Return the line of every field of a JSON text; for a member of an object the line of its key.
+
+    Args:
+        text: a text that `parse_json` accepts.
+        first_line: number of the text's first line.
+    """
+    walk = _JsonWalk(text, first_line)
+    walk.run()
+    return walk.lines
 
 
 def _refusal(text: str, where: str, first_line: int) -> FormatError:
-    """The first key given twice or number that is not finite; what follows it may not even be JSON."""
-    found = _JsonLines(text, first_line)
+    """Return an error for the first duplicate key or non-finite number; the text after it may not be JSON."""
+    walk = _JsonWalk(text, first_line)
     try:
-        found.walk()
+        walk.run()
     except (ValueError, IndexError):
-        if not found.refused:
+        if not walk.refused:
             return FormatError("not JSON: a key is given twice, or a number is not finite", where=where)
-    path, line, what = found.refused[0]
-    return FormatError(f"`{field_name(path)}` {what}", where=f"{where}:{line}")
+    path, line, message = walk.refused[0]
+    return FormatError(f"`{field_name(path)}` {message}", where=f"{where}:{line}")
 
 
-def _check_printable(value: object, where: str) -> None:
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str) and not _printable(item):
+def _check_encodable(value: object, where: str) -> None:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str) and not _is_encodable(item):
             raise FormatError(f"{item[:40]!a} holds half of a surrogate pair; expected text", where=where)
         if isinstance(item, dict):
-            waiting += [part for pair in item.items() for part in pair]
+            stack += [part for pair in item.items() for part in pair]
         elif isinstance(item, list):
-            waiting += item
+            stack += item
 
 
-def _printable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -99,10 +109,10 @@ def _printable(text: str) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise _RefusedError
-    return found
+    return mapping
 
 
 def _refuse(_: str) -> float:
@@ -116,8 +126,8 @@ def _finite(text: str) -> float:
     return value
 
 
-class _JsonLines:
-    """A walk over a text that `json` has accepted, or refused for something the walk finds again."""
+class _JsonWalk:
+    """A walk over a JSON text that collects the lines of fields, and the reasons of a `_RefusedError`."""
 
     def __init__(self, text: str, first_line: int) -> None:
         self.text = text
@@ -126,7 +136,7 @@ class _JsonLines:
         self._counted_to = 0
         self._line = first_line
 
-    def walk(self) -> None:
+    def run(self) -> None:
         self._value(self._skip(0), ())
 
     def _skip(self, at: int) -> int:
@@ -139,20 +149,20 @@ class _JsonLines:
         return self._line
 
     def _value(self, at: int, path: Path) -> int:
-        if len(path) > MAX_DEPTH:  # only in what follows a refused value, which `load_json` has not reached
+        if len(path) > MAX_DEPTH:  # only after a refused value: `load_json` has not checked the depth there
             raise ValueError(field_name(path[:1]))
         self.lines.setdefault(path, self._line_of(at))
-        head = self.text[at]
-        if head == "{":
+        character = self.text[at]
+        if character == "{":
             return self._items(at, path, closing="}")
-        if head == "[":
+        if character == "[":
             return self._items(at, path, closing="]")
-        if head == '"':
+        if character == '"':
             return int(scanstring(self.text, at + 1)[1])
         atom = _ATOM.match(self.text, at)
         if atom is None:
-            raise ValueError(head)
-        if head not in "tfn" and not math.isfinite(float(atom[0])):
+            raise ValueError(character)
+        if character not in "tfn" and not math.isfinite(float(atom[0])):
             self.refused.append((path, self._line_of(at), f"is {atom[0]}; expected a finite number"))
         return atom.end()
 
@@ -167,8 +177,8 @@ class _JsonLines:
                 part = str(key)
                 line = self._line_of(key_at)
                 if part in keys:
-                    what = "is given twice; expected each key once"
-                    self.refused.append(((*path, part), line, what))
+                    message = "is given twice; expected each key once"
+                    self.refused.append(((*path, part), line, message))
                 keys.add(part)
                 self.lines[*path, part] = line
                 at = self._skip(self._skip(at) + 1)
@@ -182,41 +192,46 @@ class _JsonLines:
 
 
 def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[Path, int]]:
-    """The value of a YAML document and the line of each of its fields.
+    """Return the value of a YAML document and the line of each of its fields.
 
-    Refused, besides what `harness.formats.bounded` refuses: keys that are not strings or come twice, numbers that are
-    not finite, more than one document.
+    In addition to the checks of `harness.formats.bounded`, this refuses keys that are not strings or are duplicates,
+    numbers that are not finite, and more than one document.
+
+    Args:
+        text: the text.
+        where: the file, for messages.
 
     Raises:
-        FormatError: naming the line.
+        FormatError: the text is invalid; the error names the line.
     """
     node = compose_yaml(text, where=where, max_bytes=DOCUMENT_BYTES)
     lines: dict[Path, int] = {}
     if node is None:
         return None, lines
-    _mark(node, (), lines, where)
+    _collect_lines(node, (), lines, where)
     value = value_of(node, where=where)
-    _check_printable(value, where)
+    _check_encodable(value, where)
     return value, lines
 
 
-def _mark(node: yaml.Node, path: Path, lines: dict[Path, int], where: str) -> None:
+def _collect_lines(node: yaml.Node, path: Path, lines: dict[Path, int], where: str) -> None:
+    """Add the line of each field below a node to `lines`, and check keys and values."""
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _mark(item, (*path, index), lines, where)
+            _collect_lines(item, (*path, index), lines, where)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             at = f"{where}:{key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 name = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
                 raise FormatError(f"the key `{name}` is not a string; quote it or rename it", where=at)
-            below = (*path, key.value)
-            if below in lines:
-                raise FormatError(f"`{field_name(below)}` is given twice; expected each key once", where=at)
-            lines[below] = key.start_mark.line + 1
-            _mark(value, below, lines, where)
+            value_path = (*path, key.value)
+            if value_path in lines:
+                raise FormatError(f"`{field_name(value_path)}` is given twice; expected each key once", where=at)
+            lines[value_path] = key.start_mark.line + 1
+            _collect_lines(value, value_path, lines, where)
     elif node.tag.removeprefix("tag:yaml.org,2002:") not in _YAML_KINDS:
         kind = node.tag.rpartition(":")[2]
         raise FormatError(
@@ -227,7 +242,12 @@ def _mark(node: yaml.Node, path: Path, lines: dict[Path, int], where: str) -> No
 
 
 def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
-    """The line of a field, or of the nearest thing around it that is there."""
+    """Return the line of a field; of the nearest enclosing field if the text does not contain it.
+
+    Args:
+        lines: line of each field in the text.
+        path: keys and indices from the top of the document to the field.
+    """
     for length in range(len(path), -1, -1):
         if path[:length] in lines:
             return lines[path[:length]]

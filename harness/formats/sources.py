@@ -1,4 +1,4 @@
-"""What a solution's sources may be called, and whether the entry point is among them."""
+"""Checks of the names of a solution's sources, and of its entry point."""
 
 from __future__ import annotations
 
@@ -23,17 +23,22 @@ _RUNNER_MODULES = frozenset({
     "jinja2", "sympy", "mpmath", "networkx", "filelock", "fsspec", "markupsafe", "safetensors", "setuptools", "yaml",
     "pkg_resources", "nvidia", "typing_extensions", "sitecustomize", "usercustomize", "pydantic", "scipy",
 })  # fmt: skip
-"""What a runner imports besides the standard library: torch, what torch imports, and the start-up hooks of Python."""
+"""Modules that a runner imports besides the standard library: torch, torch's imports and Python's start-up hooks."""
 _IMPORTABLE = (".py", ".pyc", ".pyi", ".so", ".pth")
 
 
 def check_names(names: Iterable[str], *, where: Path) -> list[FormatError]:
-    """Complaints about the relative paths of sources."""
-    return [FormatError(what, where=shown(where / name)) for name in names for what in complaints_about(name)]
+    """Return the errors in the relative paths of sources.
+
+    Args:
+        names: paths relative to the solution directory.
+        where: the solution directory, for messages.
+    """
+    return [FormatError(message, where=shown(where / name)) for name in names for message in path_errors(name)]
 
 
-def complaints_about(name: str) -> Iterator[str]:
-    """What is wrong with one source's relative path."""
+def path_errors(name: str) -> Iterator[str]:
+    """Yield the errors in one source's path, which is relative to the solution directory."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or not name or "\\" in name or "\0" in name or str(pure) != name:
         yield f"the source path `{name}` is not plain; expected one relative to the solution, without `..`"
@@ -58,29 +63,37 @@ def check_entry(
     lines: Callable[[], Mapping[FieldPath, int]],
     directory: Path,
 ) -> list[FormatError]:
-    """Complaints about an entry point that the sources do not have."""
+    """Return the errors of the entry point: its file or function is missing, or the file is not Python.
+
+    Args:
+        spec: the solution's spec.
+        texts: relative path -> text of each source.
+        where: solution.yaml, for messages.
+        lines: returns the line of each field of solution.yaml; called only for an error.
+        directory: the solution directory, for messages.
+    """
     if spec.file not in texts:
-        held = ", ".join(f"`{name}`" for name in sorted(texts)) or "none"
-        what = f"`entry` names the file `{spec.file}`, which is not there; the sources are {held}"
-        return [located(what, ("entry",), where=where, lines=lines())]
+        names = ", ".join(f"`{name}`" for name in sorted(texts)) or "none"
+        message = f"`entry` names the file `{spec.file}`, which is not there; the sources are {names}"
+        return [located(message, ("entry",), where=where, lines=lines())]
     text = texts[spec.file]
     if spec.language in PYTHON_LANGUAGES:
         try:
-            found = spec.function in _defined(text)
+            is_defined = spec.function in _top_level_names(text)
         except SyntaxError as error:
             place = shown(directory / spec.file) + (f":{error.lineno}" if error.lineno else "")
             return [FormatError(f"not Python: {error.msg}", where=place)]
     else:
-        found = re.search(rf"\b{re.escape(spec.function)}\b", text) is not None
-    if found:
+        is_defined = re.search(rf"\b{re.escape(spec.function)}\b", text) is not None
+    if is_defined:
         return []
     kind = "top-level function" if spec.language in PYTHON_LANGUAGES else "function"
-    what = f"`entry` names `{spec.function}`; expected a {kind} of `{spec.file}`"
-    return [located(what, ("entry",), where=where, lines=lines())]
+    message = f"`entry` names `{spec.function}`; expected a {kind} of `{spec.file}`"
+    return [located(message, ("entry",), where=where, lines=lines())]
 
 
-def _defined(source: str) -> set[str]:
-    """Names that a module binds at its top level: functions, and what decorators or imports leave under a name."""
+def _top_level_names(source: str) -> set[str]:
+    """Return the names that a module binds at its top level by functions, classes, assignments and `from` imports."""
     names: set[str] = set()
     for node in getattr(parse_python(source), "body", ()):
         match node:

@@ -1,4 +1,4 @@
-"""What must hold between the keys of one solution.yaml, beyond its structure."""
+"""Checks of one solution.yaml beyond its structure: relations between its keys, and with the problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.formats.source_lines import Path, field_name
 from harness.model.problem import Definition
 from harness.model.solution import PYTHON_LANGUAGES, Language, ParamValue, SolutionSpec
 
-Complaint = tuple[Path, str]
+FieldError = tuple[Path, str]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SUFFIXES: dict[Language, tuple[str, ...]] = {
@@ -34,27 +34,32 @@ _CPP_WORDS = frozenset({
     "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
     "wchar_t", "while", "xor", "xor_eq",
 })  # fmt: skip
-"""A macro of such a name would rewrite the language."""
+"""Names that a param may not have: a macro with the name of a keyword changes the meaning of the code."""
 _MAX_FLAGS = 64
 _MAX_TUNE_VALUES = 256
 _LONGEST_TEXT = 200
 
 
-def check_spec(spec: SolutionSpec) -> list[Complaint]:
-    """Every complaint about a solution.yaml whose structure is right, with the field it is about."""
+def check_spec(spec: SolutionSpec) -> list[FieldError]:
+    """Return the errors in a solution.yaml whose structure is valid, each with the path of its field."""
     return [*_entry(spec), *_binding(spec), *_params(spec), *_tune(spec), *_compile(spec), *_plan(spec)]
 
 
-def check_fit(spec: SolutionSpec, definition: Definition) -> Iterator[Complaint]:
-    """Every complaint about a solution.yaml as a solution of this problem."""
+def check_fit(spec: SolutionSpec, definition: Definition) -> Iterator[FieldError]:
+    """Yield the errors of a solution with respect to one problem, each with the path of its field.
+
+    Args:
+        spec: a valid solution.yaml.
+        definition: the problem's definition.
+    """
     if spec.language in PYTHON_LANGUAGES:
         for name in spec.params:
             if name in definition.inputs or name in definition.outputs:
-                what = f"`params.{name}` is also an input or output of the problem; expected a keyword of its own"
-                yield ("params", name), what
+                message = f"`params.{name}` is also an input or output of the problem; expected a keyword of its own"
+                yield ("params", name), message
 
 
-def _entry(spec: SolutionSpec) -> Iterator[Complaint]:
+def _entry(spec: SolutionSpec) -> Iterator[FieldError]:
     file, function, suffixes = spec.file, spec.function, _SUFFIXES[spec.language]
     pure = PurePosixPath(file)
     if spec.entry.count("::") != 1 or not file or not _IDENTIFIER.fullmatch(function):
@@ -67,12 +72,12 @@ def _entry(spec: SolutionSpec) -> Iterator[Complaint]:
         yield ("entry",), f"`entry` names the file `{file}`; expected a {expected} file for language {spec.language}"
 
 
-def _binding(spec: SolutionSpec) -> Iterator[Complaint]:
+def _binding(spec: SolutionSpec) -> Iterator[FieldError]:
     if spec.binding is not None and spec.language != "cuda_cpp":
         yield ("binding",), f"`binding` is for language cuda_cpp only; found language {spec.language}"
 
 
-def _params(spec: SolutionSpec) -> Iterator[Complaint]:
+def _params(spec: SolutionSpec) -> Iterator[FieldError]:
     for name, value in spec.params.items():
         path = ("params", name)
         if not _IDENTIFIER.fullmatch(name) or name.startswith("__"):
@@ -87,12 +92,12 @@ def _params(spec: SolutionSpec) -> Iterator[Complaint]:
         yield from _text_value(path, value)
 
 
-def _text_value(path: Path, value: ParamValue) -> Iterator[Complaint]:
+def _text_value(path: Path, value: ParamValue) -> Iterator[FieldError]:
     if isinstance(value, str) and (len(value) > _LONGEST_TEXT or not value.isprintable()):
         yield path, f"`{field_name(path)}` is {quoted(value)}; expected one line of at most {_LONGEST_TEXT} characters"
 
 
-def _tune(spec: SolutionSpec) -> Iterator[Complaint]:
+def _tune(spec: SolutionSpec) -> Iterator[FieldError]:
     for name, values in spec.tune.items():
         path = ("tune", name)
         if name not in spec.params:
@@ -102,19 +107,19 @@ def _tune(spec: SolutionSpec) -> Iterator[Complaint]:
             yield path, f"`tune.{name}` has {len(values)} values; expected 1 to {_MAX_TUNE_VALUES}"
         elif len({(type(value), value) for value in values}) < len(values):
             yield path, f"`tune.{name}` lists a value twice; expected different values"
-        elif not _among(spec.params[name], values):
-            now = quoted(spec.params[name])
-            yield ("params", name), f"`params.{name}` is {now}; expected one of the values of `tune.{name}`"
+        elif not _contains(values, spec.params[name]):
+            value_text = quoted(spec.params[name])
+            yield ("params", name), f"`params.{name}` is {value_text}; expected one of the values of `tune.{name}`"
         for index, value in enumerate(values):
             yield from _text_value((*path, index), value)
 
 
-def _among(value: ParamValue, values: tuple[ParamValue, ...]) -> bool:
-    """Membership by type too: True is not 1 as a macro."""
-    return any(type(value) is type(other) and value == other for other in values)
+def _contains(values: tuple[ParamValue, ...], value: ParamValue) -> bool:
+    """Return whether a value with the same type is among the values, because True and 1 are different params."""
+    return any(type(value) is type(candidate) and value == candidate for candidate in values)
 
 
-def _compile(spec: SolutionSpec) -> Iterator[Complaint]:
+def _compile(spec: SolutionSpec) -> Iterator[FieldError]:
     for name in ("flags", "cuda_flags", "link_flags"):
         flags: tuple[str, ...] = getattr(spec.compile, name)
         path = ("compile", name)
@@ -129,7 +134,7 @@ def _compile(spec: SolutionSpec) -> Iterator[Complaint]:
                 yield (*path, index), f"`compile.{name}[{index}]` is {quoted(flag)}; expected one flag in one line"
 
 
-def _plan(spec: SolutionSpec) -> Iterator[Complaint]:
+def _plan(spec: SolutionSpec) -> Iterator[FieldError]:
     if spec.language != "cuda":
         for name in ("launch", "workspaces"):
             if getattr(spec, name):

@@ -1,6 +1,7 @@
-"""safetensors files, as far as a check needs them: where one may lie, and what its header says.
+"""safetensors files: paths, checks of the header, and single tensors.
 
-The format: eight bytes of little-endian length, then that much JSON, tensor name -> {dtype, shape, data_offsets}.
+The format: the header's length as eight bytes, little-endian, then the header as JSON,
+tensor name -> {dtype, shape, data_offsets}, then the data.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ _DTYPES = {
 
 
 def find_tensor_file(path: str, roots: Sequence[Path]) -> Path:
-    """The file that a workload's relative path names, in the first of `roots` that holds it.
+    """Return the file of a workload's relative path, in the first root that contains it.
+
+    Args:
+        path: `path` of an input in workload.jsonl.
+        roots: the problem directory, then the data root if one is configured.
 
     Raises:
-        FormatError: the path is absolute, climbs, leads out of its root through a link, or names no file.
+        FormatError: the path is absolute, contains `..`, leaves its root through a link, or no file exists.
     """
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or "\0" in path:
@@ -37,37 +42,47 @@ def find_tensor_file(path: str, roots: Sequence[Path]) -> Path:
     where = "the problem directory" if len(roots) == 1 else "the problem directory or the data root"
     raise FormatError(
         f"no file `{path}` in {where}",
-        remedy=None if len(roots) > 1 else "if the data lies elsewhere, set `data_root` in harness.yaml",
+        remedy=None if len(roots) > 1 else "if the data is in another directory, set `data_root` in harness.yaml",
     )
 
 
 def check_tensor(file: Path, key: str, dtype: str, shape: tuple[int, ...] | None) -> None:
-    """Check that a safetensors file holds a tensor of this dtype and shape (None: any), by its header alone.
+    """Check by its header that a safetensors file contains a tensor.
+
+    Args:
+        file: the file.
+        key: name of the tensor.
+        dtype: required dtype, as in definition.json.
+        shape: required shape; None for any.
 
     Raises:
-        FormatError: it does not.
+        FormatError: the tensor is missing, or has another dtype or shape.
     """
     header = _header(file)
     entry = header.get(key)
     if not isinstance(entry, dict) or key == "__metadata__":
-        held = ", ".join(f"`{name}`" for name in header if name != "__metadata__")
-        raise FormatError(f"{file.name} holds no tensor `{key}`; it has {held or 'none'}")
-    found = _DTYPES.get(str(entry.get("dtype")), str(entry.get("dtype")))
-    if found != dtype:
-        raise FormatError(f"tensor `{key}` of {file.name} is {found}; expected {dtype}")
+        names = ", ".join(f"`{name}`" for name in header if name != "__metadata__")
+        raise FormatError(f"{file.name} holds no tensor `{key}`; it has {names or 'none'}")
+    stored_dtype = _DTYPES.get(str(entry.get("dtype")), str(entry.get("dtype")))
+    if stored_dtype != dtype:
+        raise FormatError(f"tensor `{key}` of {file.name} is {stored_dtype}; expected {dtype}")
     if shape is not None and entry.get("shape") != list(shape):
         raise FormatError(f"tensor `{key}` of {file.name} has shape {entry.get('shape')}; expected {list(shape)}")
 
 
 def read_tensor(file: Path, key: str) -> tuple[bytes, str, tuple[int, ...]]:
-    """Return the bytes, the dtype and the shape of one tensor of a safetensors file; nothing else of it is read.
+    """Return the bytes, the dtype and the shape of one tensor of a safetensors file without reading other tensors.
+
+    Args:
+        file: the file.
+        key: name of the tensor.
 
     Raises:
-        FormatError: the file holds no such tensor, or not all of its bytes.
+        FormatError: the file has no such tensor, or ends before the end of the tensor.
     """
     entry = _header(file).get(key)
     try:
-        begin, end = (int(place) for place in entry["data_offsets"])  # type: ignore[index]
+        begin, end = (int(offset) for offset in entry["data_offsets"])  # type: ignore[index]
         dtype, shape = _DTYPES[str(entry["dtype"])], tuple(int(size) for size in entry["shape"])  # type: ignore[index]
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{file.name} holds no well-formed tensor `{key}`") from error
@@ -92,8 +107,8 @@ def _header(file: Path) -> dict[str, object]:
     try:
         header = load_json(raw, where=file.name, max_bytes=TENSOR_HEADER_BYTES)
     except FormatError as error:
-        what = f"{file.name} is not a safetensors file: its header cannot be read: {error.message}"
-        raise FormatError(what) from error
+        message = f"{file.name} is not a safetensors file: its header cannot be read: {error.message}"
+        raise FormatError(message) from error
     if not isinstance(header, dict):
         raise FormatError(f"{file.name} is not a safetensors file; expected an object as its header")
     return header

@@ -1,4 +1,4 @@
-"""The one check that decides, before anything is built, whether a directory holds a solution that can be judged."""
+"""The check before a build of whether a directory contains a solution that can be judged."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from harness.model.verdict import Verdict
 
 
 class UnusableSolutionError(FormatError):
-    """A candidate that is not built, because it is not a solution of its problem, run or device."""
+    """A candidate is not built, because it is not a valid solution of its problem, run or device."""
 
     verdict: ClassVar[Verdict] = Verdict.COMPILE_ERROR
-    """Of every such candidate, whether the daemon or the judge finds out first."""
+    """Verdict of every such candidate, from the daemon and from the judge."""
 
-    def __init__(self, what: str, *, where: str | None = None, language: str = "") -> None:
-        super().__init__(what, where=where)
+    def __init__(self, message: str, *, where: str | None = None, language: str = "") -> None:
+        super().__init__(message, where=where)
         self.language = language
-        """Empty where solution.yaml cannot be read."""
+        """Language of the solution; empty where solution.yaml cannot be read."""
 
     @property
     def reason(self) -> str:
-        """The entry's reason, in one line."""
+        """The reason for the ledger entry, in one line."""
         return " ".join(str(self).split())
 
 
 def usable_solution(directory: Path, definition: Definition, languages: Collection[str], only_in: str) -> Solution:
-    """Return the solution in a directory, checked against its problem.
+    """Return the solution of a directory after checking it against its problem.
 
     Args:
         directory: a snapshot of the candidate.
-        definition: the problem's.
-        languages: those allowed; empty for all.
-        only_in: what allows them, for the message: "this run allows".
+        definition: the problem's definition.
+        languages: allowed languages; empty for all.
+        only_in: subject and verb of the message about other languages, such as "this run allows".
 
     Raises:
-        UnusableSolutionError: it is malformed, does not fit the problem, or is in a language that is not allowed.
-            Places in the message are relative to the directory.
+        UnusableSolutionError: the solution is malformed, does not fit the problem, or its language is not allowed.
+            Paths in the message are relative to the directory.
     """
     try:
         solution = load_solution(directory)
@@ -51,12 +51,12 @@ def usable_solution(directory: Path, definition: Definition, languages: Collecti
     for misfit in check_solution(solution, definition):
         raise _unusable(misfit, directory, language)
     if languages and language not in languages:
-        what = f"`language` is {language}; {only_in} {', '.join(languages)}"
-        raise UnusableSolutionError(what, where=SOLUTION_NAME, language=language)
+        message = f"`language` is {language}; {only_in} {', '.join(languages)}"
+        raise UnusableSolutionError(message, where=SOLUTION_NAME, language=language)
     return solution
 
 
 def _unusable(error: FormatError, directory: Path, language: str = "") -> UnusableSolutionError:
-    """The error with its place relative to the solution's directory instead of the snapshot in a cache."""
+    """Return the error with a path relative to the solution's directory instead of the snapshot's path in a cache."""
     where = (error.where or "").rpartition(directory.name)[2].lstrip("/")
     return UnusableSolutionError(error.message, where=where or None, language=language)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.formats.problems import digest_of, takes_part
+from harness.formats.problems import affects_judging, digest_of
 from harness.git.repo import Repo
 from harness.model.paths import problem_path
 
@@ -16,6 +16,6 @@ def digest_at(repo: Repo, commit: str, problem: str) -> str | None:
         problem: the problem's key, `suite/name`.
     """
     directory = f"{problem_path(problem)}/"
-    paths = [path for path in repo.files(commit, directory.rstrip("/")) if takes_part(path[len(directory) :])]
+    paths = [path for path in repo.files(commit, directory.rstrip("/")) if affects_judging(path[len(directory) :])]
     files = {path[len(directory) :]: data for path, data in repo.read_many(commit, paths).items()}
     return digest_of(files) if files else None

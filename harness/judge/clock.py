@@ -55,7 +55,7 @@ def calls_for(call_ns: float, capacity: int, calibration: Calibration) -> int:
 def per_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float:
     """Nanoseconds a call, after one handshake is taken off, and never more than half of what was seen."""
     one = (batch.ns - min(calibration.handshake_ns, batch.ns / 2)) / calls
-    return max(one - calibration.around_ns, one * _LEAST_SHARE)
+    return max(one - calibration.call_overhead_ns, one * _LEAST_SHARE)
 
 
 def subtracted_ns(batch: Batch, calls: int, calibration: Calibration) -> float:

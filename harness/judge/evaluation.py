@@ -123,6 +123,8 @@ class Evaluation:
             results = [failed(each, UnusableSolutionError.verdict, reason) for each in self._problem.workloads]
             return self._answer(results, time.monotonic() - begin, 0.0, reason)
         built = time.monotonic()
+        if staged.sealed and staged.binary in self._request.known_binaries:
+            return self._known(staged.binary, built - begin)
         failpoint("judge.before_rounds")
         try:
             self._choose_clock(sealed=staged.sealed)
@@ -137,6 +139,11 @@ class Evaluation:
             self._close_sides()
         failpoint("judge.before_answer")
         return self._answer(results, built - begin, time.monotonic() - built)
+
+    def _known(self, binary: str, build_s: float) -> JudgeAnswer:
+        """Return the answer for a sealed candidate whose code and launches were measured before."""
+        answer = self._answer([], build_s, 0.0)
+        return answer.model_copy(update={"verdict": self._request.known_binaries[binary], "measured": False})
 
     @property
     def sealed(self) -> Staged | None:
@@ -402,6 +409,7 @@ class Evaluation:
             trust=Trust.RECORDED if self._recorded is not None and trust.by_events else trust,
             recording=self._recording,
             resources=self._staged.report.kernels if self._staged is not None else (),
+            binary=self._staged.binary if self._staged is not None else None,
             workloads=tuple(results),
             summary=summarise(results),
             device=self._device.record(),

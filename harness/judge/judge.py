@@ -17,7 +17,7 @@ from harness.judge.baseline.baseline_runners import Opponents
 from harness.judge.baseline.baselines import measure
 from harness.judge.counters.latency import cold_and_warm_us
 from harness.judge.counters.profiling import ProfileTarget, find_profiled, profile_replay
-from harness.judge.counters.replays import Replay, keep_replay, replay_key
+from harness.judge.counters.replays import Replay, replay_key, store_replay
 from harness.judge.devices.interface import Device
 from harness.judge.evaluation import Evaluation, Progress, one_line
 from harness.judge.input_data.inputs import InputSource
@@ -117,7 +117,7 @@ class Judge:
         """Keep what passed, so that it can be profiled. Without it nothing but a profile is missing."""
         try:
             solution = load_solution(Path(str(request.solution_dir)))
-            keep_replay(self.cache_dir, replay_key(problem, solution, device_name), sealed)
+            store_replay(self.cache_dir, replay_key(problem, solution, device_name), sealed)
         except (FormatError, OSError) as error:
             sys.stderr.write(f"harness judge: a solution that passed cannot be kept for profiles: {error}\n")
 
@@ -170,7 +170,7 @@ class Judge:
     def measure_hardware_again(self) -> None:
         """Raise the bounds' figures of a CPU that was busy when they were measured; a GPU's are constants."""
         if self.device.target == CPU:
-            measured_cpu(self.cache_dir, again=True)
+            measured_cpu(self.cache_dir, remeasure=True)
             self._bounds.clear()
 
     def serve_check(self) -> float:

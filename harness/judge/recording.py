@@ -22,7 +22,7 @@ from harness.judge.devices.interface import Memory
 from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.shared_memory import Region
-from harness.judge.sides import Side, Stage, Staged
+from harness.judge.sides import Side, Stage, Staged, binary_hash
 from harness.model.checking import BuildReport
 from harness.model.launches import (
     MAX_BLOCK,
@@ -153,7 +153,7 @@ class Recorded:
             for resource in resources_of_cubin(cubin, {symbol: symbol for symbol in symbols[number].values()})
         )
         plans = {uuid: plan.as_json() for uuid, plan in self.plans.items()}
-        return Staged(put, _RECORD_S, plans, BuildReport(kernels=resources))
+        return Staged(put, _RECORD_S, plans, BuildReport(kernels=resources), binary=binary_hash(self.cubins, plans))
 
 
 @dataclass(frozen=True)

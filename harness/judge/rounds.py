@@ -195,7 +195,7 @@ class Rounds:
 
     def _each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
         """On every processor; a reference that takes long uses them all by itself."""
-        return [work(slot) for slot in slots] if self._long else self.candidate.device.each(work, slots)
+        return [work(slot) for slot in slots] if self._long else self.candidate.device.map_slots(work, slots)
 
     def _expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
         """The reference's outputs; a reference that takes long gets every processor."""
@@ -221,7 +221,7 @@ class Rounds:
 
     def _fill(self, calls: int, kinds: Sequence[str] = ()) -> None:
         """Fresh inputs in so many slots; `kinds` by slot, ordinary by default."""
-        self.sets.fill([self.memory.views(slot) for slot in range(calls)], kinds, self.candidate.device.each)
+        self.sets.fill([self.memory.views(slot) for slot in range(calls)], kinds, self.candidate.device.map_slots)
 
     def look_at_baseline(self) -> None:
         """Warm the baseline up and see how long its calls take. Its failures are the judge's to explain."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,6 +92,8 @@ class Staged:
     """The shared object of a compiled solution."""
     cubin: Path | None = None
     """Of a sealed solution."""
+    binary: str | None = None
+    """`sha256:...` of the compiled code; of a sealed or recorded solution, of its code and launches."""
     needs_torch: bool = True
     """False for C functions that are called with pointers."""
 
@@ -118,7 +122,9 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
 
         cubin = made.directory / "kernel.cubin"
         plans = {uuid: plan.as_json() for uuid, plan in made.plans.items()}
-        return Staged(stage_cubin, _COMPILED_S, plans, made.report, cubin=cubin)
+        symbols = (made.directory / "names.json").read_bytes()
+        binary = binary_hash([cubin.read_bytes(), symbols], plans)
+        return Staged(stage_cubin, _COMPILED_S, plans, made.report, cubin=cubin, binary=binary)
     if spec.language == "cpp":
         built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
         return _stage_built(built, words, needs_torch=False)
@@ -152,7 +158,16 @@ def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = 
         return {**words, "artefact": runner.inside(target)}
 
     report = BuildReport(warnings=build_warnings(built.messages))
-    return Staged(stage, _COMPILED_S, report=report, artefact=built.path, needs_torch=needs_torch)
+    binary = binary_hash([built.path.read_bytes()])
+    return Staged(stage, _COMPILED_S, report=report, artefact=built.path, binary=binary, needs_torch=needs_torch)
+
+
+def binary_hash(files: Sequence[bytes], plans: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """Return `sha256:...` of compiled files and of the plans of their launches, by workload."""
+    digest = hashlib.sha256(json.dumps(plans or {}, sort_keys=True).encode())
+    for content in files:
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def stage_reference(problem: Problem) -> Staged:

@@ -156,7 +156,7 @@ class _Checking:
         layouts = {workload.uuid: layout_of(self._problem, workload) for workload in self._problem.workloads}
         until = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
         found: list[CheckedWorkload] = []
-        with self._device.aside(list(layouts.values())):
+        with self._device.temporary_memory(list(layouts.values())):
             try:
                 for workload in sorted(self._problem.workloads, key=lambda work: layouts[work.uuid].io_bytes):
                     found.append(self._one(workload, layouts[workload.uuid]))

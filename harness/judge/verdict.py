@@ -59,7 +59,9 @@ def timed(
         placement_error=found.placement_error,
         process_error=process_error or None,
         claimed_us=statistics.fmean(block.claimed_ns for block in found.blocks) / 1e3,
-        subtracted_us=(statistics.fmean(block.subtracted_ns for block in found.blocks) + device.calibration.around_ns)
+        subtracted_us=(
+            statistics.fmean(block.subtracted_ns for block in found.blocks) + device.calibration.call_overhead_ns
+        )
         / 1e3,
         checked=found.checked,
         calls=found.calls,

@@ -50,6 +50,12 @@ class Row:
     branch: str | None = None
     worker: str | None = None
     language: str | None = None
+    source_hash: str | None = None
+    """`Fingerprint.source`."""
+    binary_hash: str | None = None
+    """`Fingerprint.binary`."""
+    answered_from: int | None = None
+    """`seq` of the evaluation whose measurement the entry repeats."""
     judge: str | None = None
     """The judge version."""
     judge_protocol: int | None = None
@@ -81,6 +87,7 @@ class Row:
         return from_text(self.weaknesses_text)
 
 
+_OPTIONAL = ("cites", "judge_protocol", "verdict", "reason", "trust", "note", "answered_from")
 BaselineOf = Callable[[str, int | None], MeasurementFacts | None]
 """Returns the facts of the baseline entry of an entry, from the entry's kind and the `seq` that it cites."""
 ROW_FIELDS = tuple(field.name for field in fields(Row))
@@ -146,6 +153,7 @@ def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times
     """
     candidate, summary = document.get("candidate") or {}, document.get("summary") or {}
     cost, baselines = document.get("cost") or {}, document.get("baselines") or {}
+    fingerprint = document.get("fingerprint") or {}
     try:
         ci95_low, ci95_high = summary.get("speedup_ci95") or (None, None)
         baseline_us = _mean_time(times["baseline_us"])
@@ -155,7 +163,8 @@ def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times
         bounds = times["sol_us"]
         values: dict[str, Any] = {
             **{name: document[name] for name in ("problem", "seq", "kind", "run", "target", "problem_digest", "at")},
-            **{name: document.get(name) for name in ("cites", "judge_protocol", "verdict", "reason", "trust", "note")},
+            **{name: document.get(name) for name in _OPTIONAL},
+            **{f"{name}_hash": fingerprint.get(name) for name in ("source", "binary")},
             **{name: candidate.get(name) for name in ("commit", "tree", "branch", "worker", "language")},
             **{name: summary.get(name) for name in ("speedup", "score", "passed", "of")},
             "judge": (document.get("environment") or {}).get("judge"),

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,16 +24,25 @@ from harness.formats.ledger_documents import HEADER, parse_entry, split
 from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row
-from harness.ledger.index_filling import SCHEMA, TABLES, Progress, update
+from harness.ledger.index_filling import INDEXES, SCHEMA, TABLES, Progress, update
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import signature
 from harness.model.entry import Entry
 from harness.model.paths import parse_ledger_file
+from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock, sync_directory
 
 _BUSY_S = 20.0
 """A refresh or read of another process ends much sooner, also on a busy machine; the index is rebuilt after it."""
+_REPEATABLE = (
+    Verdict.PASSED,
+    Verdict.INCORRECT_SHAPE,
+    Verdict.INCORRECT_DTYPE,
+    Verdict.INCORRECT_NUMERICAL,
+)
+_MAX_BINARIES = 500
+"""Each takes 90 bytes of a request."""
 _NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)
 
 
@@ -43,6 +52,10 @@ Values = Sequence[object] | Mapping[str, object]
 
 class _Stale(Exception):  # noqa: N818 - a signal between two functions of this module
     """The index cannot be updated by a read of the appended documents."""
+
+
+class _Impatient(Exception):  # noqa: N818 - a signal between two methods of this module
+    """Another process refreshes the index, and the caller accepts the present one."""
 
 
 class Index:
@@ -75,12 +88,14 @@ class Index:
                 self._open.close()
                 self._open = None
 
-    def refresh(self, repo: Repo, progress: Progress | None = None) -> list[str]:
+    def refresh(self, repo: Repo, progress: Progress | None = None, *, patience_s: float | None = None) -> list[str]:
         """Update the index to the coordination branch's tip and the spools.
 
         Args:
             repo: the workspace's repository.
             progress: called with the bytes read so far and the bytes to read.
+            patience_s: time to wait for another process' refresh, in seconds; after it, a usable index stays as it is.
+                Under load the daemon refreshes almost without a pause. None is no limit.
 
         Returns:
             Sentences about unusual events: a rebuilt index with the reason, and entries that cannot be read.
@@ -91,7 +106,7 @@ class Index:
         self._branch = branch = self._branch or coordination_branch(self._workspace)
         with self._lock:
             try:
-                return self._refresh(repo, branch, progress or _no_progress)
+                return self._refresh(repo, branch, progress or _no_progress, patience_s)
             except (OSError, sqlite3.Error) as error:
                 raise LedgerError(
                     f"the index cannot be written: {error}",
@@ -147,6 +162,28 @@ class Index:
         """
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
         return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
+
+    def binaries(self, problem: str, problem_digest: str, target: str, judge: str, run: str) -> dict[str, Row]:
+        """Return the measured evaluations of a run's sealed candidates by binary, for the newest 500 binaries.
+
+        Only verdicts that depend on nothing but the launched code are included: other candidates are judged again.
+        Entries that repeat a measurement are excluded.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            problem_digest: digest of the problem's form.
+            target: the target's name.
+            judge: the judge version.
+            run: the run's name.
+        """
+        where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND run = ? AND kind = 'evaluation'"
+        repeatable = ", ".join(f"'{verdict}'" for verdict in _REPEATABLE)
+        query = (
+            f"WHERE {where} AND language = 'cuda' AND binary_hash IS NOT NULL AND answered_from IS NULL "
+            f"AND verdict IN ({repeatable}) ORDER BY seq DESC LIMIT {_MAX_BINARIES}"
+        )
+        rows = self.select(query, (problem, problem_digest, target, judge, run))
+        return {row.binary_hash: row for row in rows if row.binary_hash}
 
     def find_baseline(self, problem: str, problem_digest: str, target: str, judge: str) -> Row | None:
         """Return the latest baseline entry of a form of a problem, or None.
@@ -280,23 +317,45 @@ class Index:
             raise _Stale(f"its schema is `{schema_rows[0][0] if schema_rows else 'none'}`, not `{SCHEMA}`")
         return self._open
 
-    def _refresh(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+    def _refresh(self, repo: Repo, branch: str, progress: Progress, patience_s: float | None) -> list[str]:
+        usable = False
         with contextlib.suppress(_Stale, sqlite3.DatabaseError):
             state = {"tip": repo.tip(branch), "spool": signature(self._workspace.spool)}
             if dict(self._connection().execute("SELECT name, value FROM meta")).items() >= state.items():
                 return []
-        with file_lock(self._path.with_name("index.lock"), wait_s=None, owner="index refresh"):
+            usable = patience_s is not None
+        try:
+            with self._refreshing(patience_s if usable else None):
+                return self._refresh_alone(repo, branch, progress)
+        except _Impatient:
+            return []
+
+    @contextlib.contextmanager
+    def _refreshing(self, wait_s: float | None) -> Iterator[None]:
+        """Hold the lock that excludes refreshes of other processes.
+
+        Raises:
+            _Impatient: another one has been refreshing it for `wait_s` seconds.
+        """
+        with contextlib.ExitStack() as stack:
             try:
-                with self._connection() as database:
-                    database.execute("BEGIN IMMEDIATE")
-                    messages = update(database, self._workspace, repo, branch, progress)
-                    failpoint("index.before_commit")
-            except (_Stale, sqlite3.DatabaseError) as error:
-                self.close()
-                reason = f"the ledger's index could not be used ({error}): rebuilt from the ledger"
-                messages = [reason] if self._path.exists() else []
-                messages += self._rebuild(repo, branch, progress)
-            failpoint("index.after_commit")
+                stack.enter_context(file_lock(self._path.with_name("index.lock"), wait_s=wait_s, owner="index refresh"))
+            except ConfigurationError as error:
+                raise _Impatient from error
+            yield
+
+    def _refresh_alone(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+        try:
+            with self._connection() as database:
+                database.execute("BEGIN IMMEDIATE")
+                messages = update(database, self._workspace, repo, branch, progress)
+                failpoint("index.before_commit")
+        except (_Stale, sqlite3.DatabaseError) as error:
+            self.close()
+            reason = f"the ledger's index could not be used ({error}): rebuilt from the ledger"
+            messages = [reason] if self._path.exists() else []
+            messages += self._rebuild(repo, branch, progress)
+        failpoint("index.after_commit")
         return messages
 
     def _rebuild(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
@@ -312,6 +371,8 @@ class Index:
             database.execute("BEGIN")
             database.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
             messages = update(database, self._workspace, repo, branch, progress)
+            for statement in filter(str.strip, INDEXES.split(";")):  # `executescript` would commit first
+                database.execute(statement)
             failpoint("index.rebuild_before_commit")
             database.execute("COMMIT")
         except BaseException:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import Document, split
+from harness.formats.ledger_documents import Document, hash_of, split
 from harness.formats.ledger_quick_parse import parse_quickly
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.repo import Repo
@@ -22,18 +24,21 @@ from harness.model.verdict import EntryKind
 from harness.model.weaknesses import MeasurementFacts, facts_of_document
 from harness.workspace.directories import Workspace
 
-SCHEMA = "kernel-harness index 5"
+SCHEMA = "kernel-harness index 6"
 Progress = Callable[[int, int], None]
 """Called with the bytes of the ledger read so far, and the bytes to read."""
 
+Written = tuple[str, bytes]
+"""Hash of a document, and the document compressed."""
+
 _BATCH = 500
 _NOTHING = hashlib.sha256().hexdigest()
-_TYPES = dict.fromkeys(("seq", "cites", "judge_protocol", "passed", "of"), "INTEGER") | dict.fromkeys(
+_TYPES = dict.fromkeys(("seq", "cites", "answered_from", "judge_protocol", "passed", "of"), "INTEGER") | dict.fromkeys(
     ("speedup", "speedup_ci95_low", "speedup_ci95_high", "score", "baseline_us", "latency_us", "bound_us", "cost_s"),
     "REAL",
 )
 _COLUMNS = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in ROW_FIELDS)
-_MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 4))
+_MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 6))
 TABLES = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE files (file TEXT PRIMARY KEY, blob TEXT, bytes INTEGER, digest TEXT) WITHOUT ROWID;
@@ -43,23 +48,28 @@ CREATE TABLE appended (
   file TEXT, old TEXT, new TEXT, bytes INTEGER, digest TEXT, hashes TEXT, PRIMARY KEY (file, old, new)
 ) WITHOUT ROWID;
 CREATE TABLE entries (
-  {_COLUMNS}, form INTEGER, candidate INTEGER, hash TEXT, committed INTEGER, PRIMARY KEY (problem, seq)
+  {_COLUMNS}, form INTEGER, candidate INTEGER, source INTEGER, binary INTEGER, hash TEXT, committed INTEGER,
+  PRIMARY KEY (problem, seq)
 ) WITHOUT ROWID;
 CREATE TABLE documents (problem TEXT, seq INTEGER, body BLOB, PRIMARY KEY (problem, seq));
+"""
+INDEXES = """
 CREATE INDEX by_tree ON entries (tree);
-CREATE INDEX by_run ON entries (run, target);
+CREATE INDEX by_run ON entries (run, target, at);
+CREATE INDEX suspects ON entries (run, target, at) WHERE verdict = 'SUSPECT';
 CREATE INDEX by_time ON entries (at);
 CREATE INDEX standing ON entries (
   kind, problem, seq, target, run, verdict, worker, speedup, speedup_ci95_low, cost_s, judge_protocol, form,
-  candidate
+  candidate, source, binary, answered_from
 );
 CREATE INDEX by_revision ON changes (revision);
 CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
 """
+"""Made after the first filling: one sort costs less than as many insertions."""
 
 
 def short_id(text: str | None) -> int | None:
-    """Return a digest or object id as 60 bits: columns `form` and `candidate`, so that standings read fewer bytes."""
+    """Return a digest or object id as 60 bits: columns `form` to `binary`, so that standings read fewer bytes."""
     return None if text is None else int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
 
 
@@ -85,11 +95,12 @@ def update(
     }
     news = read_news(workspace.spool, former_positions)
     state["tip"] = repo.tip(branch)
-    filling = _Filling(database)
-    if database.execute("SELECT value FROM meta WHERE name = 'tip'").fetchone() != (state["tip"],):
-        filling.branch(repo, branch, state["tip"], progress)
-    filling.spool(news.records, complete=news.complete)
-    filling.finish()
+    with ThreadPoolExecutor(2, thread_name_prefix="index-filling") as pool:
+        filling = _Filling(database, pool)
+        if database.execute("SELECT value FROM meta WHERE name = 'tip'").fetchone() != (state["tip"],):
+            filling.branch(repo, branch, state["tip"], progress)
+        filling.spool(news.records, complete=news.complete)
+        filling.finish()
     if news.positions != former_positions:
         database.execute("DELETE FROM segments")
         rows = [(name, *astuple(position)) for name, position in news.positions.items()]
@@ -98,15 +109,25 @@ def update(
     return filling.messages
 
 
+class _NewRow(NamedTuple):
+    problem: str
+    seq: int
+    values: tuple[object, ...]
+    """Values of the columns up to `hash`."""
+    committed: int
+    raw: bytes
+
+
 class _Filling:
     """One update's batch of rows, and messages about unusual events."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
+    def __init__(self, database: sqlite3.Connection, pool: ThreadPoolExecutor) -> None:
+        self._database, self._pool = database, pool
         self._changed: set[str] = set()
         """Problems whose entries have changed."""
-        self._rows: list[tuple[object, ...]] = []
-        self._bodies: list[tuple[str, int, bytes]] = []
+        self._rows: list[_NewRow] = []
+        self._packing: tuple[list[_NewRow], Future[list[Written]]] | None = None
+        """The last batch, in another thread: hashes and compression are a third of the work, without the GIL."""
         self._cited: dict[tuple[str, int], int | None] = {}
         """(problem, seq) of an evaluation -> the `seq` of its baseline entry."""
         self._baselines: dict[tuple[str, int], MeasurementFacts | None] = {}
@@ -140,10 +161,13 @@ class _Filling:
             if file not in cut_off and (file not in former_files or former_files[file][0] != blob.id)
         }
         done, total = 0, sum(blob.bytes - int(former_files.get(file, (0, 0))[1]) for file, blob in changed.items())
-        for file, blob in changed.items():
-            if file in former_files and self._is_appended(file, str(former_files[file][0]), blob.id):
-                continue
-            content = repo.read(tip, file) or b""
+        whole = [
+            file
+            for file, blob in changed.items()
+            if file not in former_files or not self._is_appended(file, str(former_files[file][0]), blob.id)
+        ]
+        for file, content in self._contents(repo, tip, whole):
+            blob = changed[file]
             _, start, digest = former_files.get(file, (None, 0, _NOTHING))
             read = hashlib.sha256(content[:start])
             if len(content) < start or read.hexdigest() != digest:
@@ -158,8 +182,17 @@ class _Filling:
             read.update(content[start:])
             values = (file, blob.id, len(content), read.hexdigest())
             self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", values)
-        self.write()
+        self.write(wait=True)
         progress(max(done, total), max(done, total))
+
+    def _contents(self, repo: Repo, tip: str, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield files with their contents. Another thread reads the next file from git meanwhile."""
+        following = self._pool.submit(repo.read, tip, files[0]) if len(files) > 1 else None
+        for number, file in enumerate(files):
+            content = following.result() if following else repo.read(tip, file)
+            if following:
+                following = self._pool.submit(repo.read, tip, files[number + 1]) if number + 1 < len(files) else None
+            yield file, content or b""
 
     def _is_appended(self, file: str, old: str, new: str) -> bool:
         """Mark a file's spooled entries as committed if the writer has recorded its new version."""
@@ -197,22 +230,32 @@ class _Filling:
 
     def finish(self) -> None:
         """Write the last batch, and the problems whose entries changed under a new revision."""
-        self.write()
+        self.write(wait=True)
         if self._changed:
             (newest,) = self._database.execute("SELECT coalesce(max(revision), 0) FROM changes").fetchone()
             rows = [(problem, newest + 1) for problem in self._changed]
             self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?)", rows)
 
-    def write(self) -> None:
-        """Write the batch."""
-        self._database.executemany(f"INSERT OR REPLACE INTO entries VALUES ({_MARKS})", self._rows)  # noqa: S608
-        self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", self._bodies)
-        self._rows.clear()
-        self._bodies.clear()
+    def write(self, *, wait: bool = False) -> None:
+        """Write the last batch, and pack the present one in another thread; with `wait`, write the present one too."""
+        last, self._packing = self._packing, None
+        rows, self._rows = self._rows, []
+        if rows and not wait:
+            self._packing = rows, self._pool.submit(_packed, rows)
+        if last is not None:
+            self._insert(last[0], last[1].result())
+        if rows and wait:
+            self._insert(rows, _packed(rows))
+
+    def _insert(self, rows: Sequence[_NewRow], packed: Sequence[Written]) -> None:
+        entries = [(*row.values, digest, row.committed) for row, (digest, _) in zip(rows, packed, strict=True)]
+        bodies = [(row.problem, row.seq, body) for row, (_, body) in zip(rows, packed, strict=True)]
+        self._database.executemany(f"INSERT OR REPLACE INTO entries VALUES ({_MARKS})", entries)  # noqa: S608
+        self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", bodies)
 
     def _add(self, problem: str, file: str, document: Document, *, committed: bool) -> None:
         key = (problem, document.seq)
-        if committed and self._waiting.get(key) == document.hash:
+        if committed and key in self._waiting and self._waiting[key] == document.hash:
             self._database.execute("UPDATE entries SET committed = 1 WHERE problem = ? AND seq = ?", key)
             del self._waiting[key]
             return
@@ -230,9 +273,9 @@ class _Filling:
         elif row.kind == EntryKind.BASELINE:
             self._baselines[problem, row.seq] = _facts(document.raw, where)
         self._changed.add(problem)
-        short = short_id(row.problem_digest), short_id(row.tree)
-        self._rows.append((*row_values(row), *short, document.hash, int(committed)))
-        self._bodies.append((problem, row.seq, zlib.compress(document.raw, 1)))
+        short = map(short_id, (row.problem_digest, row.tree, row.source_hash, row.binary_hash))
+        values = (*row_values(row), *short)
+        self._rows.append(_NewRow(problem, row.seq, values, int(committed), document.raw))
 
     def _baseline_of(self, problem: str, kind: str, cites: int | None) -> MeasurementFacts | None:
         """Return the facts of the baseline entry of an evaluation, or of the evaluation that a confirmation cites."""
@@ -260,6 +303,10 @@ class _Filling:
         self._database.execute("DELETE FROM files WHERE file = ?", (file,))
         self._database.execute("DELETE FROM entries WHERE problem = ? AND committed = 1", (problem,))
         self._database.execute("DELETE FROM documents WHERE problem = ?", (problem,))
+
+
+def _packed(rows: Sequence[_NewRow]) -> list[Written]:
+    return [(hash_of(row.raw), zlib.compress(row.raw, 1)) for row in rows]
 
 
 def _facts(raw: bytes, where: str) -> MeasurementFacts | None:

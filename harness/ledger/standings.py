@@ -58,6 +58,10 @@ class Standing:
     """Evaluations per worker."""
     duplicates: int = 0
     """Evaluations of a tree that already had one (with another judge version or digest)."""
+    near_duplicates: int = 0
+    """Evaluations of another tree whose source without formatting, or whose compiled code, already had one."""
+    answered_from_ledger: int = 0
+    """Evaluations among them that repeat a measurement of the same compiled code."""
     gains: tuple[Gain, ...] = ()
     since_gain: int = 0
     """Evaluations since the last gain."""
@@ -142,6 +146,11 @@ class _Evaluations(NamedTuple):
     """`short_id` of the problem's digest."""
     candidate: tuple[int | None, ...] = ()
     """`short_id` of the tree."""
+    source: tuple[int | None, ...] = ()
+    """`short_id` of the normalised source's hash."""
+    binary: tuple[int | None, ...] = ()
+    """`short_id` of the compiled code's hash."""
+    answered_from: tuple[int | None, ...] = ()
 
 
 _NONE = _Evaluations()
@@ -179,12 +188,30 @@ def _standing(index: Index, problem: str, other_rows: list[Row], evaluated: _Eva
         verdicts=dict(Counter(evaluated.verdict)),
         workers={worker or "": number for worker, number in Counter(evaluated.worker).items()},
         duplicates=count - len(set(evaluated.candidate)),
+        near_duplicates=_near_duplicates(evaluated),
+        answered_from_ledger=count - evaluated.answered_from.count(None),
         gains=gains,
         since_gain=min(count - (gains[-1].evaluation if gains else 0), evaluated.judge_protocol.count(protocol)),
         cost_s=sum(row.cost_s or 0.0 for row in other_rows) + sum(filter(None, evaluated.cost_s)),
         last_at=last.at if last else None,
         entries=len(other_rows) + count,
     )
+
+
+def _near_duplicates(evaluated: _Evaluations) -> int:
+    """Count evaluations of a tree that had none, with the source or compiled code of an earlier one."""
+    hash_columns = [[value for value in hashes if value is not None] for hashes in (evaluated.source, evaluated.binary)]
+    if all(len(set(hashes)) == len(hashes) for hashes in hash_columns):
+        return 0  # no hash occurs twice
+    count = 0
+    trees: set[int | None] = set()
+    earlier_hashes: set[int] = set()
+    for tree, source, binary in zip(evaluated.candidate, evaluated.source, evaluated.binary, strict=True):
+        hashes = {value for value in (source, binary) if value is not None}
+        count += tree not in trees and not hashes.isdisjoint(earlier_hashes)
+        trees.add(tree)
+        earlier_hashes |= hashes
+    return count
 
 
 def _outdated(

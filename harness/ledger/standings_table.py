@@ -66,6 +66,8 @@ def for_scripts(standing: Standing) -> dict[str, Any]:
         "verdicts": dict(standing.verdicts),
         "workers": dict(standing.workers),
         "duplicates": standing.duplicates,
+        "near_duplicates": standing.near_duplicates,
+        "answered_from_ledger": standing.answered_from_ledger,
         "since_gain": standing.since_gain,
         "cost_s": round(standing.cost_s, 3),
         "entries": standing.entries,
@@ -100,7 +102,12 @@ def totals(standings: Sequence[Standing]) -> str:
     """Return one line about all problems together."""
     faster = sum(standing.champion is not None for standing in standings)
     evaluations = sum(standing.evaluations for standing in standings)
-    return f"{faster} of {len(standings)} problems have a confirmed speed-up; {evaluations} evaluations"
+    near_duplicates = sum(standing.near_duplicates for standing in standings)
+    answered_from_ledger = sum(standing.answered_from_ledger for standing in standings)
+    repeated = f", {near_duplicates} of candidates nearly identical to an earlier one" if near_duplicates else ""
+    saved = f" ({answered_from_ledger} answered from the ledger)" if answered_from_ledger else ""
+    confirmed = f"{faster} of {len(standings)} problems have a confirmed speed-up"
+    return f"{confirmed}; {evaluations} evaluations{repeated}{saved}"
 
 
 def outdated_note(standings: Sequence[Standing]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Who works on what, as COORDINATION.md's table says it."""
+"""Assignments of workers to problems: the rows of COORDINATION.md's table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Assignment(BaseModel):
-    """A worker, a problem, and what is wanted of it."""
+    """A worker, its problem and the planner's instruction."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -16,6 +16,6 @@ class Assignment(BaseModel):
     problem: str
     """The problem's key, `suite/name`."""
     wanted: str = ""
-    """One line for the agent: what to try, what limits the kernel now."""
+    """Instruction to the agent in one line: the approach to try, and the current bottleneck of the kernel."""
     state: Literal["active", "pinned", "paused"] = "active"
     """`pinned`: the planner never moves the row. `paused`: the problem gets no worker."""

@@ -1,7 +1,8 @@
-"""Expressions over axes: sizes of `expr` axes, launch plans and constraints, read through `ast` and never `eval`.
+"""Expressions over axes: sizes of `expr` axes, launch plans and constraints. They are parsed with `ast`, never `eval`.
 
-Division is exact (fractions), so `hidden / heads * 2` means what it says at any size; only the result must be an
-integer. Every intermediate value is bounded before it is computed, so `9**9**9` is refused at once.
+Division is exact (fractions), so `hidden / heads * 2` is correct where `heads` does not divide `hidden`. Only the
+result must be an integer. Every intermediate value is bounded; an exponent is bounded before the power is computed,
+so `9**9**9` is refused at once.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from harness.errors import FormatError
 from harness.model.axis_types import Axis, ConstAxis, ExprAxis, VarAxis
 
 MAX_VALUE = 2**63 - 1
-"""No size, and nothing on the way to one, may be larger: sizes are int64 wherever they are used."""
+"""Upper bound of sizes and of the intermediate values of expressions: sizes are int64 wherever they are used."""
 MAX_LENGTH = 500
-"""Characters of one expression; published problems stay below 100."""
+"""Upper bound of an expression's characters; those of published problems have fewer than 100."""
 MAX_DEPTH = 60
-"""Levels of nesting: evaluating and printing an expression recurse."""
+"""Upper bound of nesting levels: evaluating and printing an expression recurse."""
 
-_KEPT_TREES = 4096
-"""Parsed expressions that are kept: the axes of a problem are evaluated for each workload."""
+_CACHED_TREES = 4096
+"""Size of the cache of parsed expressions: the axes of a problem are evaluated for each workload."""
 _Number = int | Fraction
 
 _BINARY: dict[type[ast.operator], Callable[[_Number, _Number], _Number]] = {
@@ -53,14 +54,18 @@ class UncheckableError(FormatError):
 
 
 def parse_python(source: str, mode: str = "exec") -> ast.Module | ast.Expression:
-    """Parse Python without importing it, without warnings and without the parser's rarer exceptions.
+    """Parse Python source without warnings; every parser failure is raised as a `SyntaxError`.
+
+    Args:
+        source: text that is parsed and not run.
+        mode: as of `ast.parse`: `exec` for a module, `eval` for an expression.
 
     Raises:
-        SyntaxError: with `lineno` where it is known.
+        SyntaxError: with `lineno` where the parser gives it.
     """
     try:
-        # A reference's odd escape sequences are its own business: the parser's warnings about them would reach
-        # the user's terminal once a load. The lock keeps two threads from restoring each other's filters.
+        # The parser warns of invalid escape sequences in a reference; without the filter each load would print the
+        # warnings to the user's terminal. The lock prevents two threads from restoring each other's filters.
         with _parsing, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return ast.parse(source, mode=mode)  # type: ignore[return-value] # depends on the mode
@@ -68,24 +73,29 @@ def parse_python(source: str, mode: str = "exec") -> ast.Module | ast.Expression
         raise SyntaxError(str(error) or "nested too deeply") from error
 
 
-@functools.lru_cache(maxsize=_KEPT_TREES)
+@functools.lru_cache(maxsize=_CACHED_TREES)
 def parse_expression(text: str) -> ast.expr:
-    """The syntax tree of one expression, with everything refused that is not arithmetic over names and integers.
+    """Return the syntax tree of an expression, which may contain only arithmetic over names and integers.
 
     Raises:
-        FormatError: naming the part that is not allowed.
+        FormatError: the text is not an expression, or contains another construct, which the message names.
     """
     tree = _parse(text)
-    for part, _ in _walk(tree):
-        _refuse_foreign(part)
+    for node, _ in _walk(tree):
+        _check_allowed(node)
     return tree
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """The value of an expression over named sizes.
+    """Return the integer value of an expression over named sizes.
+
+    Args:
+        text: an expression such as `2 * hidden / heads`.
+        sizes: value of each name that the expression may use.
 
     Raises:
-        FormatError: not an expression, an unknown name, a value out of bounds, or not an integer.
+        FormatError: the text is not an expression, a name is unknown, a value is out of bounds, or the result is not
+            an integer.
     """
     value = _value(parse_expression(text), sizes)
     if isinstance(value, Fraction):
@@ -95,11 +105,16 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
     return value
 
 
-def evaluate_axes(axes: Mapping[str, Axis], given: Mapping[str, int]) -> dict[str, int]:
-    """Every axis' size, in declaration order; `given` has the sizes of the `var` axes.
+def evaluate_axes(axes: Mapping[str, Axis], var_sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the size of every axis, in declaration order.
+
+    Args:
+        axes: the definition's axes by name; an `expr` axis may use those declared before it.
+        var_sizes: sizes of the `var` axes: the workload's `axes`.
 
     Raises:
-        FormatError: naming the axis, when a size is missing, negative, or its expression cannot be evaluated.
+        FormatError: the size of an axis, which the message names, is missing or negative, or its expression cannot be
+            evaluated.
     """
     sizes: dict[str, int] = {}
     for name, axis in axes.items():
@@ -107,9 +122,9 @@ def evaluate_axes(axes: Mapping[str, Axis], given: Mapping[str, int]) -> dict[st
             case ConstAxis():
                 sizes[name] = axis.value
             case VarAxis():
-                if name not in given:
+                if name not in var_sizes:
                     raise FormatError(f"axis `{name}` has no size; expected one in the workload's `axes`")
-                sizes[name] = given[name]
+                sizes[name] = var_sizes[name]
             case ExprAxis():
                 try:
                     sizes[name] = evaluate(axis.expression, sizes)
@@ -123,25 +138,29 @@ def evaluate_axes(axes: Mapping[str, Axis], given: Mapping[str, int]) -> dict[st
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names an expression or constraint mentions, each once, in order.
+    """Return the names in an expression or constraint without repetition, in the order of a breadth-first walk.
 
     Raises:
-        FormatError: it is not an expression.
+        FormatError: the text is not an expression.
     """
     return tuple(dict.fromkeys(node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)))
 
 
 def holds(constraint: str, sizes: Mapping[str, int]) -> bool:
-    """Whether a constraint over axes holds: comparisons of expressions, joined by `and`, `or`, `not`.
+    """Return whether a constraint over axes holds.
+
+    Args:
+        constraint: comparisons of expressions, joined by `and`, `or` and `not`.
+        sizes: size of each axis.
 
     Raises:
-        UncheckableError: it needs more than sizes (the published ones also index into inputs).
-        FormatError: it is not an expression, or a value on the way is out of bounds.
+        UncheckableError: the constraint needs more than sizes; some published ones index into inputs.
+        FormatError: the constraint is not an expression, or an intermediate value is out of bounds.
     """
     return _truth(_parse(constraint), sizes)
 
 
-@functools.lru_cache(maxsize=_KEPT_TREES)
+@functools.lru_cache(maxsize=_CACHED_TREES)
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise FormatError(f"an expression of {len(text)} characters; expected at most {MAX_LENGTH}")
@@ -151,25 +170,24 @@ def _parse(text: str) -> ast.expr:
         tree = parse_python(text.strip(), "eval")
     except SyntaxError as error:
         raise FormatError(f"`{text}` is not an expression ({error.msg}); {_ALLOWED}") from error
-    assert isinstance(tree, ast.Expression)  # noqa: S101 - what mode "eval" gives
+    assert isinstance(tree, ast.Expression)  # noqa: S101 - mode "eval" returns this type
     if max(depth for _, depth in _walk(tree.body)) > MAX_DEPTH:
         raise FormatError(f"`{text}` is nested too deeply; expected at most {MAX_DEPTH} levels")
     return tree.body
 
 
 def _walk(tree: ast.expr) -> Iterator[tuple[ast.AST, int]]:
-    """Nodes with their depth, in reading order: the first foreign one is the one a reader meets first."""
-    waiting: list[tuple[ast.AST, int]] = [(tree, 1)]
-    while waiting:
-        node, depth = waiting.pop()
+    """Yield nodes with their depth in source order, so that an error names the first violation in the text."""
+    stack: list[tuple[ast.AST, int]] = [(tree, 1)]
+    while stack:
+        node, depth = stack.pop()
         yield node, depth
-        waiting.extend((child, depth + 1) for child in reversed(list(ast.iter_child_nodes(node))))
+        stack.extend((child, depth + 1) for child in reversed(list(ast.iter_child_nodes(node))))
 
 
-def _refuse_foreign(node: ast.AST) -> None:
+def _check_allowed(node: ast.AST) -> None:
     if isinstance(node, ast.BinOp | ast.UnaryOp):
-        known = isinstance(node.op, tuple(_BINARY) + (ast.Pow, ast.UAdd, ast.USub))  # noqa: RUF005 - a tuple of types
-        if not known:
+        if not isinstance(node.op, (*_BINARY, ast.Pow, ast.UAdd, ast.USub)):
             raise FormatError(f"`{ast.unparse(node)}`: this operator is not allowed; {_ALLOWED}")
     elif isinstance(node, ast.Constant):
         if type(node.value) is not int:
@@ -184,11 +202,11 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> _Number:
             return _bounded(value, node)
         case ast.Name(id=name):
             if name not in sizes:
-                raise FormatError(f"`{name}` is not known here; expected one of {_listed(sizes)}")
+                raise FormatError(f"`{name}` is not known here; expected one of {_name_list(sizes)}")
             return sizes[name]
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            inner = _value(operand, sizes)
-            return -inner if isinstance(sign, ast.USub) else inner
+            operand_value = _value(operand, sizes)
+            return -operand_value if isinstance(sign, ast.USub) else operand_value
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             return _bounded(_power(_value(left, sizes), _value(right, sizes), node), node)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
@@ -204,12 +222,12 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> _Number:
 def _power(base: _Number, exponent: _Number, node: ast.AST) -> _Number:
     if exponent != int(exponent):
         raise FormatError(f"`{ast.unparse(node)}`: the exponent is {float(exponent):g}; expected an integer")
-    times = int(exponent)
-    if base == 0 and times < 0:
+    power = int(exponent)
+    if base == 0 and power < 0:
         raise FormatError(f"`{ast.unparse(node)}` divides by zero")
-    if abs(times) > 64 and base not in {0, 1, -1}:
+    if abs(power) > 64 and base not in {0, 1, -1}:
         raise FormatError(f"`{ast.unparse(node)}` is too large; expected at most {MAX_VALUE}")
-    return Fraction(base) ** times
+    return Fraction(base) ** power
 
 
 def _bounded(value: _Number, node: ast.AST) -> _Number:
@@ -236,5 +254,5 @@ def _truth(node: ast.AST, sizes: Mapping[str, int]) -> bool:
             raise UncheckableError(f"`{ast.unparse(node)}` is not a comparison over axes")
 
 
-def _listed(names: Mapping[str, int]) -> str:
+def _name_list(names: Mapping[str, int]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "nothing (no axis is declared before it)"

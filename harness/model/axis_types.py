@@ -11,7 +11,7 @@ Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class LenientModel(BaseModel):
-    """Base of file formats that are defined elsewhere: unknown keys are kept, and the loader reports them once."""
+    """Base of file formats of other projects: unknown keys are accepted, and the loader warns of them once."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

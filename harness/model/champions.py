@@ -1,7 +1,7 @@
-"""The rules that make a champion. Pure: the index, the audit, the proof and the daemon all apply these.
+"""Pure rules that select a champion; the index, the audit, the proof and the daemon apply them.
 
-A speed-up means what the judge's protocol version says that it means, so numbers of different versions are not
-compared: only those of the newest version count, and older ones are history.
+The judge's protocol version defines the meaning of a speed-up, so numbers of different versions are not compared.
+Only measurements of the newest version count.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.verdict import EntryKind, Trust, Verdict
 
 _REMEASURED = 2
-"""The champion, and the runner-up: what a person may have chosen to merge, and what follows if the champion fails."""
+"""The champion, which a person may have merged, and the runner-up, which replaces it if its new measurement fails."""
 
 
 class SpeedupRecord(Protocol):
-    """What the rules read of a measurement: a ledger entry, or its row in the index."""
+    """Fields of a measurement that the rules read: of a ledger entry, or of its row in the index."""
 
     @property
     def seq(self) -> int: ...  # noqa: D102
@@ -45,40 +45,49 @@ Record = TypeVar("Record", bound=SpeedupRecord)
 
 
 def counts(record: SpeedupRecord) -> bool:
-    """Return whether a measurement counts: a judge of this harness' protocol version made it."""
+    """Return whether a measurement counts: a judge of this harness' protocol version measured it."""
     return record.judge_protocol == JUDGE_PROTOCOL
 
 
 def rank(record: SpeedupRecord) -> tuple[int, bool, float]:
-    """Return the sort key of PASSED measurements: the interval's lower bound, launch-bound ones below all others.
+    """Return the sort key of PASSED measurements: judge protocol, then trust, then lower bound of the 95 % interval.
 
-    A measurement by a newer judge protocol is above every one by an older protocol, whatever the numbers are.
-    Bounded and sealed numbers compare as they are: each is a ratio of two measurements by the same clock. All three
-    need one order, because "a launch-bound number never outranks a sealed one" alone is not transitive
-    (sealed 1.2 > launch-bound 3.0 > bounded 2.0 > sealed 1.2).
+    Every measurement by a newer judge protocol ranks above those by an older one. Within a protocol, launch-bound
+    measurements rank below all others. Bounded and sealed speed-ups are comparable, because each is a ratio of two
+    measurements by the same clock. A total order is needed: the single rule "a launch-bound number never outranks a
+    sealed one" is not transitive (sealed 1.2 > launch-bound 3.0 > bounded 2.0 > sealed 1.2).
     """
-    low = record.speedup_ci95_low
-    return record.judge_protocol or 0, record.trust != Trust.LAUNCH_BOUND, low if low is not None else 0.0
+    return record.judge_protocol or 0, record.trust != Trust.LAUNCH_BOUND, record.speedup_ci95_low or 0.0
 
 
 def is_new_champion(confirmation: SpeedupRecord, champion: SpeedupRecord | None) -> bool:
-    """Return whether a confirmation makes a champion: PASSED, its lower bound above 1 and above the champion's.
+    """Return whether a confirmation makes its candidate champion.
 
-    A champion of an older judge protocol gives way to any such confirmation by a newer one.
+    It does when it PASSED, its lower bound is above 1 and it ranks above the champion. A confirmation by a newer
+    judge protocol always ranks above a champion by an older one.
+
+    Args:
+        confirmation: the measurement to decide on.
+        champion: confirmation of the current champion; None without a champion.
     """
-    low = confirmation.speedup_ci95_low
-    if confirmation.verdict != Verdict.PASSED or low is None or low <= 1.0:
+    ci95_low = confirmation.speedup_ci95_low
+    if confirmation.verdict != Verdict.PASSED or ci95_low is None or ci95_low <= 1.0:
         return False
     return champion is None or rank(confirmation) > rank(champion)
 
 
 def needs_confirmation(evaluation: SpeedupRecord, champion: SpeedupRecord | None) -> bool:
-    """Return whether an evaluation is measured again: it is, when it would make a champion by its own numbers."""
+    """Return whether a confirmation must follow an evaluation: its own numbers would make its candidate champion.
+
+    Args:
+        evaluation: the first measurement of a candidate.
+        champion: confirmation of the current champion; None without a champion.
+    """
     return is_new_champion(evaluation, champion)
 
 
 def champion_of(confirmations: Iterable[Record], protocol: int = JUDGE_PROTOCOL) -> Record | None:
-    """Return the champion among a problem's confirmations (one target, run and digest); the earliest of equals.
+    """Return the champion among confirmations of one problem, target, run and digest; the earliest of equal ones.
 
     Args:
         confirmations: of any judge protocol.
@@ -92,14 +101,14 @@ def champion_of(confirmations: Iterable[Record], protocol: int = JUDGE_PROTOCOL)
 
 
 def best_of(measurements: Iterable[Candidate]) -> list[Candidate]:
-    """Return the champion and the runner-up of one judge protocol, or the best evaluation where nothing is confirmed.
+    """Return the champion and the runner-up of one judge protocol, or the best evaluation if there is no champion.
 
     Args:
         measurements: evaluations and confirmations of a problem (one target, run, digest and judge protocol).
     """
     passed = [row for row in measurements if row.verdict == Verdict.PASSED]
-    winners = [row for row in passed if row.kind == EntryKind.CONFIRMATION and is_new_champion(row, None)]
+    confirmed = [row for row in passed if row.kind == EntryKind.CONFIRMATION and is_new_champion(row, None)]
     by_tree: dict[str | None, Candidate] = {}
-    for row in sorted(winners or passed, key=lambda row: (rank(row), -row.seq), reverse=True):
+    for row in sorted(confirmed or passed, key=lambda row: (rank(row), -row.seq), reverse=True):
         by_tree.setdefault(row.tree, row)
-    return list(by_tree.values())[: _REMEASURED if winners else 1]
+    return list(by_tree.values())[: _REMEASURED if confirmed else 1]

@@ -1,6 +1,6 @@
-"""Checks: build and correctness without timing. Messages between daemon and judge, and files of a worker's request.
+"""Messages of checks between daemon and judge, and files of a worker's request. A check does not time a solution.
 
-A check is not an entry of the ledger. It reports to an agent within seconds if a solution builds and is right.
+A check makes no ledger entry. It reports to an agent within seconds whether a solution builds and is correct.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _CheckMessage(BaseModel):
 
 
 class CheckOrder(_CheckMessage):
-    """A worker's order; the solution is in the same directory."""
+    """A worker's request to the daemon; the solution is in the same directory."""
 
     id: str
     worker: str
@@ -35,7 +35,7 @@ class CheckOrder(_CheckMessage):
 
 
 class CheckRequest(_CheckMessage):
-    """Build a candidate and compare its outputs with the reference, beside whatever is being judged."""
+    """Build a candidate and compare its outputs with the reference, also while a candidate is being judged."""
 
     op: Literal["check"] = "check"
     id: str
@@ -55,7 +55,7 @@ class BuildReport(_CheckMessage):
     kernels: tuple[KernelResources, ...] = ()
     """Of sealed builds."""
     code: str = ""
-    """The code asked for, cut to a limited number of lines; or why it cannot be shown."""
+    """The requested code, cut to a limited number of lines, or the reason why it cannot be shown."""
 
 
 class CheckedWorkload(_CheckMessage):
@@ -79,9 +79,9 @@ class CheckAnswer(_CheckMessage):
     """null where this machine could not run the check; see `reason`."""
     reason: str | None = None
     workloads: tuple[CheckedWorkload, ...] = ()
-    """Those that were checked, in the problem's order."""
+    """The checked workloads, in the problem's order."""
     unchecked: int = 0
-    """Number of workloads that were not checked: the time was up, or an earlier failure ended the process."""
+    """Number of workloads that were not checked: the time limit expired, or an earlier failure ended the process."""
     build: BuildReport = Field(default_factory=BuildReport)
     build_s: float = 0.0
     check_s: float = 0.0
@@ -91,6 +91,6 @@ class CheckReply(_CheckMessage):
     """The daemon's reply to a worker."""
 
     answer: CheckAnswer | None = None
-    """null for a baseline, whose entry the ledger has now."""
+    """null for a baseline: the ledger contains its entry."""
     error: str | None = None
-    """Why there is no answer."""
+    """Reason for a missing answer."""

@@ -1,4 +1,4 @@
-"""harness.yaml, resolved: one frozen object that the code gets."""
+"""The resolved configuration (harness.yaml) as one frozen object."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Budget(_Section):
 
 
 class SessionBudget(Budget):
-    """What one session may use, and the signs of one that has lost its way."""
+    """Limits of one session, and limits on unproductive behaviour that end it."""
 
     duplicates: Positive | None = 3
-    """Submissions in a row of what was submitted before."""
+    """Consecutive submissions that equal an earlier one."""
     repeats: Positive | None = 8
-    """Uses in a row of one tool with the same input."""
+    """Consecutive calls of one tool with the same input."""
     silence_minutes: PositiveFloat | None = 20.0
-    """Without a word, a tool or a byte of an answer, while nothing is being judged."""
+    """Minutes without a message, a tool call or a byte of an answer, while nothing is being judged."""
 
 
 class Price(_Section):
@@ -57,33 +57,34 @@ class Price(_Section):
 
 
 class GatewayConfig(_Section):
-    """How patient the way to the model is."""
+    """Timeouts and backoff of requests to the model's API."""
 
     hold_s: PositiveFloat = 60.0
-    """A request waits here so long for a rate limit or an outage to pass; then its session pauses."""
+    """Seconds that a request waits in the gateway for a rate limit or an outage to end; then its session pauses."""
     first_s: PositiveFloat = 1.0
-    """The first wait where the model's side does not say how long; doubled each time."""
+    """First backoff in seconds where the API names none; it doubles with each retry."""
     longest_s: PositiveFloat = 300.0
+    """Longest backoff in seconds."""
     idle_s: PositiveFloat = 300.0
-    """An answer from which nothing comes for so long has broken off."""
+    """Seconds without a byte of an answer after which it counts as broken off."""
 
 
 class AgentRole(_Section):
-    """A subagent that an agent of kind `claude` may ask, in a context of its own and within the same accounts."""
+    """A subagent that an agent of kind `claude` may call. It has its own context; the same budgets limit its costs."""
 
     description: Annotated[str, Field(min_length=1)]
-    """When to ask it, for the agent that decides."""
+    """Condition for calling it, addressed to the calling agent."""
     prompt: Annotated[str, Field(min_length=1)]
     """Its system prompt."""
     model: str | None = None
-    """null: the session's own."""
+    """null: the session's model."""
     effort: Literal["low", "medium", "high"] | None = None
     tools: tuple[RoleTool, ...] = ("Read", "Glob", "Grep", "Bash", "docs", "history")
-    """Tools that it may use."""
+    """Tools of the subagent."""
 
 
 class AgentConfig(_Section):
-    """How a worker works."""
+    """The agent that a worker runs, its environment and its limits."""
 
     kind: AgentKind | None = None
     """null: `claude` with a GPU and a key, else `tuner`."""
@@ -94,29 +95,30 @@ class AgentConfig(_Section):
     command: str | None = None
     """Kind `command`: the command line, with placeholders (docs/agents.md)."""
     binds: tuple[str, ...] = ()
-    """Kind `command`: files and directories of this machine that it needs, shown read-only at the same path."""
+    """Kind `command`: files and directories of this machine that are bound read-only at the same path."""
     env: dict[str, str | None] = {}
-    """Kind `command`: variables of its environment; null passes this machine's value on."""
+    """Kind `command`: environment variables; null passes on the value that the variable has on this machine."""
     network: Literal["gateway", "host"] = "gateway"
-    """`host` gives agents the host's network and login: for agents that cannot be pointed at another address."""
+    """`host` gives agents the host's network and login, for agents whose API address cannot be configured."""
     gateway: GatewayConfig = GatewayConfig()
     max_answer_tokens: Positive | None = 32_000
-    """Kind `claude`: the longest answer; null is the CLI's own. A request reserves what its longest answer costs."""
+    """Kind `claude`: maximum tokens of an answer; null is the CLI's limit. A request reserves what its longest answer
+    costs."""
     prices: dict[str, Price] = {}
-    """Globs over model names -> prices, before the shipped ones."""
+    """Globs over model names -> prices. They take precedence over the shipped prices."""
     per_session: SessionBudget = SessionBudget()
     per_worker: Budget = Budget()
     overall: Budget = Budget()
 
 
 class PlannerConfig(_Section):
-    """Who decides besides the policy."""
+    """The planner's kind and the limits of its model."""
 
     kind: Literal["policy", "claude"] = "policy"
-    """`claude`: a model may propose another table; what does not hold is not taken."""
+    """`claude`: a model may propose another table; invalid parts of it are ignored."""
     model: str | None = None
     deadline_s: PositiveFloat = 120.0
-    """Then the policy decides alone."""
+    """Seconds for the model's proposal; after them the policy decides alone."""
     budget: Budget = Budget()
 
 
@@ -124,25 +126,25 @@ class PolicyConfig(_Section):
     """The planner's deterministic policy."""
 
     slice_evaluations: Positive = 4
-    """A worker is left on a problem for at least so many evaluations while others are less covered."""
+    """Minimum evaluations of a worker on a problem before it moves to a problem with fewer evaluations."""
     stale_after: Positive = 20
-    """Evaluations without gain after which a problem is stale."""
+    """Evaluations without improvement after which a problem is stale."""
     return_after: Positive = 60
-    """Evaluations elsewhere after which a stale problem may be tried again."""
+    """Evaluations of other problems after which a stale problem may be assigned again."""
 
 
 class JudgeConfig(_Section):
-    """How candidates are judged."""
+    """Precision, time limit and sandbox of judging."""
 
     half_width_cpu: PositiveFloat = 0.02
     half_width_gpu: PositiveFloat = 0.005
     max_judge_s: PositiveFloat = 60.0
     sandbox: SandboxKind = "bubblewrap"
     more_baselines: tuple[Literal["max_autotune", "cuda_graph"], ...] = ()
-    """Forms of the reference that a GPU's baseline measurement tries beyond eager and `torch.compile`."""
+    """Forms of the reference that a GPU's baseline measurement includes beside eager and `torch.compile`."""
 
     def half_width(self, target: str) -> float:
-        """When timing on a target's devices may stop."""
+        """Return the relative half-width of the 95 % interval at which timing on a target's devices may stop."""
         return self.half_width_cpu if target == "cpu" else self.half_width_gpu
 
 
@@ -158,16 +160,16 @@ class Config(_Section):
     run: Annotated[str, AfterValidator(_checked_run)] = "main"
     coordination_branch: str = "main"
     target: str | None = None
-    """null: the device's own (`cpu`, `h200` ...)."""
+    """null: the target of the device (`cpu`, `h200` ...)."""
     devices: tuple[str, ...] = ()
-    """`cpu`, `cuda`, `cuda:0` ...; empty: cuda where there is one, else cpu."""
+    """`cpu`, `cuda`, `cuda:0` ...; empty: cuda where the machine has a GPU, else cpu."""
     workers: Positive = 2
     problems: tuple[str, ...] = ("*",)
-    """Globs over problem keys that a run works on."""
+    """Globs over the keys of the run's problems."""
     languages: tuple[Language, ...] = ()
-    """Languages a run allows; empty: all."""
+    """Languages that solutions of the run may use; empty: all."""
     data_root: str | None = None
-    """Where safetensors paths may lead besides the problem's own directory."""
+    """Directory of safetensors files besides the problem's own directory."""
     agent: AgentConfig = AgentConfig()
     planner: PlannerConfig = PlannerConfig()
     policy: PolicyConfig = PolicyConfig()

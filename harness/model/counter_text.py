@@ -1,4 +1,4 @@
-"""Counters and resources of kernels in words, for terminals and agents."""
+"""Text of kernels' counters and resources, for terminals and agents."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from harness.model.counters import CounterReport, KernelCounters, KernelResources
 
-_MOST_KERNELS = 8
+_MAX_KERNELS = 8
 
 
 def resource_lines(resources: Sequence[KernelResources]) -> list[str]:
-    """Return a line for each kernel: registers, shared memory, spills."""
+    """Return a line for each of the first kernels: registers, shared memory, spills."""
     lines = []
-    for kernel in resources[:_MOST_KERNELS]:
+    for kernel in resources[:_MAX_KERNELS]:
         parts = [f"{kernel.registers} registers", f"{_bytes(kernel.shared_bytes)} static shared memory"]
         if kernel.spill_store_bytes is None or kernel.spill_load_bytes is None:
             parts.append(f"{_bytes(kernel.local_bytes)} local memory per thread (spills or arrays)")
@@ -21,13 +21,13 @@ def resource_lines(resources: Sequence[KernelResources]) -> list[str]:
         else:
             parts.append("no spills")
         lines.append(f"kernel {kernel.kernel}: {', '.join(parts)}")
-    if len(resources) > _MOST_KERNELS:
-        lines.append(f"and {len(resources) - _MOST_KERNELS} more kernels")
+    if len(resources) > _MAX_KERNELS:
+        lines.append(f"and {len(resources) - _MAX_KERNELS} more kernels")
     return lines
 
 
 def report_lines(report: CounterReport) -> list[str]:
-    """Return a report as lines: the sentence of each kernel, then its numbers; or why there are none."""
+    """Return a report as lines: each kernel's summary and numbers, or the reason for missing counters."""
     latency = []
     if report.cold_us is not None and report.warm_us is not None:
         latency = [
@@ -36,17 +36,17 @@ def report_lines(report: CounterReport) -> list[str]:
     if report.reason is not None and not report.kernels:
         return [f"no counters: {report.reason}", *([f"fix: {report.fix}"] if report.fix else []), *latency]
     lines = [f"workload {report.workload}: {len(report.kernels)} of {report.launches} launches, caches cold"]
-    whole = sum(kernel.time_us or 0.0 for kernel in report.kernels)
+    call_us = sum(kernel.time_us or 0.0 for kernel in report.kernels)
     for kernel in report.kernels:
-        share = f", {kernel.time_us / whole:.0%} of the call" if kernel.time_us and whole else ""
+        share = f", {kernel.time_us / call_us:.0%} of the call" if kernel.time_us and call_us else ""
         lines.append(f"{kernel.kernel}{share}: {kernel.sentence}")
-        lines += [f"  {line}" for line in _numbers(kernel)]
+        lines += [f"  {line}" for line in _counter_lines(kernel)]
     lines += latency
     lines.append("Times under the profiler are not those of a verdict, and no verdict uses these numbers.")
     return lines
 
 
-def _numbers(kernel: KernelCounters) -> list[str]:
+def _counter_lines(kernel: KernelCounters) -> list[str]:
     peaks = (
         ("device memory", kernel.dram_share),
         ("L2", kernel.l2_share),
@@ -66,13 +66,13 @@ def _numbers(kernel: KernelCounters) -> list[str]:
         limits = f", limited by {' and '.join(kernel.occupancy_limits)}" if kernel.occupancy_limits else ""
         waves = "" if kernel.waves is None else f"; {kernel.waves:.2f} waves of blocks"
         lines.append(f"occupancy {kernel.occupancy:.1%}{possible}{limits}{waves}")
-    lines.append(", ".join(_occupied(kernel)))
+    lines.append(", ".join(_resource_parts(kernel)))
     if kernel.stalls:
         lines.append("stalls: " + ", ".join(f"{stall.reason} {stall.share:.0%}" for stall in kernel.stalls))
     return [line for line in lines if line]
 
 
-def _occupied(kernel: KernelCounters) -> list[str]:
+def _resource_parts(kernel: KernelCounters) -> list[str]:
     parts = []
     if kernel.registers is not None:
         parts.append(f"{kernel.registers} registers")
@@ -86,8 +86,8 @@ def _occupied(kernel: KernelCounters) -> list[str]:
     return parts
 
 
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
+def _bytes(size: int) -> str:
+    for unit, unit_bytes in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= unit_bytes:
+            return f"{size / unit_bytes:.1f} {unit}"
+    return f"{size} B"

@@ -27,15 +27,15 @@ class KernelResources(_CountersPart):
 
     kernel: KernelName
     registers: Annotated[int, Field(ge=0, le=65_536)]
-    """Of each thread."""
+    """Registers of each thread."""
     shared_bytes: Count
     """Static shared memory of a block; a launch may add dynamic shared memory."""
     local_bytes: Count
-    """Stack frame of each thread, in local memory: arrays with variable indices, and spilled registers."""
+    """Stack frame of each thread in local memory: arrays with variable indices, and spilled registers."""
     spill_store_bytes: Count | None = None
-    """Bytes that spilled registers are stored with, of each thread, as the assembler counts them; null for cubins that
-    come without its log."""
+    """Bytes of each thread's spill stores, as the assembler counts them; null for cubins without an assembler log."""
     spill_load_bytes: Count | None = None
+    """The same of spill loads."""
 
 
 class Stall(_CountersPart):
@@ -43,72 +43,74 @@ class Stall(_CountersPart):
 
     reason: Annotated[str, Field(pattern=r"^[a-z_ ]+$", max_length=40)]
     share: Share
-    """Of the cycles that warps spend between two of their instructions."""
+    """Share of the cycles that warps spend between two of their instructions."""
 
 
 class KernelCounters(_CountersPart):
-    """One launch as the hardware counted it, with cold caches. Null: the GPU has no such counter."""
+    """Hardware counters of one launch with cold caches; null where the GPU lacks the counter."""
 
     kernel: KernelName
     launch: Count
     """Position among the launches of a call, from 0."""
     time_us: Annotated[float, Field(ge=0, lt=1e9)] | None = None
-    """Under the profiler, which is not the time of a verdict."""
+    """Microseconds under the profiler; a verdict uses other times."""
     dram_share: Share | None = None
-    """Of the peak bandwidth of device memory."""
+    """Share of the peak bandwidth of device memory."""
     dram_bytes: Count | None = None
+    """Bytes that the launch read from and wrote to device memory."""
     l2_share: Share | None = None
-    """Of the peak throughput of L2."""
+    """Share of the peak throughput of L2."""
     l1_share: Share | None = None
-    """Of the peak throughput of L1 and shared memory."""
+    """Share of the peak throughput of L1 and shared memory."""
     compute_share: Share | None = None
-    """Of the peak throughput of the busiest unit of the multiprocessors."""
+    """Share of the peak throughput of the multiprocessors' busiest unit."""
     tensor_share: Share | None = None
-    """Of the cycles, those in which tensor cores worked."""
+    """Share of the cycles in which tensor cores were active."""
     l2_hit_share: Share | None = None
     occupancy: Share | None = None
-    """Achieved: active warps, of those that a multiprocessor can hold."""
+    """Achieved occupancy: active warps as a share of the warps that a multiprocessor can hold."""
     possible_occupancy: Share | None = None
     """Highest occupancy that registers, shared memory and the size of a block allow."""
     occupancy_limits: tuple[OccupancyLimit, ...] = ()
     """Resource with the lowest limit; several where their limits are equal."""
     waves: Annotated[float, Field(ge=0, lt=1e9)] | None = None
-    """Blocks of the launch, in units of those that the GPU holds at once."""
+    """Blocks of the launch divided by the blocks that the GPU can hold at once."""
     registers: Count | None = None
+    """Registers of each thread."""
     shared_bytes: Count | None = None
-    """Of a block: static and dynamic."""
+    """Static and dynamic shared memory of a block."""
     spill_bytes: Count | None = None
-    """Local memory that the launch read and wrote, in bytes."""
+    """Bytes of local memory that the launch read and wrote."""
     bank_conflicts: Count | None = None
-    """Additional passes of accesses to shared memory that conflicts between banks caused."""
+    """Additional passes of shared-memory accesses, caused by bank conflicts."""
     bank_conflict_share: Share | None = None
-    """Of all passes of accesses to shared memory."""
+    """Share of all passes of shared-memory accesses."""
     stalls: tuple[Stall, ...] = ()
-    """The largest first, three at most."""
+    """At most three, the largest first."""
     bottleneck: Bottleneck | None = None
     sentence: Annotated[str, Field(max_length=400)] = ""
-    """Names the bottleneck; written by the judge."""
+    """Statement of the bottleneck; written by the judge."""
 
 
 class CounterReport(_CountersPart):
-    """The counters of one call of a solution on one workload, or why there are none."""
+    """Counters of one call of a solution on one workload, or the reason for missing counters."""
 
     workload: str | None = None
-    """Its uuid."""
+    """The workload's uuid."""
     kernels: tuple[KernelCounters, ...] = Field(default=(), max_length=16)
     """In the order of the launches."""
     cold_us: Annotated[float, Field(ge=0, lt=1e9)] | None = None
-    """A call without the profiler, L2 displaced before it: as verdicts are timed, from a few calls."""
+    """Latency without the profiler and with a flushed L2, as verdicts are timed; from a few calls."""
     warm_us: Annotated[float, Field(ge=0, lt=1e9)] | None = None
-    """The same right after another call on the same data."""
+    """Latency immediately after another call on the same data."""
     launches: Count = 0
-    """Of the call; the profiler reads the first ones only."""
+    """Launches of the call; the profiler reads only the first ones."""
     reason: str | None = None
-    """Why there are no counters."""
+    """Reason for missing counters."""
     fix: str | None = None
     """Action that makes counters available."""
     needs_verdict: bool = False
-    """The solution is not known to pass: it must be judged first."""
+    """The solution has no PASSED verdict and must be judged before it is profiled."""
     took_s: Annotated[float, Field(ge=0)] = 0.0
 
 
@@ -118,8 +120,8 @@ _LONGEST_NAME = 80
 
 
 def kernel_name(name: str) -> str:
-    """Return a kernel's name without the number of its cubin, cut, and with only the characters of C++ names.
+    """Return a kernel's name without its cubin number, cut to 80 characters and restricted to those of C++ names.
 
-    Names come from candidates, and are the only text of theirs in a report.
+    Candidates choose the names, which are the only text in a report that comes from a candidate.
     """
     return _NOT_IN_NAMES.sub("", _CUBIN_NUMBER.sub("", name))[:_LONGEST_NAME]

@@ -1,4 +1,4 @@
-"""Description of a device and of a problem's bounds on it, as a process that needs torch hands it to one without."""
+"""Description of a device and of a problem's bounds on it: the message of a process with torch to one without."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Limit = Literal["products", "elementwise", "memory"]
-"""The resource that a bound is made of: matrix products, other arithmetic, or bytes moved."""
+"""The resource that determines a bound: matrix products, other arithmetic, or memory traffic."""
 
 
 class BoundDescription(BaseModel):
-    """Bound of one workload; without one the reason."""
+    """Bound of one workload, or the reason why it has none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sol_us: float | None = None
-    """Microseconds that an ideal kernel takes."""
+    """Latency of an ideal kernel in microseconds, with the vendor's rates."""
     attainable_us: float | None = None
-    """The same with rates that were measured on such a device, where they were."""
+    """Latency of an ideal kernel in microseconds, with the rates measured on such a device; null without them."""
     limited_by: Limit | None = None
     bytes: int | None = None
     flops: int | None = None
     reason: str | None = None
-    """Why there is no bound."""
+    """Reason for a missing bound."""
 
 
 class DeviceDescription(BaseModel):
-    """Device and bounds."""
+    """Figures of a device, and the bounds of a problem's workloads on it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: str
     device: tuple[str, ...] = ()
-    """Its figures, one sentence each."""
+    """Figures of the device, one sentence each."""
     bounds: dict[str, BoundDescription] = Field(default_factory=dict)
     """By workload uuid."""

@@ -12,7 +12,7 @@ _NUMBERED = re.compile(r"cuda:([0-9]{1,4})")
 
 
 def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
-    """One name per judge: `cuda:0,1` is `cuda:0` and `cuda:1`; no device at all is `cpu`."""
+    """Return one name per judge: `cuda:0,1` becomes `cuda:0` and `cuda:1`, an empty sequence `cpu`."""
     names: list[str] = []
     for device in devices or ("cpu",):
         kind, _, units = device.partition(":")
@@ -21,10 +21,10 @@ def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_device(name: str) -> tuple[Literal["cpu", "cuda"], int]:
-    """Kind and number of one device; the first where no number is given.
+    """Return the kind and the number of one device; the number is 0 where the name has none.
 
     Raises:
-        ConfigurationError: there is no such device anywhere.
+        ConfigurationError: the text is not the name of a device.
     """
     if name == "cpu":
         return "cpu", 0

@@ -20,31 +20,42 @@ from harness.model.judging import (
 from harness.model.verdict import EntryKind, Trust, Verdict
 
 LEDGER_FORMAT = 2
-"""The newest format of ledger documents: the one that this harness writes. It reads every earlier one."""
+"""The newest format of ledger documents. This harness writes it, and reads every earlier format too."""
 MEASURED = (EntryKind.EVALUATION, EntryKind.CONFIRMATION, EntryKind.BASELINE)
-"""Kinds of entries that a judge measured."""
+"""Kinds of entries with measurements of a judge."""
 
 
 def stamp(at: datetime) -> str:
-    """A moment as entries write it: UTC, milliseconds, `2026-11-21T02:00:00.000Z`."""
+    """Return a time in the format of entries: UTC, milliseconds, `2026-11-21T02:00:00.000Z`."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Candidate(BaseModel):
-    """Which solution was judged."""
+    """The judged solution: its commit, tree and origin."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     commit: str
     tree: str
-    """Git tree id of the solution directory: with the problem it names the candidate."""
+    """Git tree id of the solution directory; problem and tree identify the candidate."""
     branch: str
     worker: str
     language: str
 
 
+class Fingerprint(BaseModel):
+    """Hashes that nearly identical candidates share; null where there is none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str | None = None
+    """`sha256:...` of the sources and settings without formatting."""
+    binary: str | None = None
+    """`sha256:...` of the compiled code, and of the launches where the harness makes them."""
+
+
 class EntryDraft(BaseModel):
-    """An entry before the ledger gives it its place: everything but `seq`, `prev` and `at`."""
+    """An entry without the fields that the ledger assigns: `seq`, `prev` and `at`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,21 +67,25 @@ class EntryDraft(BaseModel):
     cites: int | None = None
     """confirmation -> its evaluation; champion -> its confirmation; evaluation -> the baseline entry it used."""
     candidate: Candidate | None = None
+    fingerprint: Fingerprint | None = None
+    """Of an evaluation; null in older entries and for a candidate that was not built."""
+    answered_from: int | None = None
+    """Kind `evaluation`: `seq` of the evaluation of the same binary whose measurement this entry repeats."""
     device: DeviceRecord | None = None
     environment: EnvironmentRecord | None = None
     judge_protocol: int | None = Field(default=None, ge=1)
-    """The protocol version of the judge that measured; null for kinds that no judge measures."""
+    """Protocol version of the judge that measured; null for kinds of entries without a measurement."""
     verdict: Verdict | None = None
     reason: str | None = None
     trust: Trust | None = None
     recording: Recording | None = None
-    """Of a Triton solution that was judged on a GPU."""
+    """Only for a Triton solution that was judged on a GPU."""
     resources: tuple[KernelResources, ...] = ()
-    """Of a sealed or recorded solution: what its kernels occupy."""
+    """Resources of the kernels of a sealed or recorded solution."""
     workloads: tuple[WorkloadResult, ...] = ()
     baselines: Baselines = {}
     sealed_baselines: Baselines = {}
-    """By the clock for sealed candidates; empty where the device has one clock, and in older entries."""
+    """Measured by the clock for sealed candidates; empty where the device has one clock, and in older entries."""
     summary: Summary | None = None
     cost: Cost | None = None
     note: str | None = None
@@ -87,14 +102,16 @@ class EntryDraft(BaseModel):
             raise ValueError(f"an entry of kind {self.kind} needs {', '.join(missing)}")
         if self.verdict not in (None, Verdict.PASSED) and self.reason is None:
             raise ValueError(f"the verdict {self.verdict} needs a reason, in one line")
+        if self.answered_from is not None and self.kind is not EntryKind.EVALUATION:
+            raise ValueError(f"an entry of kind {self.kind} is not answered from another one")
         return self
 
 
 class Entry(EntryDraft):
-    """One document of `ledger/<suite>/<name>.yaml`: a draft in its place.
+    """One document of `ledger/<suite>/<name>.yaml`: a draft with its position in the chain.
 
-    `seq` counts a file's documents from 1; `prev` is the sha256 of the previous document's exact bytes, null for the
-    first.
+    `seq` counts a file's documents from 1. `prev` is the sha256 of the previous document's exact bytes; it is null in
+    the first document.
     """
 
     format: int = Field(default=LEDGER_FORMAT, ge=1, le=LEDGER_FORMAT)
@@ -102,7 +119,7 @@ class Entry(EntryDraft):
     seq: int = Field(ge=1)
     prev: str | None
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
-    """A `stamp`, never before the previous entry's."""
+    """Time as of `stamp`; never before that of the previous entry."""
 
     @property
     def speedup_ci95_low(self) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Return exp of the mean of the values' logarithms, the mean of ratios and of times of different sizes.
+    """Return exp of the mean of the values' logarithms: the average for ratios and for latencies of different sizes.
 
     Args:
         values: positive and finite; the result has their unit.

@@ -1,13 +1,17 @@
-"""Intervals of speed-ups: what the judge writes and what the audit derives again from the same parts.
+"""Intervals of speed-ups. The judge computes them, and the audit computes them again from the recorded block ratios.
 
-A workload's speed-up is exp(mean of its block log ratios), its interval a t-interval on those. Timing stops as soon as
-the interval is narrow enough, and stopping on a lucky small variance makes a plain 95 % t-interval too narrow: by
-simulation it holds the truth in 93.7 to 95 % of cases on normal blocks. So the quantile is the one of 96 %, which makes
-it 94.8 to 96.0 % on normal blocks, 95.2 to 96.2 % when 5 % of the blocks have five times the spread, and 92.5 to 95.7 %
-when 3 % of the blocks are one-sided spikes of six standard deviations (tests/model/test_interval.py). Stein's
-two-stage interval (the first 12 blocks' variance fixes the number of blocks) is exact on normal blocks, but falls to
-86 % with spikes, which real machines have; and it needs the number of blocks settled in advance, which throttled and
-therefore discarded blocks upset.
+A workload's speed-up is exp(mean of its block log ratios); its interval is a t-interval on the log ratios. Timing stops
+as soon as the interval is narrow enough. A small variance by chance therefore stops it too early, and a plain 95 %
+t-interval is too narrow: in simulation it covers the true value in 93.7 to 95 % of cases on normal blocks. The
+quantile of a 96 % interval is used instead. Its coverage in simulation (tests/model/test_interval.py):
+
+- 94.8 to 96.0 % on normal blocks;
+- 95.2 to 96.2 % when 5 % of the blocks have five times the spread;
+- 92.5 to 95.7 % when 3 % of the blocks are one-sided spikes of six standard deviations.
+
+Stein's two-stage interval, in which the variance of the first 12 blocks determines the number of blocks, is exact on
+normal blocks. It is not used for two reasons. Its coverage falls to 86 % with spikes, which real machines have. And it
+needs the number of blocks in advance, which the discarded blocks of a throttled device change.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ from harness.model.judging import Summary, WorkloadResult
 from harness.model.verdict import Verdict
 
 FIRST_BLOCKS = 12
-"""No workload is timed with fewer blocks (docs/judge.md)."""
+"""Minimum number of kept blocks of a workload (docs/judge.md)."""
 
 MAX_BLOCKS = 240
-"""More blocks than these do not help: what is left is drift, not noise."""
+"""Maximum number of kept blocks: with more of them, drift and not noise determines the error."""
 
 _STOPPED_QUANTILE = 0.98
 """Upper quantile of the 96 % interval that covers 95 % under adaptive stopping (see above)."""
@@ -32,16 +36,16 @@ _STOPPED_QUANTILE = 0.98
 
 @dataclass(frozen=True)
 class SetupError:
-    """Standard errors of a workload's mean log ratio that do not show between blocks, which all have the same setup."""
+    """Standard errors of a workload's mean log ratio that the spread of its blocks lacks: all blocks have one setup."""
 
     placement: float = 0.0
-    """From the finite number of placements in memory; drawn for each workload."""
+    """Error from the finite number of placements in memory; independent for each workload."""
     process: float = 0.0
-    """From the processes of both sides, which all workloads of an evaluation share."""
+    """Error from the processes of both sides, which all workloads of an evaluation share."""
 
     @classmethod
     def of(cls, workload: WorkloadResult) -> SetupError:
-        """As recorded; 0 where a result has none."""
+        """Return the recorded errors of a workload; 0 where a result has none."""
         return cls(workload.placement_error or 0.0, workload.process_error or 0.0)
 
 
@@ -49,11 +53,11 @@ NO_SETUP_ERROR = SetupError()
 
 
 def stopped_interval(log_ratios: Sequence[float], setup: SetupError = NO_SETUP_ERROR) -> tuple[float, float]:
-    """Mean and half-width, on the log scale, of an interval that covers 95 % although timing stopped adaptively.
+    """Return mean and half-width, on the log scale, of an interval with 95 % coverage under adaptive stopping.
 
     Args:
         log_ratios: ln(baseline / candidate) of each kept block.
-        setup: errors that do not show between blocks, and are independent of the blocks' own.
+        setup: errors that the spread of the blocks lacks; they are independent of the blocks' own error.
 
     Raises:
         ValueError: fewer than two blocks.
@@ -65,10 +69,10 @@ def stopped_interval(log_ratios: Sequence[float], setup: SetupError = NO_SETUP_E
 def workload_interval(
     log_ratios: Sequence[float], setup: SetupError = NO_SETUP_ERROR
 ) -> tuple[float, tuple[float, float]]:
-    """Speed-up and its 95 % interval, from the log ratios ln(baseline / candidate) of the blocks that were kept.
+    """Return a workload's speed-up and its 95 % interval.
 
     Args:
-        log_ratios: as of `stopped_interval`.
+        log_ratios: ln(baseline / candidate) of each kept block.
         setup: as of `stopped_interval`.
 
     Raises:
@@ -78,32 +82,32 @@ def workload_interval(
     return math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
 
 
-def blocks_needed(log_ratios: Sequence[float], half_width: float, *, most: int = MAX_BLOCKS) -> int:
-    """How many kept blocks the workload needs, as its blocks so far let one guess; `len(log_ratios)` when it may stop.
+def blocks_needed(log_ratios: Sequence[float], half_width: float, *, max_blocks: int = MAX_BLOCKS) -> int:
+    """Return an estimate of the kept blocks that a workload needs; `len(log_ratios)` when timing may stop.
 
-    Ask again when there are so many: `while len(ratios) < blocks_needed(ratios, 0.02): ...`. With fewer than
-    `FIRST_BLOCKS` the answer is `FIRST_BLOCKS`; it is never above `most`.
+    The estimate is `FIRST_BLOCKS` before there are so many blocks. Estimate again when the estimated number is reached:
+    `while len(ratios) < blocks_needed(ratios, 0.02): ...`.
 
     Args:
-        log_ratios: the kept blocks so far.
-        half_width: the wanted half-width as a share of the speed-up, 0.02 for 2 %.
-        most: the cap on blocks.
+        log_ratios: ln(baseline / candidate) of the blocks kept so far.
+        half_width: the half-width to reach, as a share of the speed-up: 0.02 for 2 %.
+        max_blocks: upper bound of the result.
     """
     count = len(log_ratios)
     if count < FIRST_BLOCKS:
-        return min(FIRST_BLOCKS, most)
-    _, half = stopped_interval(log_ratios)
+        return min(FIRST_BLOCKS, max_blocks)
+    _, log_half_width = stopped_interval(log_ratios)
     target = math.log1p(half_width)
-    if half <= target or count >= most:
+    if log_half_width <= target or count >= max_blocks:
         return count
-    return min(max(count + 1, math.ceil(count * (half / target) ** 2)), most)
+    return min(max(count + 1, math.ceil(count * (log_half_width / target) ** 2)), max_blocks)
 
 
 def summarise(workloads: Sequence[WorkloadResult]) -> Summary:
-    """The workloads together: geometric mean of speed-ups with its interval, arithmetic mean of the scores there are.
+    """Return the summary: geometric mean of the speed-ups with its interval, arithmetic mean of the scores.
 
-    Speed-up, interval and score exist only when every workload passed; the interval moreover needs two kept blocks of
-    each, and a workload without a score (its baseline is at the bound already) does not take part in the mean.
+    Speed-up, interval and score exist only when every workload passed. The interval also needs two kept blocks of each
+    workload. The mean ignores workloads without a score, whose baseline already reaches the bound.
     """
     passed = sum(workload.verdict is Verdict.PASSED for workload in workloads)
     summary = Summary(passed=passed, of=len(workloads))
@@ -123,15 +127,15 @@ def summarise(workloads: Sequence[WorkloadResult]) -> Summary:
 def summary_interval(
     workloads: Sequence[Sequence[float]], setups: Sequence[SetupError] | None = None
 ) -> tuple[float, tuple[float, float]]:
-    """Geometric mean of the workloads' speed-ups and its 95 % interval.
+    """Return the geometric mean of the workloads' speed-ups and its 95 % interval.
+
+    All workloads share the error of the processes, so their number does not reduce it. The other errors are
+    independent: the mean of m means with errors e_i has the variance sum(e_i^2) / m^2. Its degrees of freedom are
+    (sum e_i^2)^2 / sum(e_i^4 / (n_i - 1)), after Welch and Satterthwaite (Welch 1947, Biometrika 34:28).
 
     Args:
-        workloads: the block log ratios of each workload.
-        setups: of each workload, errors as of `stopped_interval`; None for none.
-
-    The error of the processes is the same for all workloads, so that it does not become smaller with their number. For
-    the rest: the mean of independent means has the variance sum(e_i^2) / m^2; its degrees of freedom are Welch's and
-    Satterthwaite's (Welch 1947, Biometrika 34:28), (sum e_i^2)^2 / sum(e_i^4 / (n_i - 1)).
+        workloads: ln(baseline / candidate) of each kept block, for each workload.
+        setups: setup errors of each workload, as of `stopped_interval`; None for no such errors.
 
     Raises:
         ValueError: no workload, or one with fewer than two blocks.
@@ -156,7 +160,7 @@ def summary_interval(
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and its standard error."""
+    """Return the mean and its standard error."""
     count = len(values)
     if count < 2:
         raise ValueError(f"an interval needs at least two values, not {count}")
@@ -166,7 +170,7 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _quantile(freedom: float, probability: float) -> float:
-    """Quantile of Student's t; scipy is imported when the first interval is made, not with this module."""
-    from scipy.special import stdtrit  # noqa: PLC0415
+    """Return a quantile of Student's t-distribution."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import, and only intervals need it
 
     return float(stdtrit(freedom, probability))

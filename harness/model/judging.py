@@ -1,7 +1,7 @@
-"""What the daemon asks of a judge and what the judge answers: one JSON object a line, both ways.
+"""Messages between the daemon and a judge: one JSON object a line in both directions.
 
-A judge is a process of its own, on this host or another: everything a request needs is named in it, and the
-answer carries everything an entry records but the chain, the run and the time.
+A judge is a separate process, on this host or another. A request names all of the judge's inputs. An answer contains
+all fields of an entry except the chain, the run and the time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from harness.model.counters import CounterReport, KernelResources
 from harness.model.verdict import Trust, Verdict
 
 JUDGE_PROTOCOL = 2
-"""Version of the messages below and of what a verdict and a speed-up in them mean.
+"""Version of the messages below, and of the meaning of their verdicts and speed-ups.
 
 Numbers of different versions are not compared: only entries of this version count in standings (docs/judge.md).
 """
-_UNNAMED = 1
-"""The version of a message that does not name its version."""
+_FIRST_PROTOCOL = 1
+"""Version of a message that names no version."""
 PROTOCOL_FIX = (
     "install the same version of kernel-harness for both (HARNESS_JUDGE_COMMAND, if set, names the judge), "
     "then start the harness again"
@@ -32,18 +32,18 @@ class _Frozen(BaseModel):
 
 
 Variant = Literal["eager", "compile", "max_autotune", "cuda_graph", "baseline"]
-"""Form of a baseline: the reference eagerly, under `torch.compile`, under `torch.compile(mode="max-autotune")`, eagerly
-captured as a CUDA graph; or the problem's `baseline/`."""
+"""Form of a baseline: the reference in eager mode, with `torch.compile`, with `torch.compile(mode="max-autotune")`, or
+eager and captured as a CUDA graph; or the problem's `baseline/`."""
 GpuVariant = Literal["max_autotune", "cuda_graph"]
-"""Forms that exist on a GPU only, and are measured on request."""
+"""Forms that exist only on a GPU and are measured only on request."""
 BoundRates = Literal["listed", "measured"]
 """Source of the device's rates in a bound: the vendor's figures, or a measurement on the judge's host."""
 Baselines = dict[str, dict[Variant, float | None]]
-"""Workload uuid -> variant -> microseconds a call by one clock, null where the variant was not correct."""
+"""Workload uuid -> variant -> microseconds per call by one clock; null where the variant is incorrect."""
 
 
 class WorkloadResult(_Frozen):
-    """One workload of one evaluation. Latencies are geometric means over the kept blocks, in microseconds a call."""
+    """Result of one workload. Latencies are geometric means over the kept blocks, in microseconds per call."""
 
     uuid: str
     verdict: Verdict
@@ -54,17 +54,17 @@ class WorkloadResult(_Frozen):
     """exp(mean of `log_ratios`) = baseline_us / latency_us."""
     speedup_ci95: tuple[float, float] | None = None
     log_ratios: tuple[float, ...] = ()
-    """Per kept block, ln(baseline / candidate): the interval can be derived again from these."""
+    """ln(baseline / candidate) of each kept block; the interval can be computed again from them."""
     placement_error: float | None = Field(default=None, ge=0)
-    """Standard error of their mean that comes from the finite number of placements in memory; part of the interval."""
+    """Standard error of the mean log ratio from the finite number of placements in memory; part of the interval."""
     process_error: float | None = Field(default=None, ge=0)
-    """Standard error of their mean that comes from both sides' processes, which all workloads share."""
+    """Standard error of the mean log ratio from both sides' processes, which all workloads share."""
     claimed_us: float | None = None
     bounded_us: float | None = None
-    """Of a recorded solution: a call of the solution itself, its host code included, by the bounded clock. Of a few
-    calls, and without an interval: information."""
+    """Recorded solutions: latency of a call of the solution itself with its host code, by the bounded clock. It comes
+    from a few calls and has no interval: information only."""
     subtracted_us: float | None = None
-    """What was subtracted from a call: the clock's own overhead, or a batch's handshake divided by its calls."""
+    """Overhead per call that was subtracted: that of the clock, or of a batch's handshake divided by its calls."""
     sol_us: float | None = None
     floor_us: float | None = None
     bound_rates: BoundRates | None = None
@@ -73,18 +73,18 @@ class WorkloadResult(_Frozen):
     max_rel_error: float | None = None
     matched: float | None = None
     checked: int = 0
-    """Timed calls whose outputs were checked in full."""
+    """Number of timed calls whose outputs were checked completely."""
     calls: int = 0
     blocks: int = 0
     discarded: int = 0
     variant: Variant | None = None
-    """The baseline this workload was compared with."""
+    """The baseline of the speed-up."""
     note: str | None = None
-    """A rule that could not be applied, and why."""
+    """A rule that could not be applied, with the reason."""
 
 
 class Summary(_Frozen):
-    """The workloads together: geometric mean of speed-ups, arithmetic mean of scores; null unless all passed."""
+    """Geometric mean of the workloads' speed-ups and arithmetic mean of their scores; null unless all passed."""
 
     speedup: float | None = None
     speedup_ci95: tuple[float, float] | None = None
@@ -99,18 +99,18 @@ class Recording(_Frozen):
     cubins: tuple[str, ...] = ()
     """sha256 of each kernel that was replayed."""
     reason: str | None = None
-    """Why nothing was; the solution was timed by the bounded clock."""
+    """Reason for no replay; the bounded clock timed the solution then."""
 
 
 class Cost(_Frozen):
-    """Seconds spent."""
+    """Seconds of building and judging."""
 
     build_s: float = 0.0
     judge_s: float = 0.0
 
 
 class DeviceRecord(BaseModel):
-    """The device as it was while it judged. Devices add fields of their own (clocks, throttle reasons ...)."""
+    """State of the device during judging. Each kind of device adds its own fields (clocks, throttle reasons ...)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -119,13 +119,13 @@ class DeviceRecord(BaseModel):
 
 
 class EnvironmentRecord(BaseModel):
-    """The software that judged."""
+    """Versions of the judge's software."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     harness: str
     judge: str
-    """sha256 over the judge's, the runner's and the sol package's sources: the judge version in a measurement's key."""
+    """sha256 over the sources of the packages judge, runner and sol: the judge version in a measurement's key."""
     python: str
     torch: str
     sandbox: str
@@ -140,16 +140,16 @@ class _Versioned(_Frozen):
     @model_validator(mode="before")
     @classmethod
     def _read_unnamed(cls, value: object, info: ValidationInfo) -> object:
-        """Read a line without a version as one of the first version, which did not name it."""
+        """Return a message with its version; messages of the first version do not name it."""
         if info.mode == "json" and isinstance(value, dict):
-            return {"protocol": _UNNAMED, **value}
+            return {"protocol": _FIRST_PROTOCOL, **value}
         return value
 
 
 class JudgeRequest(_Versioned):
     """Judge one candidate, measure a problem's baselines (kind `baseline`), or profile a candidate (kind `profile`).
 
-    `solution_dir` is null for kind `baseline` only. A profile is no verdict: its answer is entered nowhere.
+    `solution_dir` is null for kind `baseline` only. A profile has no verdict, and its answer makes no ledger entry.
     """
 
     op: Literal["judge"] = "judge"
@@ -158,24 +158,26 @@ class JudgeRequest(_Versioned):
     problem: str
     """The problem's key, `suite/name`."""
     problem_dir: str
-    """A snapshot of the problem as committed; the judge reads nothing else of the repository."""
+    """Snapshot of the committed problem; the judge reads no other part of the repository."""
     problem_digest: str
     data_root: str | None = None
     """Directory of the problem's safetensors files besides `problem_dir`."""
     solution_dir: str | None = None
-    """A snapshot of the candidate's tree."""
+    """Snapshot of the candidate's tree."""
     baseline: dict[str, Variant] = Field(default_factory=dict)
-    """Workload uuid -> the baseline to compare with, as the baseline entry found it."""
+    """Workload uuid -> the fastest correct baseline of the baseline entry, which the candidate is compared with."""
     sealed_baseline: dict[str, Variant] = Field(default_factory=dict)
-    """The same for a candidate that is timed by the sealed clock; a workload without one has `baseline`'s."""
+    """The same for candidates timed by the sealed clock; a workload that is missing here uses `baseline`."""
     more_variants: tuple[GpuVariant, ...] = ()
-    """Kind `baseline`: forms to be measured on a GPU beyond the usual ones."""
+    """Kind `baseline`: additional forms to measure on a GPU."""
+    known_binaries: dict[str, Verdict] = Field(default_factory=dict)
+    """Binary of a sealed candidate -> the verdict of its evaluation: a candidate that is one of them is only built."""
     half_width: float = 0.02
-    """Stop timing a workload when the half-width of its interval is below this share."""
+    """Timing of a workload stops when the half-width of its interval is below this share of the speed-up."""
     max_judge_s: float = 60.0
-    """Give up after so long: TIMEOUT."""
+    """Time limit in seconds, after which the verdict is TIMEOUT."""
     workload: str | None = None
-    """Kind `profile`: the workload's uuid, or its beginning; null for the one with the most data."""
+    """Kind `profile`: the workload's uuid or a prefix of it; null for the workload with the most data."""
 
 
 class JudgeAnswer(_Versioned):
@@ -187,24 +189,28 @@ class JudgeAnswer(_Versioned):
     reason: str | None = None
     trust: Trust = Trust.BOUNDED
     recording: Recording | None = None
-    """Of a Triton solution that was judged on a GPU."""
+    """Only for a Triton solution that was judged on a GPU."""
     resources: tuple[KernelResources, ...] = ()
-    """Of a sealed or recorded solution: what its kernels occupy."""
+    """Resources of the kernels of a sealed or recorded solution."""
     counters: CounterReport | None = None
-    """Kind `profile`."""
+    """Kind `profile` only."""
+    binary: str | None = None
+    """`sha256:...` of the compiled candidate; null where nothing was compiled before its first call."""
+    measured: bool = True
+    """False if `known_binaries` has the candidate's: the verdict is the one named there, and nothing was run."""
     workloads: tuple[WorkloadResult, ...] = ()
     summary: Summary
     device: DeviceRecord
     environment: EnvironmentRecord
     cost: Cost
     baselines: Baselines = Field(default_factory=dict)
-    """Kind `baseline`: by the clock for bounded candidates."""
+    """Kind `baseline`: latencies by the clock for bounded candidates."""
     sealed_baselines: Baselines = Field(default_factory=dict)
-    """Kind `baseline`: by the clock for sealed candidates; empty where the device has one clock."""
+    """Kind `baseline`: latencies by the clock for sealed candidates; empty where the device has one clock."""
 
 
 class JudgeReady(_Versioned):
-    """The first line a judge writes, and after it the device is held."""
+    """The first message of a judge; from then on it holds the device."""
 
     event: Literal["ready"] = "ready"
     target: str
@@ -214,7 +220,7 @@ class JudgeReady(_Versioned):
 
 
 class JudgeProgress(_Frozen):
-    """Where a request stands; for people to look at, never kept."""
+    """Progress of a request. It is displayed and not stored."""
 
     event: Literal["progress"] = "progress"
     id: str
@@ -224,26 +230,26 @@ class JudgeProgress(_Frozen):
 
 
 class _Handshake(BaseModel):
-    """What a message of any protocol version has."""
+    """Fields that messages of every protocol version have."""
 
     event: str = "request"
-    protocol: int = _UNNAMED
+    protocol: int = _FIRST_PROTOCOL
 
 
 def protocol_mismatch(line: bytes | str, *events: Literal["ready", "answer", "request"]) -> str | None:
-    """Return how the protocol of a message differs from ours, as the rest of a sentence about its sender.
+    """Return a predicate about a message's sender if its protocol version differs from `JUDGE_PROTOCOL`; else None.
 
     Args:
-        line: a message of any protocol version, or anything else.
-        events: the kinds of messages that name the sender's protocol version; no other kind is looked at.
+        line: a message of any protocol version, or any other text.
+        events: kinds of messages that name the sender's protocol version; other kinds are ignored.
     """
     try:
-        found = _Handshake.model_validate_json(line)
+        handshake = _Handshake.model_validate_json(line)
     except ValidationError:
-        return None  # not a message at all: the reader of messages reports it
-    if found.event not in events or found.protocol == JUDGE_PROTOCOL:
+        return None  # not a message: the reader of messages reports it
+    if handshake.event not in events or handshake.protocol == JUDGE_PROTOCOL:
         return None
-    return f"speaks judge protocol {found.protocol}, and this process speaks judge protocol {JUDGE_PROTOCOL}"
+    return f"uses judge protocol {handshake.protocol}, and this process uses judge protocol {JUDGE_PROTOCOL}"
 
 
 JudgeEvent = Annotated[JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer, Field(discriminator="event")]

@@ -1,7 +1,7 @@
-"""A launch plan with one workload's sizes put in: numbers only, ready for the trusted launcher.
+"""A launch plan resolved for one workload: numbers only, for the trusted launcher.
 
-The result is plain data (it crosses to the launcher as JSON). Every value is checked here against what the hardware
-allows, so that a bad plan is a sentence about solution.yaml and not a CUDA error code.
+The result is plain data, which the launcher receives as JSON. Every value is checked here against the hardware's
+limits, so that an invalid plan gives an error that names its key in solution.yaml instead of a CUDA error code.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ MAX_GRID = (2**31 - 1, 65_535, 65_535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
-"""Blocks of a cluster on sm_90 and sm_100, above 8 on request. Source: CUDA C++ programming guide."""
+"""Maximum blocks of a cluster on sm_90 and sm_100; more than 8 are non-portable and need a function attribute.
+Source: CUDA C++ programming guide."""
 SM_COUNT = "SM_COUNT"
-"""Name of the number of multiprocessors in expressions, unless an axis or param has it."""
+"""Name of the number of multiprocessors in expressions; an axis or param of this name takes precedence."""
 MAX_LAUNCHES = 256
 MAX_WORKSPACE_BYTES = 8 << 30
 
@@ -59,29 +60,29 @@ _MAP_DTYPES: dict[str, MapDtype] = {
     "int32": "i32",
     "int16": "u16",
 }
-"""Every other dtype travels as bytes."""
+"""Element types of TMA descriptors; every other dtype is copied as bytes (`u8`)."""
 
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """Properties of a GPU that a plan depends on; the defaults, those of an H200, are for checks without a GPU."""
+    """Properties of a GPU that a plan depends on. The defaults are those of an H200, for checks without a GPU."""
 
     shared_bytes: int = 232_448
-    """Dynamic shared memory of a block at most."""
+    """Maximum dynamic shared memory of a block."""
     sm_count: int = 132
 
 
 @dataclass(frozen=True)
 class _MapRules:
-    """Restrictions on a TMA descriptor by its element type. Source: CUDA Driver API, `cuTensorMapEncodeTiled`."""
+    """Restrictions of an element type on a TMA descriptor. Source: CUDA Driver API, `cuTensorMapEncodeTiled`."""
 
     bits: int
     first_dim: int = 1
-    """The first dimension is a multiple of this."""
+    """The first dimension must be a multiple of this number of elements."""
     first_box: int | None = None
-    """The only size of the box's first dimension."""
+    """Required size of the box's first dimension; None for any size."""
     alignment: int = 16
-    """Bytes: strides and offset are multiples."""
+    """Strides and offset must be multiples of this number of bytes."""
 
 
 _MAP_RULES: dict[str, _MapRules] = {
@@ -91,12 +92,12 @@ _MAP_RULES: dict[str, _MapRules] = {
     "tf32": _MapRules(32),
     "bf16": _MapRules(16),
 }
-"""The bits of every other type are in its name."""
+"""Rules of the types that have restrictions, or whose name does not contain their number of bits."""
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """A device address: a buffer and bytes into it. `buffer` is `input:NAME`, `output:NAME` or `workspace:NAME`."""
+    """A device address: a buffer (`input:NAME`, `output:NAME` or `workspace:NAME`) and an offset in bytes."""
 
     buffer: str
     offset: int
@@ -105,7 +106,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Value:
-    """A scalar by value, `format` as in `struct`."""
+    """A scalar that is passed by value; `format` is that of the module `struct`."""
 
     format: str
     value: float
@@ -114,7 +115,7 @@ class Value:
 
 @dataclass(frozen=True)
 class EncodedMap:
-    """A TMA descriptor's parameters, resolved."""
+    """The resolved parameters of a TMA descriptor."""
 
     buffer: str
     offset: int
@@ -132,7 +133,7 @@ class EncodedMap:
 
 @dataclass(frozen=True)
 class ResolvedLaunch:
-    """One launch, in numbers."""
+    """One launch with its resolved parameters."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -146,7 +147,7 @@ class ResolvedLaunch:
 
 @dataclass(frozen=True)
 class ResolvedFill:
-    """Zeros written to `bytes` of a buffer, as a part of the call. Of recorded solutions only."""
+    """A step that writes zeros to `bytes` bytes of a buffer. Only recorded solutions have such steps."""
 
     buffer: str
     offset: int
@@ -156,20 +157,20 @@ class ResolvedFill:
 
 @dataclass(frozen=True)
 class ResolvedPlan:
-    """Everything the launcher does for one call of one workload."""
+    """Steps and workspaces of one call of one workload, for the launcher."""
 
     steps: tuple[ResolvedLaunch | ResolvedFill, ...]
-    """In order."""
+    """Launches and fills in the order of execution."""
     workspaces: Mapping[str, tuple[int, int | float | Literal["none"]]]
     """Name -> (bytes, init)."""
 
     @property
     def launches(self) -> tuple[ResolvedLaunch, ...]:
-        """The steps that are launches of the solution's own kernels."""
+        """The steps that launch the solution's own kernels."""
         return tuple(step for step in self.steps if isinstance(step, ResolvedLaunch))
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data for the launcher."""
+        """Return the plan as plain data for the launcher."""
         return asdict(self)
 
 
@@ -182,43 +183,46 @@ def resolve(
     params: Mapping[str, float | str],
     device: DeviceLimits | None = None,
 ) -> ResolvedPlan:
-    """Put sizes, scalar inputs and params into a plan.
+    """Return a plan with its expressions evaluated for one workload.
 
     Args:
-        launches: the plan.
-        workspaces: its workspaces.
-        definition: whose inputs and outputs the arguments name.
-        sizes: every axis' size.
+        launches: `launch` of solution.yaml.
+        workspaces: `workspaces` of solution.yaml.
+        definition: the problem's definition; arguments name its inputs and outputs.
+        sizes: size of every axis.
         scalars: values of the scalar inputs.
-        params: the solution's params; the integer ones may stand in expressions.
-        device: the GPU at hand.
+        params: the solution's params; expressions may contain the integer ones.
+        device: limits of the GPU; None for those of an H200.
 
     Raises:
-        FormatError: naming the launch and field in solution.yaml.
+        FormatError: a value is not allowed; the error names the launch and the field in solution.yaml.
     """
     device = device or DeviceLimits()
     names: dict[str, int] = {SM_COUNT: device.sm_count, **sizes}
     names |= {name: int(value) for name, value in (*scalars.items(), *params.items()) if isinstance(value, int)}
-    one = _One(definition, names, scalars, dict(params), frozenset(workspaces), device)
+    resolver = _WorkloadResolver(definition, names, scalars, dict(params), frozenset(workspaces), device)
     resolved: list[ResolvedLaunch] = []
     for number, launch in enumerate(launches):
         where = f"launch[{number}]"
-        repeat = one.integer(launch.repeat, f"{where}.repeat", low=0, high=MAX_LAUNCHES)
-        resolved += [one.launch(launch, where)] * repeat
+        repeat = resolver.integer(launch.repeat, f"{where}.repeat", minimum=0, maximum=MAX_LAUNCHES)
+        resolved += [resolver.launch(launch, where)] * repeat
     if len(resolved) > MAX_LAUNCHES:
         raise FormatError(
             f"the plan makes {len(resolved)} launches a call; expected at most {MAX_LAUNCHES}", where="launch"
         )
-    spaces = {
-        name: (one.integer(spec.bytes, f"workspaces.{name}.bytes", low=1, high=MAX_WORKSPACE_BYTES), spec.init)
+    resolved_workspaces = {
+        name: (
+            resolver.integer(spec.bytes, f"workspaces.{name}.bytes", minimum=1, maximum=MAX_WORKSPACE_BYTES),
+            spec.init,
+        )
         for name, spec in workspaces.items()
     }
-    return ResolvedPlan(tuple(resolved), spaces)
+    return ResolvedPlan(tuple(resolved), resolved_workspaces)
 
 
 @dataclass(frozen=True)
-class _One:
-    """What the expressions and arguments of one workload are resolved against."""
+class _WorkloadResolver:
+    """Resolves expressions and arguments with the sizes and values of one workload."""
 
     definition: Definition
     names: Mapping[str, int]
@@ -227,7 +231,7 @@ class _One:
     workspaces: frozenset[str]
     device: DeviceLimits
 
-    def integer(self, expression: Expression, where: str, *, low: int, high: int) -> int:
+    def integer(self, expression: Expression, where: str, *, minimum: int, maximum: int) -> int:
         if isinstance(expression, int):
             value = expression
         else:
@@ -235,14 +239,22 @@ class _One:
                 value = evaluate(expression, self.names)
             except FormatError as error:
                 raise FormatError(error.message, where=where) from error
-        if not low <= value <= high:
-            raise FormatError(f"`{expression}` gives {value}; expected {low} to {high}", where=where)
+        if not minimum <= value <= maximum:
+            raise FormatError(f"`{expression}` gives {value}; expected {minimum} to {maximum}", where=where)
         return value
+
+    def integers(
+        self, expressions: tuple[Expression, ...], where: str, *, minimum: int, maximum: int
+    ) -> tuple[int, ...]:
+        return tuple(
+            self.integer(expression, f"{where}[{i}]", minimum=minimum, maximum=maximum)
+            for i, expression in enumerate(expressions)
+        )
 
     def extent(self, parts: tuple[Expression, ...], limits: tuple[int, ...], where: str) -> tuple[int, int, int]:
         padded = (*parts, 1, 1)[:3]
         x, y, z = (
-            self.integer(part, f"{where}[{i}]", low=1, high=limit)
+            self.integer(part, f"{where}[{i}]", minimum=1, maximum=limit)
             for i, (part, limit) in enumerate(zip(padded, limits, strict=True))
         )
         return x, y, z
@@ -263,18 +275,20 @@ class _One:
                 )
             if any(g % c for g, c in zip(grid, cluster, strict=True)):
                 raise FormatError(f"the grid {grid} is not a multiple of the cluster {cluster}", where=f"{where}.grid")
-        shared = self.integer(launch.shared_bytes, f"{where}.shared_bytes", low=0, high=self.device.shared_bytes)
+        shared_bytes = self.integer(
+            launch.shared_bytes, f"{where}.shared_bytes", minimum=0, maximum=self.device.shared_bytes
+        )
         arguments = tuple(self.argument(argument, f"{where}.args[{i}]") for i, argument in enumerate(launch.args))
-        return ResolvedLaunch(launch.kernel, grid, block, shared, cluster, launch.cooperative, arguments)
+        return ResolvedLaunch(launch.kernel, grid, block, shared_bytes, cluster, launch.cooperative, arguments)
 
     def argument(self, argument: Argument, where: str) -> Pointer | Value | EncodedMap:  # noqa: PLR0911 - one a kind
         match argument:
             case str(name):
                 return self.named(name, where)
             case TensorPointer(tensor=name, offset=offset):
-                return Pointer(self.tensor(name, where), self.integer(offset, f"{where}.offset", low=0, high=2**48))
+                return Pointer(self.tensor(name, where), self.offset(offset, where))
             case WorkspacePointer(workspace=name, offset=offset):
-                return Pointer(self.space(name, where), self.integer(offset, f"{where}.offset", low=0, high=2**48))
+                return Pointer(self.workspace(name, where), self.offset(offset, where))
             case Float32(f32=value):
                 return Value("f", self.number(value, f"{where}.f32"))
             case Float64(f64=value):
@@ -282,8 +296,12 @@ class _One:
             case TensorMapArgument(tensor_map=spec):
                 return self.tensor_map(spec, f"{where}.tensor_map")
             case _:
-                field, format_, low, high = _INTEGERS[type(argument)]
-                return Value(format_, self.integer(getattr(argument, field), f"{where}.{field}", low=low, high=high))
+                field, format_, minimum, maximum = _INTEGERS[type(argument)]
+                expression = getattr(argument, field)
+                return Value(format_, self.integer(expression, f"{where}.{field}", minimum=minimum, maximum=maximum))
+
+    def offset(self, expression: Expression, where: str) -> int:
+        return self.integer(expression, f"{where}.offset", minimum=0, maximum=2**48)
 
     def named(self, name: str, where: str) -> Pointer | Value:
         spec = self.definition.inputs.get(name)
@@ -298,24 +316,24 @@ class _One:
             return f"input:{name}"
         if name in self.definition.outputs:
             return f"output:{name}"
-        known = ", ".join(f"`{n}`" for n in (*self.definition.inputs, *self.definition.outputs))
+        tensors = ", ".join(f"`{tensor}`" for tensor in (*self.definition.inputs, *self.definition.outputs))
         raise FormatError(
-            f"`{name}` is no input or output; expected one of {known}, or {{i32: …}} for a size", where=where
+            f"`{name}` is no input or output; expected one of {tensors}, or {{i32: …}} for a size", where=where
         )
 
-    def space(self, name: str, where: str) -> str:
+    def workspace(self, name: str, where: str) -> str:
         if name not in self.workspaces:
-            known = ", ".join(f"`{n}`" for n in sorted(self.workspaces)) or "none is declared"
-            raise FormatError(f"`{name}` is no workspace; expected one of: {known}", where=where)
+            declared = ", ".join(f"`{workspace}`" for workspace in sorted(self.workspaces)) or "none is declared"
+            raise FormatError(f"`{name}` is no workspace; expected one of: {declared}", where=where)
         return f"workspace:{name}"
 
     def number(self, value: float | str, where: str) -> float:
         if not isinstance(value, str):
             return value
         for source in (self.scalars, self.params, self.names):
-            found = source.get(value)
-            if isinstance(found, int | float):
-                return float(found)
+            number = source.get(value)
+            if isinstance(number, int | float):
+                return float(number)
         raise FormatError(f"`{value}` is no scalar input, param or axis", where=where)
 
     def tensor_map(self, spec: TensorMap, where: str) -> EncodedMap:
@@ -327,7 +345,7 @@ class _One:
             specs = self.definition.inputs | self.definition.outputs
             dtype = dtype or _MAP_DTYPES.get(specs[spec.tensor].dtype, "u8")
         else:
-            buffer = self.space(spec.workspace or "", f"{where}.workspace")
+            buffer = self.workspace(spec.workspace or "", f"{where}.workspace")
         if dtype is None:
             raise FormatError("a descriptor of a workspace needs `dtype`", where=where)
         rank = len(spec.dims)
@@ -338,29 +356,23 @@ class _One:
                 where=where,
             )
         rules = _MAP_RULES.get(dtype) or _MapRules(int(dtype.lstrip("uif")))
-        dims = tuple(self.integer(d, f"{where}.dims[{i}]", low=1, high=2**32) for i, d in enumerate(spec.dims))
-        box = tuple(self.integer(b, f"{where}.box[{i}]", low=1, high=256) for i, b in enumerate(spec.box))
+        dims = self.integers(spec.dims, f"{where}.dims", minimum=1, maximum=2**32)
+        box = self.integers(spec.box, f"{where}.box", minimum=1, maximum=256)
         if dims[0] % rules.first_dim:
             raise FormatError(
                 f"{dims[0]} elements of {dtype}; expected a multiple of {rules.first_dim}", where=f"{where}.dims[0]"
             )
         if rules.first_box is not None and box[0] != rules.first_box:
             raise FormatError(f"a box of {box[0]}; {dtype} has {rules.first_box}", where=f"{where}.box[0]")
-        element_strides = (
-            tuple(
-                self.integer(s, f"{where}.element_strides[{i}]", low=1, high=8)
-                for i, s in enumerate(spec.element_strides)
-            )
-            or (1,) * rank
-        )
+        element_strides = self.integers(spec.element_strides, f"{where}.element_strides", minimum=1, maximum=8)
         return EncodedMap(
             buffer,
-            self.integer(spec.offset, f"{where}.offset", low=0, high=2**48),
+            self.offset(spec.offset, where),
             dtype,
             dims,
             self.strides(spec, dims, rules, where),
             box,
-            element_strides,
+            element_strides or (1,) * rank,
             spec.swizzle,
             spec.interleave,
             spec.l2_promotion,
@@ -369,19 +381,17 @@ class _One:
 
     def strides(self, spec: TensorMap, dims: tuple[int, ...], rules: _MapRules, where: str) -> tuple[int, ...]:
         if spec.strides:
-            given = tuple(
-                self.integer(s, f"{where}.strides[{i}]", low=16, high=2**40) for i, s in enumerate(spec.strides)
-            )
+            strides = self.integers(spec.strides, f"{where}.strides", minimum=16, maximum=2**40)
         else:
-            sizes, bits = [], rules.bits
+            contiguous, bits = [], rules.bits
             for dim in dims[:-1]:
                 bits *= dim
-                sizes.append(bits // 8)
-            given = tuple(sizes)
-        for i, stride in enumerate(given):
+                contiguous.append(bits // 8)
+            strides = tuple(contiguous)
+        for i, stride in enumerate(strides):
             if stride % rules.alignment:
                 raise FormatError(
                     f"a stride of {stride} bytes; expected a multiple of {rules.alignment}",
                     where=f"{where}.strides[{i}]",
                 )
-        return given
+        return strides

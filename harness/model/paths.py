@@ -1,7 +1,7 @@
-"""Names and paths inside the repository: the only module that spells them (tests/test_architecture.py).
+"""Names and paths inside the repository; no other module contains them as literals (tests/test_architecture.py).
 
 Paths are relative to the repository's root and use `/`. Every `parse_*` function is the inverse of the function that
-makes the path, and returns None for a path of another form.
+forms the path, and returns None for a path of another form.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LESSONS = f"{LEDGER}/{_LESSONS_SUITE}"
 AGENT_BRANCHES = "agents"
 MERGE_BRANCHES = "win"
 BRANCH_NAMESPACES = (AGENT_BRANCHES, MERGE_BRANCHES)
-"""First components of the branches that the harness makes."""
+"""First components of the branches that the harness creates."""
 
 AGENT_BRANCH_FORM = f"{AGENT_BRANCHES}/<run>/<worker>/<suite>/<name>"
 WORKTREE_FORM = f"{WORKTREES}/<worker>/<suite>/<name>/"
 NAME_FORM = "letters, digits, `_`, `-` and single dots"
-"""What a name is made of, for messages."""
+"""Characters of names, for messages."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
-_NAME_LENGTH, _RUN_LENGTH, _WORKER_LENGTH = 100, 64, 32
+_MAX_NAME_LENGTH, _MAX_RUN_LENGTH, _MAX_WORKER_LENGTH = 100, 64, 32
 
 
 class AgentBranch(NamedTuple):
@@ -68,22 +68,26 @@ class ProblemPath(NamedTuple):
     """Path relative to the problem's directory; empty for the directory itself."""
 
 
-def is_name(text: str, *, longest: int = _NAME_LENGTH) -> bool:
+def is_name(text: str, *, max_length: int = _MAX_NAME_LENGTH) -> bool:
     """Return whether a text can be one component of a file path and of a git ref.
 
     Git forbids `..`, and a trailing `.` or `.lock`, in a component of a ref (git-check-ref-format(1)).
+
+    Args:
+        text: any text.
+        max_length: upper bound of the characters.
     """
-    return len(text) <= longest and _NAME.fullmatch(text) is not None and not text.endswith(".lock")
+    return len(text) <= max_length and _NAME.fullmatch(text) is not None and not text.endswith(".lock")
 
 
 def is_run(text: str) -> bool:
     """Return whether a text can name a run."""
-    return is_name(text, longest=_RUN_LENGTH)
+    return is_name(text, max_length=_MAX_RUN_LENGTH)
 
 
 def is_worker(text: str) -> bool:
     """Return whether a text can name a worker. Workers' names have no dot: they also name sections and live files."""
-    return is_name(text, longest=_WORKER_LENGTH) and "." not in text
+    return is_name(text, max_length=_MAX_WORKER_LENGTH) and "." not in text
 
 
 def is_target(text: str) -> bool:
@@ -92,15 +96,15 @@ def is_target(text: str) -> bool:
 
 
 def is_problem(key: str) -> bool:
-    """Return whether a text is a problem's key: `suite/name`, and not the suite that the ledger keeps for lessons."""
+    """Return whether a text is a problem's key: `suite/name`, whose suite is not the ledger's directory of lessons."""
     suite, _, name = key.partition("/")
     return is_name(suite) and is_name(name) and suite != _LESSONS_SUITE
 
 
 def name_from(text: str) -> str:
-    """Return the nearest name to a text of another origin, such as a file of another benchmark's."""
-    plain = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "_", text))
-    return plain.lstrip("._-").rstrip(".").removesuffix(".lock") or "problem"
+    """Return a valid name that is similar to a text, such as the name of a problem of another benchmark."""
+    name = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "_", text))
+    return name.lstrip("._-").rstrip(".").removesuffix(".lock") or "problem"
 
 
 def problem_path(problem: str) -> str:
@@ -117,17 +121,22 @@ def parse_problem_path(path: str) -> ProblemPath | None:
 
 
 def solution_path(problem: str, target: str) -> str:
-    """Return `problems/<suite>/<name>/solutions/<target>`."""
+    """Return `problems/<suite>/<name>/solutions/<target>`.
+
+    Args:
+        problem: the problem's key.
+        target: device class that the solution is tuned for.
+    """
     return f"{problem_path(problem)}/{SOLUTIONS}/{target}"
 
 
 def parse_solution_path(path: str) -> SolutionPath | None:
     """Return the solution that a path belongs to, and the path inside it."""
-    found = parse_problem_path(path)
-    parts = found.inside.split("/", 2) if found else []
-    if found is None or len(parts) < 2 or parts[0] != SOLUTIONS or not parts[1]:
+    in_problem = parse_problem_path(path)
+    parts = in_problem.inside.split("/", 2) if in_problem else []
+    if in_problem is None or len(parts) < 2 or parts[0] != SOLUTIONS or not parts[1]:
         return None
-    return SolutionPath(found.problem, parts[1], "".join(parts[2:]))
+    return SolutionPath(in_problem.problem, parts[1], "".join(parts[2:]))
 
 
 def run_branches(run: str) -> str:
@@ -136,7 +145,13 @@ def run_branches(run: str) -> str:
 
 
 def agent_branch(run: str, worker: str, problem: str) -> str:
-    """Return `agents/<run>/<worker>/<suite>/<name>`."""
+    """Return `agents/<run>/<worker>/<suite>/<name>`.
+
+    Args:
+        run: the run's name.
+        worker: the worker's name.
+        problem: the problem's key.
+    """
     return f"{run_branches(run)}{worker}/{problem}"
 
 
@@ -179,7 +194,7 @@ def ledger_file(problem: str) -> str:
     """Return the ledger file of a problem, `ledger/<suite>/<name>.yaml`.
 
     Raises:
-        LedgerError: the key is not `suite/name`, or its suite is the lessons' directory.
+        LedgerError: the key is not `suite/name`, or its suite is the directory of lessons.
     """
     if not is_problem(problem):
         raise LedgerError(f"`{problem}` cannot have a ledger file: a problem's key is `suite/name`")
@@ -187,29 +202,34 @@ def ledger_file(problem: str) -> str:
 
 
 def parse_ledger_file(file: str) -> str | None:
-    """Return the problem whose entries a ledger file holds; None for the planner's files and heads.yaml."""
+    """Return the problem whose entries a ledger file contains; None for the planner's files and heads.yaml."""
     key = file.removeprefix(f"{LEDGER}/").removesuffix(".yaml")
     return key if file == f"{LEDGER}/{key}.yaml" and is_problem(key) else None
 
 
 def lessons_file(problem: str) -> str:
-    """Return the file of the lessons about a problem, `ledger/lessons/<suite>/<name>.yaml`."""
+    """Return the path of the lessons about a problem, `ledger/lessons/<suite>/<name>.yaml`."""
     return f"{LESSONS}/{problem}.yaml"
 
 
 def is_lessons_file(file: str) -> bool:
-    """Return whether a ledger file holds lessons: its stem is a name or a path of names below `ledger/lessons/`."""
+    """Return whether a ledger file contains lessons: its path below `ledger/lessons/` consists of names."""
     stem = file.removeprefix(f"{LESSONS}/").removesuffix(".yaml")
     return file == f"{LESSONS}/{stem}.yaml" and all(is_name(part) for part in stem.split("/"))
 
 
 def is_planner_file(file: str) -> bool:
-    """Return whether the planner writes a ledger file: its decisions, its accounts, and lessons."""
+    """Return whether the planner owns a ledger file: decisions, accounts or lessons."""
     return file in {DECISIONS, ACCOUNTS} or is_lessons_file(file)
 
 
 def worktree_path(worker: str, problem: str) -> str:
-    """Return `workspaces/<worker>/<suite>/<name>`."""
+    """Return `workspaces/<worker>/<suite>/<name>`.
+
+    Args:
+        worker: the worker's name.
+        problem: the problem's key.
+    """
     return f"{WORKTREES}/{worker}/{problem}"
 
 

@@ -1,8 +1,8 @@
-"""The launch plan of a sealed CUDA solution: what `launch:` and `workspaces:` in solution.yaml may say.
+"""The launch plan of a sealed CUDA solution: the schema of `launch` and `workspaces` in solution.yaml.
 
-Device code plus this plan is the whole solution: no host code of its author runs. Every size is an expression over the
-problem's axes, its integer scalar inputs and the solution's params (`harness.model.axes`), so that the judge, not the
-author, computes what is launched.
+A solution consists of device code and this plan; no host code of its author runs. Every size is an expression over the
+problem's axes, its integer scalar inputs and the solution's params (`harness.model.axes`). So the judge computes the
+parameters of each launch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ Expression = int | str
 MapDtype = Literal[
     "u8", "u16", "u32", "i32", "u64", "i64", "f16", "f32", "f64", "bf16", "tf32", "fp4", "fp4_padded", "fp6_padded"
 ]
-"""Element types of a TMA descriptor. The last three are for sm_100: `fp4` (also that of nvfp4 and mxfp4) packs two
-elements into a byte; the padded ones give 16 elements 16 bytes of shared memory, as tcgen05 reads mixed operands."""
+"""Element types of a TMA descriptor. The last three are for sm_100: `fp4` (also for nvfp4 and mxfp4) packs two
+elements into a byte. The padded types store 16 elements in 16 bytes of shared memory, as tcgen05 reads mixed operands.
+"""
 
 
 class _Strict(BaseModel):
@@ -61,21 +62,21 @@ class Float64(_Strict):
 
 
 class WorkspacePointer(_Strict):
-    """The address of a workspace, `offset` bytes in."""
+    """The address of a workspace plus `offset` bytes."""
 
     workspace: str
     offset: Expression = 0
 
 
 class TensorPointer(_Strict):
-    """The address of an input or output, `offset` bytes in; the plain name is short for offset 0."""
+    """The address of an input or output plus `offset` bytes; the plain name is short for offset 0."""
 
     tensor: str
     offset: Expression = 0
 
 
 class TensorMap(_Strict):
-    """A TMA descriptor (`CUtensorMap`), encoded by the trusted side and passed as `__grid_constant__`.
+    """A TMA descriptor (`CUtensorMap`) that the trusted launcher encodes and passes as `__grid_constant__`.
 
     Source: CUDA Driver API, `cuTensorMapEncodeTiled`. Dimensions run from the fastest-moving one.
     """
@@ -84,7 +85,7 @@ class TensorMap(_Strict):
     workspace: str | None = None
     offset: Expression = 0
     dtype: MapDtype | None = None
-    """null: the tensor's own."""
+    """null: the tensor's element type."""
     dims: Annotated[tuple[Expression, ...], Field(min_length=1, max_length=5)]
     """Elements of each dimension."""
     strides: Annotated[tuple[Expression, ...], Field(max_length=4)] = ()
@@ -97,7 +98,7 @@ class TensorMap(_Strict):
     interleave: Literal["none", "16B", "32B"] = "none"
     l2_promotion: Literal["none", "64B", "128B", "256B"] = "128B"
     fill: Literal["zero", "nan"] = "zero"
-    """What reads outside the tensor give."""
+    """Value of reads outside the tensor."""
 
 
 class TensorMapArgument(_Strict):
@@ -126,16 +127,16 @@ class Launch(_Strict):
     cluster: Extent | None = None
     """Thread block cluster (sm_90 and up)."""
     cooperative: bool = False
-    """Launch so that the whole grid is resident and may synchronise."""
+    """Cooperative launch: all blocks are resident at once, so that the grid may synchronise."""
     args: tuple[Argument, ...] = ()
     repeat: Expression = 1
-    """Launch so often in a row."""
+    """Number of consecutive launches."""
 
 
 class WorkspaceSpec(_Strict):
-    """Device memory of the solution's own, allocated before any call."""
+    """Scratch memory of the solution on the device, allocated before the first call."""
 
     bytes: Expression
     init: Annotated[int, Field(ge=0, le=255)] | Annotated[float, Field(strict=True)] | Literal["none"] = 0
-    """What it holds before the first launch of every call: a byte (0 to 255), a float32 (written with a dot), or `none`
-    for what the last call left (poison before the first)."""
+    """Content before the first launch of every call: a byte (0 to 255), a float32 (written with a decimal point), or
+    `none` for the content after the previous call (before the first call: poison)."""

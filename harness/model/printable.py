@@ -1,7 +1,7 @@
-"""Text of agents and other processes, made safe to print.
+"""Escaping of texts from agents and other processes, which makes them safe to print.
 
-File names, reasons and notes come from agents. Printed as they are, an escape sequence rewrites what the terminal
-shows, a line break forges a line of our own, and a bidirectional override (U+202E) shows characters in another order.
+File names, reasons and notes come from agents. Without escaping, an escape sequence changes what the terminal shows, a
+line break forges a line of the harness, and a bidirectional override (U+202E) reorders the characters.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ def printable(text: str, *, keep_newlines: bool = False) -> str:
 
     Args:
         text: any text.
-        keep_newlines: let line feeds and tabs pass, for texts of several lines.
+        keep_newlines: do not escape line feeds and tabs, for texts of several lines.
     """
     if text.isprintable():
         return text
-    kept = "\n\t" if keep_newlines else ""
+    unescaped = "\n\t" if keep_newlines else ""
     return "".join(
-        character.encode("unicode_escape").decode() if _steers(character) and character not in kept else character
+        character
+        if character in unescaped or not _is_control(character)
+        else character.encode("unicode_escape").decode()
         for character in text
     )
 
 
 def printable_json(text: str) -> str:
-    r"""Return a JSON text with the same characters escaped as JSON escapes them, so that its value stays: `\u001b`."""
+    r"""Return a JSON text with the same value in which these characters, except line feeds, are escaped: `\u001b`."""
     if text.isprintable():
         return text
     return "".join(
-        _json_escape(character) if _steers(character) and character != "\n" else character for character in text
+        _json_escape(character) if _is_control(character) and character != "\n" else character for character in text
     )
 
 
@@ -43,7 +45,7 @@ def markdown_text(text: str, *, keep_code: bool = False) -> str:
 
     Args:
         text: any text.
-        keep_code: let backticks and pipes pass, for sentences of ours in a list.
+        keep_code: do not escape backticks and pipes, for sentences of the harness in a list.
     """
     line = printable(text)
     if keep_code:
@@ -51,7 +53,7 @@ def markdown_text(text: str, *, keep_code: bool = False) -> str:
     return line.translate(_MARKDOWN)
 
 
-def _steers(character: str) -> bool:
+def _is_control(character: str) -> bool:
     return unicodedata.category(character) in _ESCAPED
 
 

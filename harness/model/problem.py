@@ -21,7 +21,7 @@ DTYPE_BYTES: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "float4_e2m1": 1, "float4_e2m1fn_x2": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "bool": 1,
 }  # fmt: skip
-"""Bytes of one element; torch counts a packed pair of 4-bit numbers as one."""
+"""Bytes of one element; torch counts a packed pair of 4-bit numbers as one element."""
 
 
 def _torch_name(dtype: Dtype) -> Dtype:
@@ -33,16 +33,16 @@ def _none_is_empty(value: object) -> object:
 
 
 class TensorSpec(LenientModel):
-    """Shape and dtype of an input or output. `shape` null is a Python scalar, [] a 0-d tensor.
+    """Shape and dtype of an input or output. `shape` is null for a Python scalar and [] for a 0-d tensor.
 
-    `dtype` is read under torch's own name: `float4_e2m1` becomes `float4_e2m1fn_x2`.
+    `dtype` gets torch's name: `float4_e2m1` becomes `float4_e2m1fn_x2`.
     """
 
     shape: tuple[NonEmpty, ...] | None
     dtype: Annotated[Dtype, AfterValidator(_torch_name)]
     description: str | None = None
     x_updates: NonEmpty | None = None
-    """Of an output: the input that the reference updates in place to make it. The output begins as that input."""
+    """Only for an output: the input that the reference updates in place, which is the output's initial value."""
 
 
 class Definition(LenientModel):
@@ -61,18 +61,18 @@ class Definition(LenientModel):
 
     @property
     def updates(self) -> dict[str, str]:
-        """Output -> the input that it begins as, for the outputs that are updated in place."""
+        """Map each output that is updated in place to the input that is its initial value."""
         return {name: spec.x_updates for name, spec in self.outputs.items() if spec.x_updates is not None}
 
 
 class RandomInput(LenientModel):
-    """Drawn by the judge, by dtype and role."""
+    """A tensor that the judge draws by its dtype and role."""
 
     type: Literal["random"]
 
 
 class ScalarInput(LenientModel):
-    """A value given in the workload."""
+    """A value in the workload."""
 
     type: Literal["scalar"]
     value: int | float | bool
@@ -87,7 +87,7 @@ class SafetensorsInput(LenientModel):
 
 
 class CustomInput(LenientModel):
-    """Made by the definition's `custom_inputs_entrypoint`."""
+    """A tensor from the definition's `custom_inputs_entrypoint`."""
 
     type: Literal["custom"]
 
@@ -96,7 +96,7 @@ InputSource = Annotated[RandomInput | ScalarInput | SafetensorsInput | CustomInp
 
 
 class Tolerance(LenientModel):
-    """What counts as equal: |x - y| <= max_atol + max_rtol * |y| for at least `required_matched_ratio` of elements."""
+    """Tolerance: |x - y| <= max_atol + max_rtol * |y| for at least the share `required_matched_ratio` of elements."""
 
     max_atol: float = Field(default=1e-2, ge=0)
     max_rtol: float = Field(default=1e-2, ge=0)
@@ -123,23 +123,33 @@ class Problem(BaseModel):
     """`suite/name`."""
     directory: Path
     data_root: Path | None = None
-    """Directory of safetensors files besides the problem's own. It does not take part in the digest."""
+    """Directory of safetensors files besides the problem's own. The digest does not include it."""
     digest: str
-    """`sha256:...` over every file that takes part in judging (all but solutions/ and *.md)."""
+    """`sha256:...` over every file that affects judging (all but solutions/ and *.md)."""
     definition: Definition
     workloads: tuple[Workload, ...]
     warnings: tuple[str, ...] = ()
 
     def sizes(self, workload: Workload) -> dict[str, int]:
-        """Every axis' size for one workload, in declaration order."""
+        """Return the size of every axis for one workload, in declaration order."""
         return evaluate_axes(self.definition.axes, workload.axes)
 
     @staticmethod
     def shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Concrete shape of a tensor; () for a scalar or 0-d tensor."""
+        """Return the concrete shape of a tensor; () for a scalar or 0-d tensor.
+
+        Args:
+            spec: an input or output of the definition.
+            sizes: size of every axis.
+        """
         return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape or ())
 
     @staticmethod
     def nbytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
-        """Bytes of a tensor; 0 of a scalar, which travels as an argument."""
+        """Return the bytes of a tensor; 0 for a scalar, which is passed by value.
+
+        Args:
+            spec: an input or output of the definition.
+            sizes: size of every axis.
+        """
         return 0 if spec.shape is None else math.prod(Problem.shape(spec, sizes)) * DTYPE_BYTES[spec.dtype]

@@ -1,9 +1,9 @@
 """The status records of the processes of one workspace.
 
-A status record is control data: `harness start` decides from the records when a run ends, and the planner decides from
-them who is assigned. Each record has one owner, the process that writes it; every other process only reads it. The
-records are derived: they describe running processes and may be deleted at any time. `harness.workspace.status` is the
-only module that reads and writes them.
+A status record is control data: it determines when `harness start` ends a run, and which workers the planner assigns.
+Each record has one owner, the process that writes it; every other process only reads it. The records are derived:
+they describe running processes and may be deleted at any time. `harness.workspace.status` is the only module that reads
+and writes them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict
 from harness.model.assignment import Assignment
 
 FinishReason = Literal["exhausted", "stale"]
-"""Why a worker can do no more on a problem: its whole search space is known, or it had no gain for long."""
+"""Reason why a worker has finished a problem: it searched the whole space, or had no improvement for too long."""
 
 JudgeState = Literal["waiting", "starting", "idle", "busy", "given up", "closed"]
-"""`waiting`: the judge ended and is started again after a pause. `given up`: it failed too often to start again."""
+"""`waiting`: the judge ended and is started again after a backoff. `given up`: it failed too often and is not started
+again."""
 
 WorkerState = Literal["idle", "spent", "starting", "working", "waiting", "waiting for the model", "stopped"]
 """`spent`: its budget is used up. `waiting`: it waits for a verdict."""
@@ -29,14 +30,14 @@ class _StatusRecord(BaseModel):
 
 
 class ProcessStatus(_StatusRecord):
-    """What every status record holds: its format, and the process that wrote it."""
+    """Fields of every status record: its format, and the process that wrote it."""
 
     format: Literal[1] = 1
     pid: int = 0
     """The process that wrote the record; set by `write_status`."""
     process_start_ticks: int = 0
-    """When that process started, in clock ticks since boot. With the pid it names one process, also after the system
-    has given the pid to another one. Set by `write_status`."""
+    """Start of that process in clock ticks since boot. With the pid it identifies the process, even after the system
+    has assigned the pid to another process. Set by `write_status`."""
 
 
 class StartStatus(ProcessStatus):
@@ -51,7 +52,7 @@ class StartStatus(ProcessStatus):
     started_at: str | None = None
     """In UTC."""
     max_evaluations: int | None = None
-    """Limit of this invocation, as are the next two; None is no limit."""
+    """Limit of this invocation; None is no limit. The next two fields are such limits too."""
     max_minutes: float | None = None
     max_usd: float | None = None
     usd_before: float = 0.0
@@ -59,41 +60,61 @@ class StartStatus(ProcessStatus):
 
 
 class JudgeStatus(_StatusRecord):
-    """One judge, as the daemon sees it. Part of the daemon's record."""
+    """State of one judge; part of the daemon's record."""
 
     device: str
     state: JudgeState
     pid: int | None = None
     became_ready: bool = False
-    """Whether the judge was ready at least once since the daemon started."""
+    """True after the judge was ready at least once since the daemon started."""
     failure: str | None = None
-    """Why the judge was lost last; None while it is ready."""
+    """Reason for the last loss of the judge; None while it is ready."""
     problem: str | None = None
-    """The problem of the request in progress; None when there is none. The next five fields describe that request."""
+    """The problem of the request in progress; None without a request. The next five fields describe that request."""
     kind: str | None = None
     worker: str | None = None
-    """Whose candidate is judged."""
+    """The author of the candidate."""
     stage: str | None = None
     done: int = 0
-    """Steps of the stage that are done, out of `of`."""
+    """Completed steps of the stage, out of `of`."""
     of: int = 0
+
+
+class HostStatus(_StatusRecord):
+    """One host of a cluster, as the head sees it. Part of the daemon's record."""
+
+    name: str
+    """Host name; a further node of the same host has `~2`, `~3` ... after it."""
+    node: str
+    """Ray's id of the node."""
+    address: str = ""
+    devices: tuple[str, ...] = ()
+    """Devices with a judge: `NAME/cpu`, `NAME/cuda:0` ..."""
+    gpus: tuple[str, ...] = ()
+    """Models of its GPUs, as nvidia-smi lists them."""
+    refused: str | None = None
+    """Why none of its devices is used."""
+    clock_skew_s: float = 0.0
+    """The host's clock minus the head's, in seconds. For people to look at; nothing depends on it."""
 
 
 class DaemonStatus(ProcessStatus):
     """Written by the daemon whenever its state changes, at most five times a second.
 
-    `harness start` decides from it whether the limit is reached and whether anything is left to judge.
+    `harness start` reads from it whether the limit is reached and whether candidates are waiting.
     """
 
     queued: int = 0
     judges: tuple[JudgeStatus, ...] = ()
+    hosts: tuple[HostStatus, ...] = ()
+    """With `--cluster`: the hosts that have joined."""
     evaluations_done: int = 0
-    """Evaluations entered for this invocation of `harness start`, also by a daemon that has died since."""
+    """Evaluations recorded for this invocation of `harness start`, including those by an earlier daemon that ended."""
     limit_reached: bool = False
     paused: str | None = None
-    """Fault of this machine that lets no judge work now; what is queued is tried again until one can."""
+    """Fault of this machine that stops every judge. Queued candidates are retried until a judge is available."""
     messages: tuple[str, ...] = ()
-    """What does not work now, for people."""
+    """Current problems of the daemon, for people."""
 
     @property
     def current(self) -> JudgeStatus | None:
@@ -102,23 +123,23 @@ class DaemonStatus(ProcessStatus):
 
 
 class PlannerStatus(ProcessStatus):
-    """Written by the planner after a round that changed something.
+    """Written by the planner after a round that changed its content.
 
-    `harness start` decides from its table whether a worker that is idle has anything left to do.
+    `harness start` reads from its assignments whether an idle worker still has an assignment.
     """
 
     assignments: tuple[Assignment, ...] = ()
-    """The table in force."""
+    """The current assignments."""
     confirmed: dict[str, str] = {}
-    """Problem -> its champion's speed-up in words."""
+    """Problem -> text of its champion's speed-up."""
     messages: tuple[str, ...] = ()
-    """What does not work now, for people."""
+    """Current problems of the planner, for people."""
 
 
 class WorkerStatus(ProcessStatus):
     """Written by one worker at every event of its session.
 
-    `harness start` decides from it whether the worker has anything left to do, the planner where the worker goes next.
+    `harness start` reads from it whether the worker can still work, and the planner assigns the worker's next problem.
     """
 
     worker: str
@@ -126,13 +147,13 @@ class WorkerStatus(ProcessStatus):
     state: WorkerState
     problem: str | None = None
     last_message: str = ""
-    """The last sentence of the agent, or why the last session ended."""
+    """The last sentence of the agent, or the reason why the last session ended."""
     evaluations: int = 0
     usd: float = 0.0
     finished: dict[str, FinishReason] = {}
-    """Problems on which this worker can do no more, and why."""
+    """Problems that this worker has finished, with the reason."""
     sessions_completed: int = 0
     """Sessions of this process that ended without a failure."""
     sessions_failed: int = 0
     last_failure: str | None = None
-    """Why a session failed last."""
+    """Reason of the last failure of a session."""

@@ -13,29 +13,29 @@ PYTHON_LANGUAGES: frozenset[Language] = frozenset({"triton", "cute_dsl", "pytorc
 """Languages whose entry is a Python function; the others' entry is a function of compiled code."""
 ParamValue = int | float | str | bool
 Binding = Literal["tvm_ffi", "torch"]
-"""How an extension's function is reached from Python: through TVM-FFI's ABI, or as a torch extension's."""
+"""Interface between Python and a compiled function: the ABI of TVM-FFI, or a torch extension."""
 
 
-class _Ours(BaseModel):
-    """A file format of ours: unknown keys are errors."""
+class _StrictModel(BaseModel):
+    """Base of file formats that this project defines: unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class CompileOptions(_Ours):
-    """How to compile. `cuda_flags` and `link_flags` are for `cuda_cpp`, which has a compiler each."""
+class CompileOptions(_StrictModel):
+    """Compiler flags. `cuda_flags` and `link_flags` are for `cuda_cpp`, which also runs nvcc and a linker."""
 
     flags: tuple[str, ...] = ()
     cuda_flags: tuple[str, ...] = ()
     link_flags: tuple[str, ...] = ()
 
 
-class SolutionSpec(_Ours):
+class SolutionSpec(_StrictModel):
     """solution.yaml."""
 
     language: Language
     entry: str
-    """`file::function`, for cuda and cpp the kernel or C function."""
+    """`file::function`; for cuda the function is a kernel, for cpp a C function."""
     binding: Binding | None = None
     """Language cuda_cpp only; None is `tvm_ffi`."""
     destination_passing: bool = True
@@ -67,10 +67,15 @@ class Solution(BaseModel):
     directory: Path
     spec: SolutionSpec
     sources: tuple[str, ...]
-    """Every file of the solution but solution.yaml, relative, sorted."""
+    """Paths of all files except solution.yaml, relative to the directory and sorted."""
 
 
 def macros(constants: Mapping[str, int], params: Mapping[str, ParamValue]) -> list[str]:
-    """What compiled code is given as `-D` flags: `AXIS_name` for every constant axis, and the solution's params."""
+    """Return the `-D` flags of compiled code: `AXIS_name` for every constant axis, and the solution's params.
+
+    Args:
+        constants: sizes of the problem's constant axes.
+        params: the solution's params; booleans become 0 and 1.
+    """
     axes = [f"-DAXIS_{name}={value}" for name, value in constants.items()]
     return axes + [f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in params.items()]

@@ -5,11 +5,21 @@ from __future__ import annotations
 from harness.model.printable import printable
 
 
-def shortened(text: str, longest: int) -> str:
-    """Return the text, cut to `longest` characters; a text that was cut ends in `…`."""
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+def shortened(text: str, max_length: int) -> str:
+    """Return the text, cut to `max_length` characters; a text that was cut ends in `…`.
+
+    Args:
+        text: any text.
+        max_length: upper bound of the characters, including `…`.
+    """
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
-def one_line(text: str, longest: int) -> str:
-    """Return the text on one line and printable, cut to `longest` characters; white space becomes single spaces."""
-    return shortened(printable(" ".join(text.split())), longest)
+def one_line(text: str, max_length: int) -> str:
+    """Return the text on one line, printable and cut.
+
+    Args:
+        text: any text; white space becomes single spaces, and control characters are escaped.
+        max_length: upper bound of the characters of the result.
+    """
+    return shortened(printable(" ".join(text.split())), max_length)

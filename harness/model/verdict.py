@@ -1,11 +1,11 @@
-"""The words of judging. Verdicts are SOL-ExecBench's, and SUSPECT."""
+"""Enumerations of judging: verdicts, trust, kinds of entries. All verdicts except SUSPECT are SOL-ExecBench's."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 CLOCK_ERROR = 0.02
-"""Share by which a latency may be below the hardware's floor: the error of the clocks."""
+"""Share by which a latency may be below the hardware's floor, because clocks have errors."""
 
 
 def least_possible_us(floor_us: float) -> float:
@@ -14,7 +14,7 @@ def least_possible_us(floor_us: float) -> float:
 
 
 class Verdict(StrEnum):
-    """What one evaluation decided."""
+    """Result of one evaluation."""
 
     PASSED = "PASSED"
     INCORRECT_SHAPE = "INCORRECT_SHAPE"
@@ -26,26 +26,26 @@ class Verdict(StrEnum):
     REWARD_HACK = "REWARD_HACK"
     INVALID_REFERENCE = "INVALID_REFERENCE"
     SUSPECT = "SUSPECT"
-    """Faster than the hardware allows, or the clocks disagree: held for a person."""
+    """The latency is below the hardware's floor, or the clocks disagree: a person must decide."""
 
 
 class Trust(StrEnum):
-    """How hard a number is to forge; see docs/judge.md."""
+    """Resistance of a measurement to forgery (docs/judge.md)."""
 
     SEALED = "sealed"
     RECORDED = "recorded"
-    """Launches recorded from a solution's own process and replayed as those of a sealed one."""
+    """Launches were recorded in the solution's process and replayed like those of a sealed solution."""
     BOUNDED = "bounded"
     LAUNCH_BOUND = "launch-bound"
 
     @property
     def by_events(self) -> bool:
-        """Timed by the device's events, in a process without host code of the solution."""
+        """True if the device's events timed the calls, in a process without host code of the solution."""
         return self in (Trust.SEALED, Trust.RECORDED)
 
 
 class EntryKind(StrEnum):
-    """What a ledger entry records."""
+    """Kind of a ledger entry."""
 
     EVALUATION = "evaluation"
     CONFIRMATION = "confirmation"

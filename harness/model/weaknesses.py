@@ -1,7 +1,7 @@
-"""Weaknesses of a measured number: recorded facts that make it mean less than other numbers.
+"""Weaknesses of a measured number: recorded facts that make it less reliable than other numbers.
 
-Every output derives them here from what entries record, so that entries of earlier versions have them too. An output
-puts `SYMBOL` after the number and the sentence below it.
+Every report derives them here from the entries, so that entries of earlier versions have them too. A report puts
+`SYMBOL` after the number and the sentence below it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.model.verdict import Trust
 SYMBOL = "†"
 """The mark after a weakened number."""
 OLD_CALIBRATION_S = 24 * 3600.0
-"""A calibration of the judge's clock that is older was made under other conditions than the measurement."""
+"""Age in seconds from which a calibration of the clock counts as old: conditions may have changed since."""
 _LONGEST_REASON = 160
 _NAMED_PROBLEMS, _NAMED_ENTRIES = 3, 4
 _CALIBRATED = ("handshake_us", "around_us", "events_us")
@@ -26,7 +26,7 @@ _CALIBRATED = ("handshake_us", "around_us", "events_us")
 
 
 class WeaknessKind(StrEnum):
-    """Reasons why a number means less, in the order in which outputs list them."""
+    """Kinds of weaknesses, in the order in which reports list them."""
 
     NO_COMPILE = "no-compile-baseline"
     NO_COMPILE_BY_EVENTS = "no-compile-baseline-by-events"
@@ -54,7 +54,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True)
 class Weakness:
-    """One reason why a number means less."""
+    """One reason why a number is less reliable."""
 
     kind: WeaknessKind
     detail: str = ""
@@ -83,9 +83,9 @@ class MeasuredRecord(Protocol):
 
 @dataclass(frozen=True)
 class MeasurementFacts:
-    """The recorded facts that weaknesses follow from, as a ledger document has them.
+    """The fields of a ledger document from which weaknesses are derived.
 
-    Fields are as written, so values may be of any type.
+    They are not validated, so values may be of any type.
     """
 
     device: Mapping[str, object] = field(default_factory=dict)
@@ -119,18 +119,18 @@ def weaknesses(facts: MeasurementFacts, baseline: MeasurementFacts | None = None
     """Return the weaknesses of a measurement, in the order of `WeaknessKind`.
 
     Args:
-        facts: of a baseline, an evaluation or a confirmation. Without an environment nothing was measured.
-        baseline: of an evaluation or confirmation, the baseline entry that it goes back to; null where it is unknown.
-            Then what the measurement itself records about missing baselines counts.
+        facts: of a baseline, an evaluation or a confirmation. Without an environment there is no measurement.
+        baseline: for an evaluation or confirmation, the baseline entry that it used; None where it is unknown. Then
+            missing baselines are read from the measurement itself.
     """
     if not facts.environment:
         return ()
     reasons = [*_missing_compile(facts, baseline)]
     if facts.environment.get("sandbox") == "none":
         reasons.append(Weakness(WeaknessKind.NO_SANDBOX))
-    others = _number(facts.device.get("others"))
-    if others:
-        reasons.append(Weakness(WeaknessKind.SHARED_DEVICE, f"{others:.0f} of them"))
+    other_processes = _number(facts.device.get("others"))
+    if other_processes:
+        reasons.append(Weakness(WeaknessKind.SHARED_DEVICE, f"{other_processes:.0f} of them"))
     throttle = facts.device.get("throttle")
     if isinstance(throttle, list | tuple) and throttle:
         reasons.append(Weakness(WeaknessKind.THROTTLED, one_line(", ".join(map(str, throttle)), _LONGEST_REASON)))
@@ -145,12 +145,12 @@ def weaknesses(facts: MeasurementFacts, baseline: MeasurementFacts | None = None
 
 
 def _missing_compile(facts: MeasurementFacts, baseline: MeasurementFacts | None) -> list[Weakness]:
-    """The clocks by which `torch.compile` has no time, of those that concern a measurement."""
+    """Return a weakness for each relevant clock by which `torch.compile` has no latency."""
     if facts.baselines:
         return [*_gap(facts, WeaknessKind.NO_COMPILE), *_gap(facts, WeaknessKind.NO_COMPILE_BY_EVENTS)]
     source = baseline or facts
     by_events = facts.trust in (Trust.SEALED, Trust.RECORDED)
-    # Where the sealed clock measured no variant, a sealed candidate races what the other clock named.
+    # Without sealed baselines, a sealed candidate is compared with the fastest baseline by the other clock.
     if by_events and (baseline is None or baseline.sealed_baselines):
         return _gap(source, WeaknessKind.NO_COMPILE_BY_EVENTS)
     return _gap(source, WeaknessKind.NO_COMPILE)
@@ -176,26 +176,27 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def weakness_mark(found: Sequence[Weakness]) -> str:
-    """Return the symbol that follows a weakened number; nothing for another one."""
-    return SYMBOL if found else ""
+def weakness_mark(reasons: Sequence[Weakness]) -> str:
+    """Return the symbol that follows a number with weaknesses; an empty text for a number without any."""
+    return SYMBOL if reasons else ""
 
 
-def weakness_lines(found: Sequence[Weakness]) -> list[str]:
+def weakness_lines(reasons: Sequence[Weakness]) -> list[str]:
     """Return a line for each weakness of one measurement: the symbol and the sentence."""
-    return [f"{SYMBOL} {weakness.sentence}" for weakness in found]
+    return [f"{SYMBOL} {weakness.sentence}" for weakness in reasons]
 
 
 def weakness_legend(marked: Iterable[tuple[str, int | None, Sequence[Weakness]]]) -> list[str]:
-    """Return a line for each kind of weakness among marked numbers: the symbol, where they are and the sentence.
+    """Return a line for each kind of weakness among marked numbers: the symbol, the problems and the sentence.
 
     Args:
-        marked: a number's problem, the `seq` of its entry (null where the problem has one number), its weaknesses.
+        marked: for each number its problem, the `seq` of its entry (None where the problem has one number), and its
+            weaknesses.
     """
     places: dict[WeaknessKind, dict[str, list[int]]] = {}
     details: dict[WeaknessKind, set[str]] = {}
-    for problem, seq, found in marked:
-        for weakness in found:
+    for problem, seq, reasons in marked:
+        for weakness in reasons:
             seqs = places.setdefault(weakness.kind, {}).setdefault(problem, [])
             seqs += [] if seq is None else [seq]
             details.setdefault(weakness.kind, set()).add(weakness.detail)
@@ -208,26 +209,26 @@ def weakness_legend(marked: Iterable[tuple[str, int | None, Sequence[Weakness]]]
 
 
 def _named(places: Mapping[str, Sequence[int]]) -> str:
-    """Some of the problems, each with some of its entries."""
-    words = []
+    """Return the names of the first problems, each with its first entries."""
+    parts = []
     for problem, seqs in [*places.items()][:_NAMED_PROBLEMS]:
-        more = f" and {len(seqs) - _NAMED_ENTRIES} more" if len(seqs) > _NAMED_ENTRIES else ""
-        words.append(f"{problem} seq {', '.join(map(str, seqs[:_NAMED_ENTRIES]))}{more}" if seqs else problem)
-    others = len(places) - _NAMED_PROBLEMS
-    return "; ".join(words) + (f"; {others} more {'problem' if others == 1 else 'problems'}" if others > 0 else "")
+        remaining = f" and {len(seqs) - _NAMED_ENTRIES} more" if len(seqs) > _NAMED_ENTRIES else ""
+        parts.append(f"{problem} seq {', '.join(map(str, seqs[:_NAMED_ENTRIES]))}{remaining}" if seqs else problem)
+    unnamed = len(places) - _NAMED_PROBLEMS
+    return "; ".join(parts) + (f"; {unnamed} more {'problem' if unnamed == 1 else 'problems'}" if unnamed > 0 else "")
 
 
-def for_scripts(found: Sequence[Weakness]) -> list[dict[str, str]]:
-    """Return the weaknesses as JSON has them."""
-    return [{"kind": str(weakness.kind), "sentence": weakness.sentence} for weakness in found]
+def for_scripts(reasons: Sequence[Weakness]) -> list[dict[str, str]]:
+    """Return the weaknesses as plain data for JSON."""
+    return [{"kind": str(weakness.kind), "sentence": weakness.sentence} for weakness in reasons]
 
 
-def to_text(found: Sequence[Weakness]) -> str | None:
-    """Return the weaknesses as one column of text; None without any."""
-    return "\n".join(f"{weakness.kind} {weakness.detail}" for weakness in found) or None
+def to_text(reasons: Sequence[Weakness]) -> str | None:
+    """Return the weaknesses as one text for a column of the index, a line each; None without any."""
+    return "\n".join(f"{weakness.kind} {weakness.detail}" for weakness in reasons) or None
 
 
 def from_text(text: str | None) -> tuple[Weakness, ...]:
-    """Return the weaknesses of a column of text that `to_text` made."""
+    """Return the weaknesses of a text of `to_text`."""
     lines = [line.partition(" ") for line in (text or "").splitlines()]
     return tuple(Weakness(WeaknessKind(kind), detail) for kind, _, detail in lines)

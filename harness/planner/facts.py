@@ -45,7 +45,7 @@ def _problem(standing: Standing, recent: Sequence[str], policy: PolicyConfig) ->
         problem=standing.problem,
         evaluations=standing.evaluations,
         failures=standing.evaluations - standing.verdicts.get("PASSED", 0),
-        duplicates=standing.duplicates,
+        duplicates=standing.duplicates + standing.near_duplicates,
         speedup=best.speedup if best else None,
         score=best.score if best else None,
         since_gain=standing.since_gain,

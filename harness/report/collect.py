@@ -171,6 +171,8 @@ def headline(shown: Sequence[Json], usd: float | None) -> Json:
         "against_eager": [short(geometric_mean(eager)), len(eager)] if eager else None,
         "evaluations": sum(one["evaluations"] for one in shown),
         "duplicates": sum(one["duplicates"] for one in shown),
+        "near_duplicates": sum(one["near_duplicates"] for one in shown),
+        "answered": sum(one["answered"] for one in shown),
         "device_hours": round(sum(one["cost_s"] for one in shown) / 3600, 3),
         "usd": None if usd is None else round(usd, 2),
     }

@@ -90,7 +90,7 @@
       ["Latency now", latency(one.latency_us)], ["Fastest baseline", latency(one.baseline_us)], ["Bound (SOL)", latency(one.bound_us)],
       ["SOL score", plain(one.score)], ["Trust", one.trust || "–"],
       ["Over agent-written PyTorch", times(one.against.baseline, 3)], ["Over eager PyTorch", times(one.against.eager, 3)],
-      ["Evaluations", `${one.evaluations} by ${count(one.workers, "worker")}, ${count(one.duplicates, "duplicate")}`],
+      ["Evaluations", `${one.evaluations} by ${count(one.workers, "worker")}, ${count(one.duplicates, "duplicate")}, ${one.near_duplicates} nearly identical`],
       ["Since the last gain", count(one.since_gain, "evaluation")], ["Device time", duration(one.cost_s / 3600)],
       ["Verdicts", Object.entries(one.verdicts).sort((a, b) => b[1] - a[1]).map(([name, number]) => `${number} ${name}`).join(", ") || "–"],
       ...one.weaknesses.map((sentence) => [`${data.weakened.symbol} Weakened`, sentence]),
@@ -264,7 +264,7 @@
   function drawDuplicates() {
     const rows = problems.filter((one) => one.duplicates).sort((a, b) => b.duplicates - a.duplicates).slice(0, 12);
     const share = headline.evaluations ? (100 * headline.duplicates) / headline.evaluations : 0;
-    $("duplicates-sub").textContent = `Evaluations of a tree that had one already (under another judge version or form of the problem): ${headline.duplicates.toLocaleString("en")}, ${share.toFixed(1)} % of all`;
+    $("duplicates-sub").textContent = `Evaluations of a tree that had one already (under another judge version or form of the problem): ${headline.duplicates.toLocaleString("en")}, ${share.toFixed(1)} % of all. Of a tree that is nearly identical to an earlier one (the same source without formatting, or the same compiled code): ${headline.near_duplicates.toLocaleString("en")}, of which ${headline.answered.toLocaleString("en")} were answered from the ledger`;
     if (!rows.length) return empty("duplicates", "None.");
     chart($("duplicates"), rows.length * 22 + 8, "Problems with the most duplicates", (svg, width) => {
       const left = Math.min(260, width * 0.45), high = rows[0].duplicates;

@@ -136,6 +136,8 @@ def problem_summary(
         "verdicts": dict(standing.verdicts),
         "workers": len(standing.workers),
         "duplicates": standing.duplicates,
+        "near_duplicates": standing.near_duplicates,
+        "answered": standing.answered_from_ledger,
         "since_gain": standing.since_gain,
         "cost_s": round(standing.cost_s, 1),
         "steps": steps,

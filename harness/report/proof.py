@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from harness.errors import HarnessError, RepositoryError
 from harness.formats.ledger_documents import Document, parse_entry
-from harness.formats.problems import takes_part
+from harness.formats.problems import affects_judging
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
@@ -136,7 +136,7 @@ def _strangers(paths: frozenset[str], place: str | None) -> Iterator[str]:
             yield f"it changes {what}: {_list(group)}"
     for path in outside:
         file = parse_problem_path(path)
-        if file and file.inside and path not in named and takes_part(file.inside):
+        if file and file.inside and path not in named and affects_judging(file.inside):
             named.add(path)
             yield f"it changes how {file.problem} is judged: {printable(path)} takes part in the problem's digest"
     others = [path for path in outside if path not in named and not _solution_of(path)]

@@ -1,8 +1,8 @@
-"""Run in the builder's sandbox: several compilers side by side, then a linker. Standard library only.
+"""Run several compilers at the same time, then a linker, in the sandbox of a build. Standard library only.
 
     python -I -B compilers.py REQUEST.json
 
-The request has `compile`, a list of commands, and `link`, one. What they say comes out in the commands' order.
+The request has `compile`, a list of commands, and `link`, one command. Their output is written in this order.
 """
 
 from __future__ import annotations
@@ -15,29 +15,37 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-_SAID_BYTES = 16 << 10
-_AT_ONCE = 8
-"""A file that includes torch's headers takes over a gigabyte."""
+_OUTPUT_BYTES = 16 << 10
+_PARALLEL_COMPILERS = 8
+"""A compilation that includes torch's headers uses over a gigabyte of memory."""
 
 
 def run(command: list[str]) -> tuple[int, bytes]:
-    """One command: its exit code, and the first of what it said."""
-    with tempfile.TemporaryFile() as said:
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False).returncode
-        return code, os.pread(said.fileno(), _SAID_BYTES, 0)
+    """Run a command and return its exit code and the first 16 KiB of its output."""
+    with tempfile.TemporaryFile() as output:
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
+        return code, os.pread(output.fileno(), _OUTPUT_BYTES, 0)
 
 
 def main(compile_all: list[list[str]], link: list[str]) -> int:
-    """Carry out a request; the exit code of the first command that failed, or 0."""
-    with ThreadPoolExecutor(min(_AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
-        ended = list(pool.map(run, compile_all))
-    if not any(code for code, _ in ended):
-        ended.append(run(link))
-    for _, said in ended:
-        sys.stderr.buffer.write(said)
-    return next((code for code, _ in ended if code), 0)
+    """Compile, then link if each compilation succeeded.
+
+    Args:
+        compile_all: commands that run at the same time.
+        link: command that runs after them.
+
+    Returns:
+        Exit code of the first command that failed, or 0.
+    """
+    with ThreadPoolExecutor(min(_PARALLEL_COMPILERS, len(os.sched_getaffinity(0)))) as pool:
+        results = list(pool.map(run, compile_all))
+    if not any(code for code, _ in results):
+        results.append(run(link))
+    for _, output in results:
+        sys.stderr.buffer.write(output)
+    return next((code for code, _ in results if code), 0)
 
 
 if __name__ == "__main__":
-    whole = json.loads(Path(sys.argv[1]).read_text())
-    sys.exit(main(whole["compile"], whole["link"]))
+    request = json.loads(Path(sys.argv[1]).read_text())
+    sys.exit(main(request["compile"], request["link"]))

@@ -1,7 +1,7 @@
-"""A problem's reference as a CUDA graph: what it launches eagerly, captured once and replayed without Python.
+"""A problem's reference as a CUDA graph: its eager launches, captured once and replayed without Python.
 
-Each placement has a graph of its own, because a graph keeps the addresses of its inputs. All are captured when the
-workload is prepared, so that no capture is inside a timed call.
+Each placement has its own graph, because a graph contains the addresses of its inputs. All graphs are captured when
+the workload is prepared, so that no timed call contains a capture.
 Source: PyTorch documentation, CUDA semantics, "CUDA Graphs" (warm-up on a side stream, shared memory pools).
 """
 
@@ -12,32 +12,36 @@ from typing import Any
 
 import torch
 
-from .arena import Sets
-from .pytorch import Halves, store
+from .pytorch import SplitCall, store
+from .shared_memory import WorkloadSlots
 
 _WARM_UPS = 2
-"""Calls before a capture: libraries make their handles and workspaces then."""
+"""Calls before a capture, in which libraries create their handles and workspaces."""
 
 
-def captured(function: Callable[..., Any], workload: Sets) -> Halves:
-    """Return a call in two parts: the replay of a placement's graph, and the delivery of what it returned.
+def captured(function: Callable[..., Any], workload: WorkloadSlots) -> SplitCall:
+    """Return a call in two parts: the replay of a placement's graph, and the copy of returned values to the outputs.
+
+    Args:
+        function: the reference.
+        workload: the placements.
 
     Raises:
-        ValueError: an input is a Python scalar, whose value a graph cannot read anew.
-        RuntimeError: the function does what cannot be captured, such as waiting for the device.
+        ValueError: an input is a Python scalar, whose value a replay cannot read again.
+        RuntimeError: the function does something that cannot be captured, such as waiting for the device.
     """
     if workload.scalar_readers():
-        raise ValueError("a CUDA graph keeps the values of Python scalars, and an input here is one")
+        raise ValueError("a CUDA graph contains the values of Python scalars, and an input here is a Python scalar")
     outputs = [workload.output_tensors(slot) for slot in range(workload.slots)]
     inputs = [workload.input_tensors(slot) for slot in range(workload.slots)]
     _warm_up(function, inputs[0])
     pool = torch.cuda.graph_pool_handle()
     graphs: list[torch.cuda.CUDAGraph] = []
     returned: list[Any] = []
-    for given in inputs:
+    for slot_inputs in inputs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
-            returned.append(function(*given))
+            returned.append(function(*slot_inputs))
         graphs.append(graph)
 
     def compute(slot: int) -> Any:  # noqa: ANN401 - whatever it returns
@@ -50,11 +54,11 @@ def captured(function: Callable[..., Any], workload: Sets) -> Halves:
     return compute, deliver
 
 
-def _warm_up(function: Callable[..., Any], given: list[Any]) -> None:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+def _warm_up(function: Callable[..., Any], inputs: list[Any]) -> None:
+    side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         for _ in range(_WARM_UPS):
-            function(*given)
-    torch.cuda.current_stream().wait_stream(side)
+            function(*inputs)
+    torch.cuda.current_stream().wait_stream(side_stream)
     torch.cuda.synchronize()

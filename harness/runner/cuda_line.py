@@ -1,4 +1,4 @@
-"""The runner's side of a CUDA device: memory mapped for a workload, calls made one at a time."""
+"""A CUDA device in a runner: mapped memory of a workload, and one call at a time at the judge's request."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 import torch
 
-from . import known, sealed  # noqa: F401 - imported before there is anything to run
-from .cuda_arena import CudaArena, CudaWorkload
-from .cuda_calls import Bounded, Calls, Timed, load_trusted
+from . import calibration_cuda, sealed  # noqa: F401 - imported before the first solution
+from .cuda_calls import Calls, EventTimedCalls, SynchronousCalls, load_trusted
+from .cuda_workload import CudaWorkload, PlacementMemory
 from .doorbell import Doorbell
-from .launcher import Trusted
+from .launcher import TrustedKernels
 
 
 class CudaLine:
-    """One loaded solution on the device."""
+    """A loaded solution on the device."""
 
     def __init__(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
         scalars, page = descriptors
-        self._arena = CudaArena((scalars,), message)
+        self._memory = PlacementMemory((scalars,), message)
         self._doorbell = Doorbell(page)
         os.close(page)
         self._pinged = torch.zeros(1, device="cuda")
-        self._trusted: Trusted | None = None
+        self._trusted: TrustedKernels | None = None
         self.short_kernel_ns = 0
-        """Reading of events around a short trusted kernel before the solution is loaded; 0 by another clock."""
+        """Nanoseconds between events around a short trusted kernel before the solution is loaded; 0 without events."""
         if message.get("timed"):
             self._trusted = load_trusted(message["trusted"])
             self.short_kernel_ns = round(self._trusted.short_kernel_us() * 1e3)
@@ -35,39 +35,51 @@ class CudaLine:
         self._workload: CudaWorkload | None = None
 
     def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
-        """Map a workload's placements and get its calls ready."""
+        """Map the placements of a workload and prepare its calls.
+
+        Args:
+            solution: function that a loader returned.
+            message: the judge's request.
+            descriptors: physical memory of each placement.
+        """
         self._calls = None
-        self._arena.map(descriptors, message["placement_bytes"])
-        self._workload = self._arena.workload(message)
-        made = solution(self._workload)
-        if hasattr(made, "run"):
-            self._calls = made
+        self._memory.map(descriptors, message["placement_bytes"])
+        self._workload = self._memory.workload(message)
+        calls = solution(self._workload)
+        if hasattr(calls, "run"):
+            self._calls = calls
         elif self._trusted is not None:
-            self._calls = Timed(self._trusted, made)
+            self._calls = EventTimedCalls(self._trusted, calls)
         else:
-            self._calls = Bounded(made)
+            self._calls = SynchronousCalls(calls)
 
     def serve(self) -> None:
-        """Make the calls of one batch, as the judge asks for them."""
+        """Make the calls of one batch at the judge's requests."""
         assert self._calls is not None  # noqa: S101 - the judge prepares first
         self._doorbell.serve(self._calls.run, self._ping)
 
     def record(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
-        """Make a call on the inputs that are there, and write what it launches into the judge's file."""
+        """Make a call on the inputs of a placement, and write its launches into the judge's file.
+
+        Args:
+            solution: function that a loader returned.
+            message: the judge's request, with the number of the placement.
+            descriptors: the judge's file.
+        """
         assert self._workload is not None  # noqa: S101 - the judge prepares first
-        from .recording import record_call  # noqa: PLC0415 - only Triton solutions are recorded
+        from .recording import record_call  # noqa: PLC0415 - only for Triton solutions
 
         (descriptor,) = descriptors
         record_call(
             descriptor,
-            solution.halves(self._workload),
+            solution.split_call(self._workload),
             self._workload,
             message["placement"],
             passing=solution.destination_passing,
         )
 
     def cold_and_warm(self, placement: int) -> tuple[int, int]:
-        """See `SealedCalls`; on the inputs that are at the placement."""
+        """See `SealedCalls`; the inputs are those at the placement."""
         assert isinstance(self._calls, sealed.SealedCalls)  # noqa: S101 - the judge asks for sealed calls only
         return self._calls.cold_and_warm(placement)
 
@@ -77,15 +89,15 @@ class CudaLine:
 
 
 def warm() -> None:
-    """Do what every first call would wait for: the context, cuBLAS, Triton's compiler and its link to the driver.
+    """Load what a first call needs: the CUDA context, cuBLAS, Triton's compiler and its launcher.
 
-    A request of its own, because it uses the device: the judge sends it when nothing is timed.
+    It uses the device. The judge therefore sends it as a separate request while nothing is timed.
     """
-    some = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
-    torch.mm(some, some).float().sum()
+    matrix = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
+    torch.mm(matrix, matrix).float().sum()
     with contextlib.suppress(ImportError):
-        from .warm_triton import touch  # noqa: PLC0415 - Triton need not be there
+        from .warm_triton import compile_and_launch  # noqa: PLC0415 - Triton may be missing
 
-        touch(some)
+        compile_and_launch(matrix)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

@@ -1,8 +1,8 @@
-"""Device memory that crosses processes: allocated by the judge, exported as a descriptor, mapped by a runner.
+"""Device memory shared between processes: the judge allocates and exports it, and a runner maps it.
 
-CUDA's virtual memory API, which CuPy does not have. Physical memory is a handle; a process that holds its descriptor
-can map it; one that does not cannot read it, whatever code it runs. Addresses are reserved once, so that tensors on
-them stay valid from mapping to mapping. Source: CUDA Driver API, 'Virtual Memory Management'.
+CUDA's virtual memory API, which CuPy does not have. Physical memory is a handle. Only a process that has a file
+descriptor of it can map and read it, whatever code the process runs. Addresses are reserved once, so that tensors
+there remain valid when other memory is mapped. Source: CUDA Driver API, 'Virtual Memory Management'.
 """
 
 from __future__ import annotations
@@ -19,48 +19,56 @@ _DESCRIPTOR = cuda.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCR
 
 
 def _location() -> cuda.CUmemLocation:
-    found = cuda.CUmemLocation()
-    found.type, found.id = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, 0
-    return found
+    location = cuda.CUmemLocation()
+    location.type, location.id = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, 0
+    return location
 
 
 def _properties() -> cuda.CUmemAllocationProp:
-    found = cuda.CUmemAllocationProp()
-    found.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    found.requestedHandleTypes, found.location = _DESCRIPTOR, _location()
-    return found
+    properties = cuda.CUmemAllocationProp()
+    properties.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.requestedHandleTypes, properties.location = _DESCRIPTOR, _location()
+    return properties
 
 
 def granularity() -> int:
-    """Physical memory comes in multiples of so many bytes (2 MiB on every GPU so far)."""
-    least = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-    return int(call(cuda.cuMemGetAllocationGranularity, _properties(), least))
+    """Return the bytes of which physical memory is a multiple (2 MiB on every GPU tested so far)."""
+    minimum = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+    return int(call(cuda.cuMemGetAllocationGranularity, _properties(), minimum))
 
 
 @dataclass
-class Physical:
-    """Physical device memory of `bytes`, by handle. Close it once: the memory goes when nobody maps it any more."""
+class PhysicalMemory:
+    """Physical device memory of `bytes`, by handle.
+
+    Close it once; the driver frees the memory when no process has a handle or a mapping of it.
+    """
 
     handle: cuda.CUmemGenericAllocationHandle
     bytes: int
 
     @classmethod
-    def create(cls, size: int) -> Physical:
-        """New memory, rounded up to the granularity."""
+    def create(cls, size: int) -> PhysicalMemory:
+        """Allocate memory; its size is rounded up to the granularity."""
         unit = granularity()
         size = -(-size // unit) * unit
         return cls(call(cuda.cuMemCreate, size, _properties(), 0), size)
 
     @classmethod
-    def receive(cls, descriptor: int, size: int) -> Physical:
-        """Memory of another process; closes the descriptor."""
+    def receive(cls, descriptor: int, size: int) -> PhysicalMemory:
+        """Import memory of another process.
+
+        Args:
+            descriptor: file descriptor that the other process exported; it is closed.
+            size: bytes of the memory.
+        """
         try:
             return cls(call(cuda.cuMemImportFromShareableHandle, descriptor, _DESCRIPTOR), size)
         finally:
             os.close(descriptor)
 
     def descriptor(self) -> int:
-        """A descriptor that reveals this memory to whom it is sent; the caller closes it."""
+        """Return a file descriptor with which another process can map this memory; the caller closes it."""
         return int(call(cuda.cuMemExportToShareableHandle, self.handle, _DESCRIPTOR, 0))
 
     def close(self) -> None:
@@ -69,7 +77,7 @@ class Physical:
 
 
 @dataclass
-class Window:
+class AddressRange:
     """Reserved device addresses, with or without memory behind them."""
 
     address: int
@@ -78,12 +86,17 @@ class Window:
     """(offset, bytes) of each part that has memory behind it."""
 
     @classmethod
-    def reserve(cls, size: int) -> Window:
+    def reserve(cls, size: int) -> AddressRange:
         """Reserve addresses for `size` bytes (a multiple of the granularity)."""
         return cls(int(call(cuda.cuMemAddressReserve, size, 0, 0, 0)), size)
 
-    def show(self, memory: Physical, offset: int = 0) -> None:
-        """Map memory at an offset (a multiple of the granularity), readable and writable."""
+    def map(self, memory: PhysicalMemory, offset: int = 0) -> None:
+        """Map memory, readable and writable.
+
+        Args:
+            memory: physical memory.
+            offset: bytes from the first reserved address, a multiple of the granularity.
+        """
         base = self.address + offset
         call(cuda.cuMemMap, base, memory.bytes, 0, memory.handle, 0)
         access = cuda.CUmemAccessDesc()
@@ -91,15 +104,15 @@ class Window:
         call(cuda.cuMemSetAccess, base, memory.bytes, [access], 1)
         self.mapped.append((offset, memory.bytes))
 
-    def hide(self) -> None:
-        """Take the memory away again; the addresses stay reserved."""
+    def unmap(self) -> None:
+        """Unmap all memory; the addresses remain reserved."""
         while self.mapped:
             offset, size = self.mapped.pop()
             call(cuda.cuMemUnmap, self.address + offset, size)
 
     def free(self) -> None:
-        """Give back the addresses."""
-        self.hide()
+        """Unmap all memory and release the addresses."""
+        self.unmap()
         call(cuda.cuMemAddressFree, self.address, self.bytes)
 
 
@@ -113,7 +126,12 @@ class _Bytes:
 
 
 def bytes_tensor(address: int, size: int) -> Any:  # noqa: ANN401 - a torch tensor; torch is imported late here
-    """A uint8 torch tensor on mapped device memory that torch does not own."""
+    """Return a uint8 torch tensor of mapped device memory, which torch does not own.
+
+    Args:
+        address: device address.
+        size: bytes.
+    """
     import torch  # noqa: PLC0415 - the CPU's runners have it already, the builder never needs it
 
     return torch.as_tensor(_Bytes(address, size), device="cuda")

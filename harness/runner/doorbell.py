@@ -1,7 +1,7 @@
-"""The page of shared host memory through which the judge of a GPU asks a runner for one call at a time.
+"""A page of shared host memory with which the judge requests one call at a time from a GPU runner.
 
-Both processes map it. The judge writes what it asks for, then the request's number. The runner writes its own reading
-of the clock, then the same number. The judge keeps its own count, since the runner can write to the whole page.
+Both processes map the page. The judge writes a request, then the request's number. The runner writes the reading of its
+own clock, then the same number. The judge keeps its own count, because the runner can write to the whole page.
 Standard library only.
 """
 
@@ -20,25 +20,30 @@ class Request(enum.IntEnum):
     """Kinds of request of the judge."""
 
     PING = 1
-    """Run an empty kernel, so that the runner's CUDA context is the current one. Not timed."""
+    """Run an empty kernel, so that the GPU switches to the runner's CUDA context. Not timed."""
     CALL = 2
-    """One call on the inputs at a placement."""
+    """Make one call on the inputs of a placement."""
     END = 3
     """Return from `serve`."""
 
 
 class Doorbell:
-    """One mapping of the page, by the judge or by the runner.
+    """A mapping of the page, in the judge or in the runner.
 
     Args:
-        descriptor: file descriptor of `BYTES` of shared memory. It stays open.
+        descriptor: file descriptor of `BYTES` of shared memory; it remains open.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._words = memoryview(mmap.mmap(descriptor, BYTES)).cast("q")
 
     def prepare(self, request: Request, placement: int = 0) -> None:
-        """Judge: write what the next request asks for."""
+        """Judge: write the next request, without its number.
+
+        Args:
+            request: kind of the request.
+            placement: number of the placement for a call.
+        """
         self._words[_REQUEST] = request
         self._words[_PLACEMENT] = placement
 
@@ -47,43 +52,48 @@ class Doorbell:
         self._words[_NUMBER] = number
 
     def is_answered(self, number: int, spins: int) -> bool:
-        """Judge: whether the runner answers within so many reads of the page."""
+        """Judge: return true if the runner answers a request while the page is read.
+
+        Args:
+            number: the request.
+            spins: reads of the page before the method returns false.
+        """
         words = self._words
-        for _ in range(spins):  # noqa: SIM110 - a generator would add to what is measured
+        for _ in range(spins):  # noqa: SIM110 - a generator would add to the measured time
             if words[_ANSWERED] == number:
                 return True
         return False
 
     @property
     def claimed_ns(self) -> int:
-        """Judge: duration of the last call in nanoseconds, as the runner says."""
+        """Judge: duration of the last call in nanoseconds, as the runner reports it."""
         return int(self._words[_CLAIMED_NS])
 
     def serve(self, call: Callable[[int], int], ping: Callable[[], object]) -> None:
-        """Runner: answer requests until `END`.
+        """Runner: answer requests until `Request.END`.
 
         Args:
             call: makes one call at a placement and returns its duration in nanoseconds.
             ping: runs an empty kernel and waits for it.
         """
         words = self._words
-        answered = words[_ANSWERED]
+        number = words[_ANSWERED]
         while True:
-            while words[_NUMBER] == answered:
+            while words[_NUMBER] == number:
                 pass
-            answered = words[_NUMBER]
+            number = words[_NUMBER]
             request = words[_REQUEST]
             if request == Request.CALL:
                 words[_CLAIMED_NS] = call(words[_PLACEMENT])
             elif request == Request.PING:
                 ping()
-            words[_ANSWERED] = answered
+            words[_ANSWERED] = number
             if request == Request.END:
                 return
 
 
 def create_page() -> int:
-    """File descriptor of a new page, zeroed; the caller closes it."""
+    """Return the file descriptor of a new zeroed page; the caller closes it."""
     descriptor = os.memfd_create("doorbell", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, BYTES)
     return descriptor

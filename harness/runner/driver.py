@@ -1,7 +1,7 @@
-"""Kernels by the CUDA driver: modules, launches with their attributes, and TMA descriptors.
+"""CUDA driver API: modules, kernel launches with their attributes, and TMA descriptors.
 
-NVIDIA's `cuda.bindings` makes the calls; CuPy has no launch attributes and no tensor maps. Works on the context that is
-current (torch's primary one) and imports nothing of the harness.
+NVIDIA's `cuda.bindings` makes the calls; CuPy has no launch attributes and no tensor maps. The functions use the
+current context (torch's primary context). This module imports nothing of the harness.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FUNCTION_FACTS = {
     "local_bytes": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
     "registers": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NUM_REGS,
 }
-"""Resources of a compiled kernel."""
+"""Resource of a compiled kernel -> the driver's attribute."""
 _MAP_TYPES = {
     "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "i32": "INT32", "u64": "UINT64", "i64": "INT64",
     "f16": "FLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "bf16": "BFLOAT16", "tf32": "TFLOAT32",
     "fp4": "16U4_ALIGN8B", "fp4_padded": "16U4_ALIGN16B", "fp6_padded": "16U6_ALIGN16B",
 }  # fmt: skip
-"""Element type -> the driver's name of it. CUDA before 12.8 lacks the last three."""
+"""Element type -> the driver's name for it. CUDA before 12.8 does not have the last three."""
 _FILL = {
     "zero": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     "nan": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
@@ -33,14 +33,18 @@ _FILL = {
 
 
 class CudaError(RuntimeError):
-    """A driver call failed; the message names the call and the driver's own word for it."""
+    """A driver call failed; the message names the call and the driver's error code."""
 
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:  # noqa: ANN401 - of any driver call
-    """Make one driver call; its result, if it has one.
+    """Make a driver call and return its result, or None if it has no result.
+
+    Args:
+        function: function of `cuda.bindings.driver`.
+        arguments: its arguments.
 
     Raises:
-        CudaError: it failed.
+        CudaError: the call failed.
     """
     code, *results = function(*arguments)
     if code != cuda.CUresult.CUDA_SUCCESS:
@@ -49,22 +53,34 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:  # n
 
 
 def load(cubin: bytes) -> cuda.CUmodule:
-    """A module from a cubin."""
+    """Load a cubin as a module."""
     return call(cuda.cuModuleLoadData, cubin)
 
 
 def kernel(module: cuda.CUmodule, symbol: str) -> cuda.CUfunction:
-    """A kernel of a module."""
+    """Return a kernel of a module.
+
+    Args:
+        module: a loaded module.
+        symbol: mangled name of the kernel.
+    """
     return call(cuda.cuModuleGetFunction, module, symbol.encode())
 
 
 def facts(function: cuda.CUfunction) -> dict[str, int]:
-    """Hardware resources that the kernel uses."""
+    """Return the hardware resources that a kernel uses, by the keys of `FUNCTION_FACTS`."""
     return {name: call(cuda.cuFuncGetAttribute, attribute, function) for name, attribute in FUNCTION_FACTS.items()}
 
 
 def tensor_map(spec: Mapping[str, Any], address: int) -> cuda.CUtensorMap:
-    """An encoded TMA descriptor. Source: CUDA Driver API, `cuTensorMapEncodeTiled`."""
+    """Return an encoded TMA descriptor.
+
+    Source: CUDA Driver API, `cuTensorMapEncodeTiled`.
+
+    Args:
+        spec: the tensor map of a plan, as plain data.
+        address: device address of the tensor.
+    """
     words64, words32 = cuda.cuuint64_t, cuda.cuuint32_t
     return call(
         cuda.cuTensorMapEncodeTiled,
@@ -83,16 +99,16 @@ def tensor_map(spec: Mapping[str, Any], address: int) -> cuda.CUtensorMap:
 
 
 def map_type(dtype: str) -> cuda.CUtensorMapDataType:
-    """The driver's element type of a TMA descriptor.
+    """Return the driver's element type for a TMA descriptor.
 
     Raises:
-        CudaError: the installed `cuda.bindings` are too old for it.
+        CudaError: the installed `cuda.bindings` are too old for this type.
     """
     name = f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[dtype]}"
-    found: cuda.CUtensorMapDataType | None = getattr(cuda.CUtensorMapDataType, name, None)
-    if found is None:
+    element_type: cuda.CUtensorMapDataType | None = getattr(cuda.CUtensorMapDataType, name, None)
+    if element_type is None:
         raise CudaError(f"cuda.bindings has no {name}: tensor maps of {dtype} need CUDA 12.8")
-    return found
+    return element_type
 
 
 def _promotion(size: str) -> str:
@@ -100,12 +116,12 @@ def _promotion(size: str) -> str:
 
 
 class PreparedLaunch:
-    """One launch with its arguments laid out; `run` only makes the driver call.
+    """A kernel launch with its arguments in memory; `run` only makes the driver call.
 
     Args:
         function: the kernel.
         spec: `ResolvedLaunch` as plain data.
-        addresses: device address of every buffer the arguments name.
+        addresses: device address of each buffer that the arguments name.
     """
 
     def __init__(self, function: cuda.CUfunction, spec: Mapping[str, Any], addresses: Mapping[str, int]) -> None:
@@ -113,45 +129,49 @@ class PreparedLaunch:
         self._values = [_argument(argument, addresses) for argument in spec["args"]]
         self._pointers = (ctypes.c_void_p * max(len(self._values), 1))(*(_address(value) for value in self._values))
         if spec["shared_bytes"]:
-            most = _ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            call(cuda.cuFuncSetAttribute, function, most, spec["shared_bytes"])
+            shared_bytes_limit = _ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call(cuda.cuFuncSetAttribute, function, shared_bytes_limit, spec["shared_bytes"])
         if spec["cluster"] and spec["cluster"][0] * spec["cluster"][1] * spec["cluster"][2] > _PORTABLE_CLUSTER:
-            allowed = _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            call(cuda.cuFuncSetAttribute, function, allowed, 1)
+            non_portable_allowed = _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            call(cuda.cuFuncSetAttribute, function, non_portable_allowed, 1)
         self._configuration = _configuration(spec)
         self._arguments = (self._configuration, function, ctypes.addressof(self._pointers), 0)
 
     def run(self) -> None:
-        """Launch on the default stream."""
+        """Launch the kernel on the default stream.
+
+        Raises:
+            CudaError: the launch failed.
+        """
         (code,) = cuda.cuLaunchKernelEx(*self._arguments)
         if code != cuda.CUresult.CUDA_SUCCESS:
             raise CudaError(f"cuLaunchKernelEx: {code.name}")
 
 
 def _configuration(spec: Mapping[str, Any]) -> cuda.CUlaunchConfig:
-    found = cuda.CUlaunchConfig()
-    found.gridDimX, found.gridDimY, found.gridDimZ = spec["grid"]
-    found.blockDimX, found.blockDimY, found.blockDimZ = spec["block"]
-    found.sharedMemBytes, found.hStream = spec["shared_bytes"], 0
-    found.attrs = _attributes(spec)
-    found.numAttrs = len(found.attrs)
-    return found
+    configuration = cuda.CUlaunchConfig()
+    configuration.gridDimX, configuration.gridDimY, configuration.gridDimZ = spec["grid"]
+    configuration.blockDimX, configuration.blockDimY, configuration.blockDimZ = spec["block"]
+    configuration.sharedMemBytes, configuration.hStream = spec["shared_bytes"], 0
+    configuration.attrs = _attributes(spec)
+    configuration.numAttrs = len(configuration.attrs)
+    return configuration
 
 
 def _attributes(spec: Mapping[str, Any]) -> Sequence[cuda.CUlaunchAttribute]:
-    found = []
+    attributes = []
     if spec["cluster"]:
         cluster = cuda.CUlaunchAttribute()
         cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         extents = cluster.value.clusterDim
         extents.x, extents.y, extents.z = spec["cluster"]
-        found.append(cluster)
+        attributes.append(cluster)
     if spec["cooperative"]:
         cooperative = cuda.CUlaunchAttribute()
         cooperative.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         cooperative.value.cooperative = 1
-        found.append(cooperative)
-    return found
+        attributes.append(cooperative)
+    return attributes
 
 
 _SCALARS = {

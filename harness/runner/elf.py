@@ -1,6 +1,6 @@
 """Sections and symbols of a cubin, which is an ELF-64 file.
 
-Source: the ELF-64 object file format. Nothing of a cubin is trusted: malformed bytes raise one of `ELF_ERRORS`.
+Source: the ELF-64 object file format. A cubin is untrusted: malformed bytes raise one of `ELF_ERRORS`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 ELF_ERRORS = (struct.error, IndexError, ZeroDivisionError, ValueError, OverflowError)
 _HEADER = struct.Struct("<4s36xQ10xHHH")
-"""Magic; offset of the section headers; their size, their number, the section that holds their names."""
+"""Magic; offset of the section headers; size and number of the headers; number of the section that has their names."""
 _SECTION = struct.Struct("<II16xQQI12xQ")
 """Name, type, offset, size, linked section, size of an entry."""
 _SYMBOL = struct.Struct("<IBxHQQ")
@@ -18,7 +18,7 @@ _SYMBOL = struct.Struct("<IBxHQQ")
 
 
 class ElfSection(NamedTuple):
-    """A section header, with the section's name in words."""
+    """A section header, with the section's name as text."""
 
     name: str
     kind: int
@@ -44,11 +44,18 @@ def elf_sections(data: bytes) -> list[ElfSection]:
     if magic != b"\x7fELF":
         raise ValueError("not an ELF file")
     headers = [_SECTION.unpack_from(data, table + number * entry_bytes) for number in range(count)]
-    return [ElfSection(_text(data, headers[names][2] + name), *rest) for name, *rest in headers]
+    return [ElfSection(_text(data, headers[names][2] + name), *fields) for name, *fields in headers]
 
 
 def elf_symbol(data: bytes, sections: list[ElfSection], table: ElfSection, number: int) -> ElfSymbol:
-    """Return the symbol of this number in a symbol table."""
+    """Return a symbol of a symbol table.
+
+    Args:
+        data: the ELF file.
+        sections: all sections of the file.
+        table: section of the symbol table.
+        number: position of the symbol in the table.
+    """
     name, info, section, _, size = _SYMBOL.unpack_from(data, table.begin + number * table.entry_bytes)
     return ElfSymbol(_text(data, sections[table.link].begin + name), info, section, size)
 

@@ -1,4 +1,4 @@
-"""Language cuda_cpp: a shared object with host code of its own, called with tensors (docs/formats.md)."""
+"""Language cuda_cpp: a shared object with its own host code, called with tensors (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 import torch
 
-from .arena import Sets
-from .pytorch import Call, Halves, bound
+from .pytorch import Call, SplitCall, bind
+from .shared_memory import WorkloadSlots
 
 EXTENSION = "benchmark_kernel"
-"""Name of a torch extension's module in SOL-ExecBench; sources may contain it."""
+"""Module name of a torch extension in SOL-ExecBench, which sources may contain."""
 
 
-def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
-    """Open the artefact; the answer prepares a workload and gives the call on one slot (in halves, if `timed`)."""
-    opened = _tvm_ffi if message["binding"] == "tvm_ffi" else _torch
-    function = opened(message["artefact"], message["entry"])
-    return bound(function if message["destination_passing"] else _returning(function), message)
+def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]:
+    """Open the shared object and return a function that prepares a workload, as `pytorch.load` does."""
+    import_function = _tvm_ffi if message["binding"] == "tvm_ffi" else _torch
+    function = import_function(message["artefact"], message["entry"])
+    return bind(function if message["destination_passing"] else _returning(function), message)
 
 
 def _torch(path: str, name: str) -> Callable[..., Any]:
-    """A function of a torch extension.
+    """Return a function of a torch extension.
 
     Raises:
-        ImportError: the shared object is no such module, or needs a library that is not here.
-        AttributeError: it has no such function.
+        ImportError: the shared object is no Python module, or a library that it needs is missing.
+        AttributeError: the module has no such function.
     """
     spec = importlib.util.spec_from_file_location(EXTENSION, path)
     if spec is None or spec.loader is None:
@@ -41,18 +41,20 @@ def _torch(path: str, name: str) -> Callable[..., Any]:
 
 
 def _tvm_ffi(path: str, name: str) -> Callable[..., Any]:
-    """A function that a shared object exports to TVM-FFI.
+    """Return a function that a shared object exports to TVM-FFI.
 
-    Tensors are handed over without a copy. TVM-FFI makes torch's current stream its own for as long as a call with a
-    tensor of the device lasts, which is what TVMFFIEnvGetStream answers.
+    Tensors are passed without a copy. During a call with a device tensor, TVMFFIEnvGetStream returns torch's current
+    stream.
 
     Raises:
-        AttributeError: it exports no such function.
+        AttributeError: the shared object exports no such function.
     """
-    if not any(hasattr(torch.Tensor, known) for known in ("__dlpack_c_exchange_api__", "__c_dlpack_exchange_api__")):
-        # An older torch: what would stand in for it is compiled at the first import, which takes half a minute.
+    if not any(
+        hasattr(torch.Tensor, attribute) for attribute in ("__dlpack_c_exchange_api__", "__c_dlpack_exchange_api__")
+    ):
+        # With an older torch, the first import would compile a replacement, which takes half a minute.
         os.environ["TVM_FFI_DISABLE_TORCH_C_DLPACK"] = "1"
-    import tvm_ffi  # noqa: PLC0415 - need not be there for other languages
+    import tvm_ffi  # noqa: PLC0415 - may be missing where no solution uses it
 
     module = tvm_ffi.load_module(path)
     if not module.implements_function(name):
@@ -62,18 +64,18 @@ def _tvm_ffi(path: str, name: str) -> Callable[..., Any]:
 
 
 def _returning(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:  # noqa: ANN401 - tensors and scalars in, whatever it returns out
+    def call(*arguments: Any) -> Any:  # noqa: ANN401 - arguments and result of untrusted code
         return as_torch(function(*arguments))
 
     return call
 
 
 def as_torch(returned: Any) -> Any:  # noqa: ANN401
-    """A function's returned value with its tensors as torch's: with an older torch, TVM-FFI gives its own."""
+    """Return a function's result with torch tensors; with an older torch, TVM-FFI returns tensors of its own type."""
     if isinstance(returned, torch.Tensor | str):
         return returned
     if hasattr(returned, "__dlpack__"):
         return torch.utils.dlpack.from_dlpack(returned)
     if isinstance(returned, Mapping):
-        return {name: as_torch(each) for name, each in returned.items()}
-    return [as_torch(each) for each in returned] if isinstance(returned, Sequence) else returned
+        return {name: as_torch(value) for name, value in returned.items()}
+    return [as_torch(value) for value in returned] if isinstance(returned, Sequence) else returned

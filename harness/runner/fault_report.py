@@ -1,7 +1,7 @@
-"""A line on stderr about a memory fault of compiled code: its signal, the kernel's code and the address.
+"""Report a memory fault of compiled code on stderr: its signal, the kernel's code and the address.
 
-The judge picks one of its own sentences by the code; the line decides nothing. The process then ends by the signal, as
-it would have without.
+The judge selects one of its own sentences by the code; the line has no other effect. The process then ends by the
+signal, as it does without this module.
 
 Source: sigaction(2), sections on siginfo_t and on the codes of SIGSEGV and SIGBUS.
 """
@@ -29,13 +29,16 @@ class _SigAction(ctypes.Structure):
     )
 
 
-_kept: list[Any] = []
-"""The handler, which C code refers to."""
+_installed_handlers: list[Any] = []
+"""The handler, which C code references and Python must not free."""
 
 
 def install() -> None:
-    """Report faults from now on. A call of compiled code does not hold the interpreter, so its fault is reported."""
-    if _kept:
+    """Report faults from now on.
+
+    ctypes releases the interpreter lock during a call of compiled code, so that the handler can run at a fault.
+    """
+    if _installed_handlers:
         return
     libc = ctypes.CDLL(None)
 
@@ -43,10 +46,10 @@ def install() -> None:
         code = ctypes.c_int.from_address(info + 8).value
         address = ctypes.c_uint64.from_address(info + _ADDRESS).value
         os.write(2, f"\nfault: signal {number} code {code} address {address:#x}\n".encode())
-        libc.sigaction(number, ctypes.byref(_SigAction()), None)  # the default: the instruction is repeated and ends us
+        libc.sigaction(number, ctypes.byref(_SigAction()), None)  # the process repeats the instruction and ends
 
     handler = _Handler(report)
-    _kept.append(handler)
+    _installed_handlers.append(handler)
     action = _SigAction(handler=ctypes.cast(handler, ctypes.c_void_p), flags=_SA_SIGINFO | _SA_NODEFER)
     for number in _SIGNALS:
         libc.sigaction(number, ctypes.byref(action), None)

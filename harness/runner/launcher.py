@@ -1,9 +1,9 @@
-"""The trusted launcher: makes every launch of a sealed solution and reads the device's events around each call.
+"""The trusted launcher: makes each launch of a sealed solution and reads device events around each call.
 
-No host code of the candidate runs in this process. A call is, in stream order: module-scope variables and workspaces
-are set, L2 is displaced by reading other memory, then event, the plan's launches, event. The inputs of the next call
-are written when this one has ended and its outputs are copied. The queue is held back until it is full, so that no
-number has the host's speed in it.
+No host code of the candidate runs in this process. A call consists of, in stream order: set module-scope variables and
+workspaces, displace L2 by reading other memory, record an event, run the plan's launches, record an event. The judge
+writes the inputs of the next call when this call has ended and its outputs are copied. The queue is held until all
+launches of the call are enqueued, so that the host's speed affects no reading.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ import torch
 from cuda.bindings import driver as cuda
 
 from . import driver
-from .device_memory import bytes_tensor
 from .driver import PreparedLaunch
-from .patterns import fill_word
 from .variable_snapshot import VariableSnapshot
 from .wire import TRUSTED_KERNELS
+from .workspace_patterns import fill_word
 
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
 _BLOCKS_PER_SM = 4
-_PIECE = 4096
-"""Elements of a piece that are worth a block of their own."""
-_OWN_CYCLES = (2_000, 40_000)
+_ELEMENTS_PER_BLOCK = 4096
+"""Elements of a copied piece per block."""
+_SPIN_CYCLES = (2_000, 40_000)
+"""Durations of the two self-timed kernels, in cycles of the SM's clock."""
 _SHORT_BYTES, _SHORT_PLACES, _SHORT_REPEATS = 1 << 20, 16, 9
-"""Memory of the short kernels that show a process' own overhead: size, number of places, readings at each."""
+"""Memory of the short kernels that show a process' own overhead: bytes, number of addresses, readings at each."""
 
 
-def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+def _event_pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
     return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-class Trusted:
-    """The trusted kernels, and the buffer that displaces everything from L2."""
+class TrustedKernels:
+    """The trusted kernels, and the buffer whose reading displaces all other lines from L2.
+
+    Args:
+        cubin: trusted.cu, compiled by the judge.
+    """
 
     def __init__(self, cubin: bytes) -> None:
         module = driver.load(cubin)
@@ -46,10 +50,11 @@ class Trusted:
         self._grid, l2_bytes = _BLOCKS_PER_SM * device.multi_processor_count, device.L2_cache_size
         self._displaced = torch.zeros(_DISPLACE_FACTOR * l2_bytes // 16 * 16, dtype=torch.uint8, device="cuda")
         self._go = torch.zeros(1, dtype=torch.int32).pin_memory()
-        self._took = torch.zeros(1, dtype=torch.int64, device="cuda")
+        self._sink = torch.zeros(1, dtype=torch.int64, device="cuda")
         self._ticket = 0
         self.displace = self.read(self._displaced.data_ptr(), self._displaced.numel())
-        """Displaces everything else from L2, by reading: what is written would be written back in the next call."""
+        """A launch that displaces all other lines from L2. It reads, because written lines would be written back in the
+        next call."""
 
     def _prepare(
         self, name: str, grid: int, block: int, arguments: Sequence[tuple[str, float]], *, rows: int = 1
@@ -65,37 +70,68 @@ class Trusted:
         return PreparedLaunch(self._functions[name], spec, {})
 
     def fill(self, address: int, size: int, pattern: int) -> PreparedLaunch:
-        """A launch that fills memory with a 32-bit pattern; sizes are rounded up to words."""
+        """Return a launch that fills memory with a 32-bit pattern.
+
+        Args:
+            address: device address.
+            size: bytes, rounded up to a multiple of 4.
+            pattern: the word.
+        """
         return self._prepare("fill", self._grid, 256, [("Q", address), ("Q", -(-size // 4)), ("I", pattern)])
 
     def read(self, address: int, size: int) -> PreparedLaunch:
-        """A launch that reads memory (a multiple of 16 bytes)."""
-        arguments = [("Q", address), ("Q", size // 16), ("Q", self._took.data_ptr())]
+        """Return a launch that reads memory.
+
+        Args:
+            address: device address.
+            size: bytes, a multiple of 16.
+        """
+        arguments = [("Q", address), ("Q", size // 16), ("Q", self._sink.data_ptr())]
         return self._prepare("read", 2 * self._grid, 256, arguments)
 
-    def known(self, cycles: int) -> PreparedLaunch:
-        """A launch that spins for so many cycles of the SM's clock."""
-        return self._prepare("known", 1, 1, [("q", cycles), ("Q", self._took.data_ptr())])
+    def spin(self, cycles: int) -> PreparedLaunch:
+        """Return a launch of one thread that runs for this number of cycles of the SM's clock."""
+        return self._prepare("spin", 1, 1, [("q", cycles), ("Q", self._sink.data_ptr())])
 
     def compare(
-        self, found: int, right: int, count: int, kind: int, limits: tuple[float, float, float], sums: int
+        self, output: int, expected: int, count: int, kind: int, limits: tuple[float, float, float], sums: int
     ) -> PreparedLaunch:
-        """A launch that sums up how two arrays of floats differ; addresses, and (atol, rtol, least scale)."""
-        numbers = [("Q", found), ("Q", right), ("Q", count), ("i", kind), *(("f", limit) for limit in limits)]
+        """Return a launch that adds the differences of two arrays of floats to sums.
+
+        Args:
+            output: device address of the array to check.
+            expected: device address of the expected array.
+            count: elements.
+            kind: 0 for float32, 1 for bfloat16, 2 for float16.
+            limits: absolute tolerance, relative tolerance, smallest divisor of a relative error.
+            sums: device address of `Sums` in trusted.cu.
+        """
+        numbers = [("Q", output), ("Q", expected), ("Q", count), ("i", kind), *(("f", limit) for limit in limits)]
         blocks = max(1, min(2 * self._grid, -(-count // 2048)))
         return self._prepare("compare", blocks, 256, [*numbers, ("Q", sums)])
 
-    def pieces(self, table: int, count: int, longest: int) -> PreparedLaunch:
-        """A launch that copies the `count` pieces of a table (65,535 at most), the longest of so many elements."""
-        blocks = max(1, min(4 * self._grid // count, -(-longest // _PIECE)))
-        return self._prepare("pieces", blocks, 256, [("Q", table)], rows=count)
+    def batched_copy(self, table: int, count: int, longest: int) -> PreparedLaunch:
+        """Return a launch that copies the pieces of a table.
 
-    def forget_persisting_lines(self) -> None:
-        """Reset the lines of L2 that were marked to stay there, before each call of either side."""
+        Args:
+            table: device address of an array of `Piece` in trusted.cu.
+            count: pieces of the table, at most 65,535.
+            longest: elements of the longest piece.
+        """
+        blocks = max(1, min(4 * self._grid // count, -(-longest // _ELEMENTS_PER_BLOCK)))
+        return self._prepare("batched_copy", blocks, 256, [("Q", table)], rows=count)
+
+    def reset_persisting_lines(self) -> None:
+        """Reset the persisting lines of L2, before each call of either side."""
         driver.call(cuda.cuCtxResetPersistingL2Cache)
 
-    def held(self, enqueue: Callable[[], None], limit_ns: int = _HOLD_NS) -> None:
-        """Enqueue behind a held queue, so that the device finds everything there when it starts."""
+    def enqueue_held(self, enqueue: Callable[[], None], limit_ns: int = _HOLD_NS) -> None:
+        """Enqueue work while a kernel holds the queue, so that all of it is enqueued before the device starts.
+
+        Args:
+            enqueue: enqueues the work on the default stream.
+            limit_ns: longest time that the queue is held.
+        """
         self._ticket += 1
         self._prepare("hold", 1, 1, [("Q", self._go.data_ptr()), ("I", self._ticket), ("Q", limit_ns)]).run()
         try:
@@ -104,29 +140,33 @@ class Trusted:
             self._go[0] = self._ticket
 
     def pair_overhead_us(self, repeats: int = 41) -> float:
-        """Overhead of events around one kernel, in microseconds: median over pairs of kernels that time themselves.
+        """Return the overhead of events around a kernel, in microseconds: median over pairs of self-timed kernels.
 
-        One is short and one long, and both are launched together, so that the SM's clock, which their own readings
-        count in, is the same for both and cancels. About 3 us on an H200; with it subtracted, readings agree with CUPTI
-        within 0.3 us (docs/clock.md).
+        A short and a long kernel are launched together. Both count cycles of the SM's clock, whose frequency is the
+        same for both and cancels. The overhead is about 3 us on an H200. Readings from which it is subtracted agree
+        with CUPTI within 0.3 us (docs/clock.md).
+
+        Args:
+            repeats: number of pairs.
         """
-        took = [torch.zeros(1, dtype=torch.int64, device="cuda") for _ in _OWN_CYCLES]
-        known = [
-            self._prepare("known", 1, 1, [("q", cycles), ("Q", where.data_ptr())])
-            for cycles, where in zip(_OWN_CYCLES, took, strict=True)
+        cycle_counts = [torch.zeros(1, dtype=torch.int64, device="cuda") for _ in _SPIN_CYCLES]
+        kernels = [
+            self._prepare("spin", 1, 1, [("q", cycles), ("Q", count.data_ptr())])
+            for cycles, count in zip(_SPIN_CYCLES, cycle_counts, strict=True)
         ]
-        found: list[float] = []
+        overheads_us: list[float] = []
         for _ in range(repeats):
-            short, long = self._readings_us(known)
-            few, many = (where.item() for where in took)
-            found.append((short * many - long * few) / (many - few))
-        return statistics.median(found)
+            short_us, long_us = self._readings_us(kernels)
+            short_cycles, long_cycles = (count.item() for count in cycle_counts)
+            overheads_us.append((short_us * long_cycles - long_us * short_cycles) / (long_cycles - short_cycles))
+        return statistics.median(overheads_us)
 
     def short_kernel_us(self) -> float:
-        """Mean reading of events around short kernels of this process, in microseconds: one reads 1 MB, one writes it.
+        """Return the mean time between events around short kernels of this process, in microseconds.
 
-        Events around the same kernel read up to 0.3 us more in one process than in another, whatever the kernel's
-        length. Short kernels show this offset (docs/clock.md).
+        Half of the kernels read 1 MiB, half write 1 MiB. The time between events around the same kernel differs by up
+        to 0.3 us between processes, independently of the kernel's duration. Short kernels show this offset
+        (docs/clock.md).
         """
         buffer = torch.zeros(_SHORT_PLACES * 2 * _SHORT_BYTES, dtype=torch.uint8, device="cuda")
         addresses = [buffer.data_ptr() + place * 2 * _SHORT_BYTES for place in range(_SHORT_PLACES)]
@@ -137,8 +177,11 @@ class Trusted:
         )
 
     def _readings_us(self, kernels: Sequence[PreparedLaunch]) -> list[float]:
-        """Microseconds by events around each kernel, all enqueued at once, each behind a displacement of L2."""
-        pairs = [_pair() for _ in kernels]
+        """Return the microseconds between events around each kernel, with L2 displaced before each.
+
+        All kernels are enqueued at once.
+        """
+        pairs = [_event_pair() for _ in kernels]
 
         def enqueue() -> None:
             for kernel, (start, stop) in zip(kernels, pairs, strict=True):
@@ -147,75 +190,76 @@ class Trusted:
                 kernel.run()
                 stop.record()
 
-        self.held(enqueue)
+        self.enqueue_held(enqueue)
         torch.cuda.synchronize()
         return [float(start.elapsed_time(stop)) * 1e3 for start, stop in pairs]
 
 
-class Slots(Protocol):
-    """A workload's layout as the launcher reads it."""
+class SlotLayout(Protocol):
+    """The part of a workload's layout that the launcher reads."""
 
     @property
-    def inputs(self) -> Sequence[Placed]:
-        """In order."""
+    def inputs(self) -> Sequence[SlotOffset]:
+        """Inputs in the order of the definition."""
 
     @property
-    def outputs(self) -> Sequence[Placed]:
-        """In order."""
+    def outputs(self) -> Sequence[SlotOffset]:
+        """Outputs in the order of the definition."""
 
     @property
     def slots(self) -> int:
         """Number of placements."""
 
 
-class Placed(Protocol):
-    """An input or output in its slot."""
+class SlotOffset(Protocol):
+    """Offset of an input or output in its slot."""
 
     @property
     def name(self) -> str:
-        """As the plan calls it."""
+        """Name in the plan."""
 
     @property
     def offset(self) -> int:
-        """Bytes from the beginning of its side of the slot."""
+        """Bytes from the first input or the first output of the slot."""
 
 
 class SealedWorkload:
-    """One workload of a sealed solution, ready to be called at each placement."""
+    """A workload of a sealed solution, with prepared launches for each placement."""
 
     def __init__(
         self,
-        trusted: Trusted,
+        trusted: TrustedKernels,
         functions: Mapping[str, cuda.CUfunction],
         plan: Mapping[str, Any],
-        layout: Slots,
+        layout: SlotLayout,
         place: Callable[[int], tuple[int, int]],
         variables: Sequence[VariableSnapshot] = (),
     ) -> None:
-        """Prepare every launch.
+        """Prepare all launches.
 
         Args:
             trusted: the trusted kernels.
-            functions: the solution's kernels by the name its plan uses.
+            functions: the solution's kernels, by their names in the plan.
             plan: `ResolvedPlan` as plain data.
             layout: fields and number of placements.
-            place: device addresses of a placement's inputs and of its outputs.
-            variables: first values of the modules' variables, which every call begins with.
+            place: returns the device addresses of a placement's inputs and of its outputs.
+            variables: initial values of the modules' variables, restored before each call.
         """
         self._trusted, self._variables = trusted, variables
-        spaces = plan["workspaces"]
+        workspaces = plan["workspaces"]
         self._spaces = {
             name: torch.empty(-(-size // 16) * 16, dtype=torch.uint8, device="cuda")
-            for name, (size, _) in spaces.items()
+            for name, (size, _) in workspaces.items()
         }
         self._before = [
-            trusted.fill(self._spaces[name].data_ptr(), size, fill_word(init)) for name, (size, init) in spaces.items()
+            trusted.fill(self._spaces[name].data_ptr(), size, fill_word(init))
+            for name, (size, init) in workspaces.items()
         ]
-        shared = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
+        workspace_addresses = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
         self._calls: list[list[PreparedLaunch]] = []
         for placement in range(layout.slots):
             inputs, outputs = place(placement)
-            addresses = shared | {f"input:{field.name}": inputs + field.offset for field in layout.inputs}
+            addresses = workspace_addresses | {f"input:{field.name}": inputs + field.offset for field in layout.inputs}
             addresses |= {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
             self._calls.append([self._prepared(step, functions, addresses) for step in plan["steps"]])
 
@@ -227,12 +271,16 @@ class SealedWorkload:
         return PreparedLaunch(functions[step["kernel"]], step, addresses)
 
     def run(self, placement: int, *, cold: bool = True) -> float:
-        """Make one call; microseconds by the device's events, nothing subtracted. `cold`: L2 is displaced before it.
+        """Make one call and return the microseconds between its events, from which nothing is subtracted.
+
+        Args:
+            placement: number of the placement.
+            cold: displace L2 before the call.
 
         Raises:
-            CudaError: a launch failed; the context may be gone.
+            CudaError: a launch failed; the context may be unusable.
         """
-        start, stop = _pair()
+        start, stop = _event_pair()
 
         def enqueue() -> None:
             for snapshot in self._variables:
@@ -246,13 +294,7 @@ class SealedWorkload:
                 launch.run()
             stop.record()
 
-        self._trusted.forget_persisting_lines()
-        self._trusted.held(enqueue)
+        self._trusted.reset_persisting_lines()
+        self._trusted.enqueue_held(enqueue)
         torch.cuda.synchronize()
         return float(start.elapsed_time(stop)) * 1e3
-
-
-def region(address: int, size: int) -> torch.Tensor:
-    """Mapped device memory as bytes."""
-    view: torch.Tensor = bytes_tensor(address, size)
-    return view

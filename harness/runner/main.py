@@ -1,8 +1,8 @@
-"""The runner: loads one solution, then serves calls on shared memory until its end of the line is closed.
+"""The runner: load one solution, then serve calls on shared memory until the judge closes its socket.
 
-It is started before there is anything to run and waits inside its sandbox, with torch imported unless
-HARNESS_RUNNER_TORCH is 0 (a compiled solution does not need it). Nothing it says is believed: the judge owns the clock
-and checks the outputs. Run as
+It is started before a solution arrives and waits inside its sandbox. Torch is imported unless HARNESS_RUNNER_TORCH is 0
+(a compiled solution does not need it). The judge trusts nothing that the runner reports: it times the calls with its
+own clock and checks the outputs. Run as
 `python -I -B -c "... from runner.main import main; main(fd)"` with `runner`'s parent on sys.path.
 """
 
@@ -23,31 +23,35 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from . import wire
-from .arena import Arena, ArenaWorkload
+from .shared_memory import HostWorkload, SharedMemory
 
 _LOADERS = {
-    "cpp": "cpp", "pytorch": "pytorch", "reference": "reference", "empty": "empty",
-    "triton": "pytorch", "cute_dsl": "pytorch", "cuda": "sealed", "known": "known",
+    "cpp": "cpp", "pytorch": "pytorch", "reference": "reference", "empty": "calibration_cpp",
+    "triton": "pytorch", "cute_dsl": "pytorch", "cuda": "sealed", "known": "calibration_cuda",
     "cuda_cpp": "extension",
 }  # fmt: skip
-_MOST_DESCRIPTORS = 64
-"""Of one message: the placements of a workload on a device."""
-_passed: dict[str, int] = {}
+"""Language of a request to load -> module of this package whose `load` serves it."""
+_MAX_DESCRIPTORS = 64
+"""File descriptors of one message: the placements of a workload on a device."""
+_times_passed: dict[str, int] = {}
 
 
 def failpoint(name: str) -> None:
-    """Die here, by SIGKILL, when HARNESS_FAILPOINT names this place (`name` or `name:count`); for tests."""
+    """Kill this process by SIGKILL at a failpoint, for tests.
+
+    HARNESS_FAILPOINT is `name`, or `name:count` for the call of this count.
+    """
     target, _, count = os.environ.get("HARNESS_FAILPOINT", "").partition(":")
     if target != name:
         return
-    _passed[name] = _passed.get(name, 0) + 1
-    if _passed[name] == int(count or 1):
+    _times_passed[name] = _times_passed.get(name, 0) + 1
+    if _times_passed[name] == int(count or 1):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
     descriptors = array.array("i")
-    data, ancillary, _, _ = line.recvmsg(wire.LARGEST, socket.CMSG_SPACE(_MOST_DESCRIPTORS * descriptors.itemsize))
+    data, ancillary, _, _ = line.recvmsg(wire.LARGEST, socket.CMSG_SPACE(_MAX_DESCRIPTORS * descriptors.itemsize))
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
@@ -55,29 +59,41 @@ def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
 
 
 class DeviceLine(Protocol):
-    """A runner's side of a device whose calls are asked for one at a time."""
+    """A device in a runner, with one call at a time at the judge's request. `CudaLine` implements it."""
 
     short_kernel_ns: int
     """See `CudaLine`."""
 
-    def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
-        """Map a workload's placements and get its calls ready."""
+    def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - result of a loader
+        """Map the placements of a workload and prepare its calls.
+
+        Args:
+            solution: function that a loader returned.
+            message: the judge's request.
+            descriptors: physical memory of each placement.
+        """
 
     def serve(self) -> None:
-        """Make the calls of one batch, as the judge asks for them."""
+        """Make the calls of one batch at the judge's requests."""
 
-    def record(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
-        """Make a call and write what it launches into the judge's file."""
+    def record(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - result of a loader
+        """Make a call and write its launches into the judge's file.
+
+        Args:
+            solution: function that a loader returned.
+            message: the judge's request, with the number of the placement.
+            descriptors: the judge's file.
+        """
 
     def cold_and_warm(self, placement: int) -> tuple[int, int]:
-        """Nanoseconds of a sealed call with L2 displaced before it, and without."""
+        """Return the nanoseconds of a sealed call with L2 displaced before it, and without."""
 
 
 class _Server:
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.solution: Any = None
-        self.arena: Any = None
+        self.memory: Any = None
         self.call: Any = None
         self.device: DeviceLine | None = None
 
@@ -86,7 +102,7 @@ class _Server:
         if "window_bytes" in message:
             self.device = importlib.import_module(".cuda_line", __package__).CudaLine(message, descriptors)
         else:
-            self.arena = Arena.attach(descriptors, message["input_bytes"], message["output_bytes"])
+            self.memory = SharedMemory.attach(descriptors, message["input_bytes"], message["output_bytes"])
         loader = importlib.import_module(f".{_LOADERS[message['language']]}", __package__)
         self.solution = loader.load(message)
         failpoint("runner.loaded")
@@ -102,7 +118,7 @@ class _Server:
         if self.device is not None:
             self.device.prepare(self.solution, message, descriptors)
         else:
-            self.call = self.solution(ArenaWorkload.of(message, self.arena))
+            self.call = self.solution(HostWorkload.of(message, self.memory))
         gc.collect()
         gc.freeze()
         failpoint("runner.ready")
@@ -114,7 +130,7 @@ class _Server:
         self.line.send(wire.pack_record(wire.Code.READY))
 
     def cold_and_warm(self, message: dict[str, Any]) -> None:
-        assert self.device is not None  # noqa: S101 - only sealed calls on a GPU are asked for
+        assert self.device is not None  # noqa: S101 - the judge requests this only for sealed calls on a GPU
         cold_ns, warm_ns = self.device.cold_and_warm(message["placement"])
         self.line.send(wire.pack_record(wire.Code.READY, call=cold_ns, claimed_ns=warm_ns))
 
@@ -153,8 +169,8 @@ class _Server:
                     self.warm()
                 else:
                     self.prepare(message, descriptors)
-            except wire.Mismatch as wrong:
-                self.line.send(wire.pack_record(wrong.code, detail=wrong.output))
+            except wire.OutputMismatchError as error:
+                self.line.send(wire.pack_record(error.code, detail=error.output))
             except BaseException:  # noqa: BLE001 - the border of the process: untrusted code may raise anything
                 traceback.print_exc()
                 sys.stderr.flush()
@@ -163,7 +179,7 @@ class _Server:
 
 def _import_torch() -> None:
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
-    import torch  # noqa: PLC0415 - the slow part, done before there is anything to run
+    import torch  # noqa: PLC0415 - slow, and therefore done before a solution arrives
 
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
@@ -177,7 +193,7 @@ def main(descriptor: int) -> None:
     failpoint("runner.start")
     if os.environ.get("HARNESS_RUNNER_TORCH") != "0":
         _import_torch()
-    for name in ("cpp", "empty"):
+    for name in ("cpp", "calibration_cpp"):
         importlib.import_module(f".{name}", __package__)
     if os.environ.get("HARNESS_RUNNER_DEVICE") == "cuda":
         importlib.import_module(".cuda_line", __package__)

@@ -1,7 +1,7 @@
-"""Module-scope variables of a cubin, which the launcher sets back to their first values before every call.
+"""Module-scope variables of a cubin, which the launcher resets to their initial values before every call.
 
-Without that, a kernel could keep in a `__device__` variable what it computed in an earlier call. The names come from
-the cubin's symbol table, because the driver finds a variable by name only.
+Otherwise a kernel could store results of an earlier call in a `__device__` variable. The names are read from the
+cubin's symbol table, because the driver finds a variable by name only.
 Source: CUDA Binary Utilities, for the sections of a cubin.
 """
 
@@ -15,12 +15,12 @@ from .elf import ELF_ERRORS, ElfSection, elf_sections, elf_symbol
 _SYMBOL_TABLE, _OBJECT, _TYPE_MASK = 2, 1, 0xF
 _DEVICE, _CONSTANT = ".nv.global", ".nv.constant3"
 """Sections of `__device__` and of `__constant__` variables; some have a suffix."""
-MOST_BYTES = 64 << 20
-"""Variables of one cubin together: copying them before each call is not part of its time, but costs the judge time."""
+MAX_VARIABLE_BYTES = 64 << 20
+"""Total size of the variables of a cubin. The copy before each call is not timed, but prolongs the evaluation."""
 
 
 class MalformedCubinError(ValueError):
-    """Bytes that are no cubin, or a cubin whose variables are too large."""
+    """The bytes are not a cubin, or the variables of the cubin are too large."""
 
 
 class ModuleVariable(NamedTuple):
@@ -34,20 +34,20 @@ def check_size(cubin: bytes) -> None:
     """Check that the module-scope variables can be copied before each call.
 
     Raises:
-        MalformedCubinError: they are too large, or these bytes are no cubin.
+        MalformedCubinError: they are too large, or the bytes are not a cubin.
     """
     total = sum(variable.bytes for variable in module_variables(cubin).values())
-    if total > MOST_BYTES:
+    if total > MAX_VARIABLE_BYTES:
         raise MalformedCubinError(
-            f"its module-scope variables take {total >> 20} MiB, more than {MOST_BYTES >> 20}: use a workspace"
+            f"its module-scope variables take {total >> 20} MiB, more than {MAX_VARIABLE_BYTES >> 20}: use a workspace"
         )
 
 
 def module_variables(cubin: bytes) -> dict[str, ModuleVariable]:
-    """Return the module-scope variables, by symbol.
+    """Return the module-scope variables of a cubin, by symbol.
 
     Raises:
-        MalformedCubinError: these bytes are no cubin.
+        MalformedCubinError: the bytes are not a cubin.
     """
     try:
         sections = elf_sections(cubin)
@@ -64,7 +64,7 @@ def module_variables(cubin: bytes) -> dict[str, ModuleVariable]:
 def _objects(
     cubin: bytes, sections: list[ElfSection], kinds: Mapping[int, bool]
 ) -> Iterator[tuple[str, ModuleVariable]]:
-    """Variables of the sections that `kinds` names by number, with true for those of constants."""
+    """Yield the variables of the sections in `kinds`; its values are true for sections of constants."""
     for table in sections:
         if table.kind != _SYMBOL_TABLE:
             continue

@@ -1,9 +1,9 @@
 """Compile CUDA C++ to a cubin with NVRTC. Runs in the builder's sandbox: `python nvrtc.py REQUEST.json OUTPUT_DIR`.
 
-The request names library, include directories, source file, architecture, options and the kernels' name expressions;
-the output is `kernel.cubin`, `kernel.ptx`, `names.json` (name expression -> symbol) and `compile.log` as the compiler
-wrote it. Exit code 0 compiled, 1 the source has errors, 2 the compiler refused the request, 3 it is missing or cannot
-be loaded. No CUDA driver is needed.
+The request has the library, include directories, source file, architecture, options and the kernels' name expressions.
+The output is `kernel.cubin`, `kernel.ptx`, `names.json` (name expression -> symbol) and `compile.log`, which is the
+compiler's log. Exit codes: 0 compiled, 1 the source has errors, 2 the compiler rejected the request, 3 the compiler is
+missing or cannot be loaded. No CUDA driver is needed.
 
 Source: NVRTC documentation, https://docs.nvidia.com/cuda/nvrtc/; NVIDIA's `cuda.bindings` makes the calls.
 """
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 UNUSABLE = 3
-"""Exit code where the compiler is missing or cannot be loaded, whatever the source is."""
+"""Exit code if the compiler is missing or cannot be loaded, independently of the source."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """Result of a compilation: a cubin and the kernels' symbols, unless the source has errors; and the log."""
+    """Result of a compilation. `cubin` is None and `symbols` is empty if the source has errors."""
 
     cubin: bytes | None
     symbols: dict[str, str]
@@ -34,13 +34,19 @@ class Compiled:
 
 
 def compile_source(source: str, name: str, options: list[str], kernels: list[str]) -> Compiled:
-    """Compile a source that messages call `name`.
+    """Compile CUDA C++.
+
+    Args:
+        source: text of the source.
+        name: file name in the compiler's messages.
+        options: options of NVRTC.
+        kernels: name expressions of the kernels.
 
     Raises:
-        RuntimeError: NVRTC itself failed; the message is its own.
+        RuntimeError: NVRTC itself failed; the message has its error code.
         ImportError: `cuda.bindings` is not installed.
     """
-    from cuda.bindings import nvrtc  # noqa: PLC0415 - what is missing is said in the log
+    from cuda.bindings import nvrtc  # noqa: PLC0415 - the log names a missing package
 
     def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:  # noqa: ANN401 - of any NVRTC call
         code, *results = function(*arguments)
@@ -49,9 +55,9 @@ def compile_source(source: str, name: str, options: list[str], kernels: list[str
         return (results[0] if len(results) == 1 else tuple(results)) if results else None
 
     def content(size: Callable[..., Any], read: Callable[..., Any]) -> bytes:
-        found = bytes(call(size, program))
-        call(read, program, found)
-        return found
+        data = bytes(call(size, program))
+        call(read, program, data)
+        return data
 
     version = call(nvrtc.nvrtcVersion)
     program = call(nvrtc.nvrtcCreateProgram, source.encode(), name.encode(), 0, [], [])
@@ -70,7 +76,12 @@ def compile_source(source: str, name: str, options: list[str], kernels: list[str
 
 
 def main(request_file: str, output: str) -> int:
-    """Compile what the request says into the output directory; the exit code says how it went."""
+    """Compile a request into the output directory and return the exit code of this program (see the module).
+
+    Args:
+        request_file: path of the request.
+        output: path of the output directory.
+    """
     request = json.loads(Path(request_file).read_text())
     directory = Path(output)
     source = Path(request["source"])
@@ -80,23 +91,23 @@ def main(request_file: str, output: str) -> int:
         *request["options"],
     ]
     try:
-        ctypes.CDLL(request["library"], mode=ctypes.RTLD_GLOBAL)  # cuda.bindings takes the library that is loaded
+        ctypes.CDLL(request["library"], mode=ctypes.RTLD_GLOBAL)  # cuda.bindings uses the loaded library
         from cuda.bindings import nvrtc  # noqa: F401, PLC0415 - the log names what is missing
     except (ImportError, OSError) as error:
         (directory / "compile.log").write_text(str(error))
         return UNUSABLE
     try:
-        # The name is what messages show: the user's own file, not where the sandbox put it.
-        made = compile_source(source.read_text(), source.name, options, request["kernels"])
+        # Messages show the name of the user's file, not its path in the sandbox.
+        compiled = compile_source(source.read_text(), source.name, options, request["kernels"])
     except RuntimeError as error:
         (directory / "compile.log").write_text(str(error))
         return 2
-    (directory / "compile.log").write_text(made.log)
-    if made.cubin is None:
+    (directory / "compile.log").write_text(compiled.log)
+    if compiled.cubin is None:
         return 1
-    (directory / "kernel.cubin").write_bytes(made.cubin)
-    (directory / "kernel.ptx").write_bytes(made.ptx)
-    (directory / "names.json").write_text(json.dumps({"symbols": made.symbols, "nvrtc": made.version}))
+    (directory / "kernel.cubin").write_bytes(compiled.cubin)
+    (directory / "kernel.ptx").write_bytes(compiled.ptx)
+    (directory / "names.json").write_text(json.dumps({"symbols": compiled.symbols, "nvrtc": compiled.version}))
     return 0
 
 

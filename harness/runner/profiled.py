@@ -1,8 +1,8 @@
-"""Make one call of a replayed solution for Nsight Compute: a process that runs under it and does nothing else.
+"""Make one call of a replayed solution in a process under Nsight Compute.
 
 Run as `python -c "... from runner.profiled import main; main(REQUEST)"`. The request is JSON of the judge: directories
-of cubins, `ResolvedPlan` as plain data, and a file with the inputs. No host code of a candidate runs here, and torch is
-not imported, whose libraries take seconds to load under a profiler.
+of cubins, `ResolvedPlan` as plain data, and a file with the inputs. No host code of a candidate runs here. Torch is not
+imported, because its libraries take seconds to load under a profiler.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from . import driver
-from .patterns import fill_word
+from .workspace_patterns import fill_word
 
 _WORD = 4
 _ALIGNMENT = 256
 _OUTPUT_PATTERN = 0xFFFFFFFF
-"""Outputs before the call: NaN in every float format, as the judge writes them."""
+"""Word of the outputs before the call: NaN in every float format, as in the judge."""
 
 
 def _allocate(size: int) -> int:
@@ -55,7 +55,7 @@ def _functions(directories: Sequence[str]) -> dict[str, cuda.CUfunction]:
 
 
 def _buffers(request: Mapping[str, Any]) -> dict[str, int]:
-    """Device address of each buffer that the plan names, with its content before a call."""
+    """Allocate and initialise each buffer of the plan, and return their device addresses by name."""
     inputs, outputs = _allocate(request["input_bytes"]), _allocate(request["output_bytes"])
     _upload(Path(request["data"]), inputs)
     _fill(outputs, request["output_bytes"], _OUTPUT_PATTERN)
@@ -70,7 +70,7 @@ def _buffers(request: Mapping[str, Any]) -> dict[str, int]:
 
 
 def main(path: str) -> None:
-    """Make the call that a request describes, with only its launches inside the profiler's range."""
+    """Make the call that a request describes; the profiler's range contains only its launches."""
     request = json.loads(Path(path).read_text())
     driver.call(cuda.cuInit, 0)
     device = driver.call(cuda.cuDeviceGet, 0)

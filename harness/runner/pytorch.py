@@ -1,4 +1,4 @@
-"""Language pytorch: a Python function, given the outputs to fill or returning them."""
+"""Language pytorch: a Python function that fills the given outputs or returns them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from typing import Any
 import torch
 
 from . import wire
-from .arena import ArenaField, Sets
+from .shared_memory import SlotField, WorkloadSlots
 
 Call = Callable[[int], None]
 
 
 def load_function(path: str, name: str) -> Callable[..., Any]:
-    """Import a source file by its path, its directory searched last, and take a function from it."""
+    """Import a source file, whose directory becomes the last one of the search path, and return one of its functions.
+
+    Args:
+        path: path of the file.
+        name: name of the function.
+
+    Raises:
+        ImportError: Python cannot import a file of this name.
+        AttributeError: the module has no such attribute.
+        TypeError: the attribute is not callable.
+    """
     sys.path.append(str(Path(path).parent))
     spec = importlib.util.spec_from_file_location("solution_" + Path(path).stem, path)
     if spec is None or spec.loader is None:
@@ -32,43 +42,55 @@ def load_function(path: str, name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-Halves = tuple[Callable[[int], Any], Callable[[Any, int], None]]
-"""A call in two parts: compute, and deliver what it returned."""
+SplitCall = tuple[Callable[[int], Any], Callable[[Any, int], None]]
+"""A call in two parts: compute, and copy the returned values to the outputs."""
 
 
 def load(message: dict[str, Any]) -> Function:
     """Import the solution."""
-    return bound(load_function(message["source"], message["entry"]), message)
+    return bind(load_function(message["source"], message["entry"]), message)
 
 
 @dataclass(frozen=True)
 class Function:
-    """A loaded function, to be called as the judge's message says."""
+    """A loaded function, with the way of calling it that the judge's message states."""
 
     function: Callable[..., Any]
     constants: Mapping[str, Any]
     destination_passing: bool
     timed: bool
 
-    def __call__(self, workload: Sets) -> Call | Halves:
-        """Prepare a workload: the call on one slot (in halves, if `timed`)."""
-        build = halves if self.timed else prepare
+    def __call__(self, workload: WorkloadSlots) -> Call | SplitCall:
+        """Prepare a workload and return the call on one slot, in two parts if it is `timed`."""
+        build = split_call if self.timed else prepare
         return build(self.function, workload, self.constants, destination_passing=self.destination_passing)
 
-    def halves(self, workload: Sets) -> Halves:
-        """Prepare a workload's calls in two parts."""
-        return halves(self.function, workload, self.constants, destination_passing=self.destination_passing)
+    def split_call(self, workload: WorkloadSlots) -> SplitCall:
+        """Prepare a workload and return the call on one slot, in two parts."""
+        return split_call(self.function, workload, self.constants, destination_passing=self.destination_passing)
 
 
-def bound(function: Callable[..., Any], message: dict[str, Any]) -> Function:
-    """A loaded function with what the judge's message says of its calls."""
+def bind(function: Callable[..., Any], message: dict[str, Any]) -> Function:
+    """Return a loaded function with the way of calling it that the judge's message states.
+
+    Args:
+        function: the loaded function.
+        message: the judge's request to load.
+    """
     return Function(function, message["params"], message["destination_passing"], bool(message.get("timed")))
 
 
 def prepare(
-    function: Callable[..., Any], workload: Sets, constants: Mapping[str, Any], *, destination_passing: bool
+    function: Callable[..., Any], workload: WorkloadSlots, constants: Mapping[str, Any], *, destination_passing: bool
 ) -> Call:
-    """Make every slot's tensors beforehand."""
+    """Return the call on one slot; the tensors of every slot are created here.
+
+    Args:
+        function: function of the solution.
+        workload: the slots.
+        constants: keyword arguments of every call.
+        destination_passing: pass the outputs to the function; otherwise it returns them.
+    """
     arguments = _arguments(workload)
     outputs = [workload.output_tensors(slot) for slot in range(workload.slots)]
 
@@ -81,16 +103,23 @@ def prepare(
     return call_passing if destination_passing else call_returning
 
 
-def halves(
-    function: Callable[..., Any], workload: Sets, constants: Mapping[str, Any], *, destination_passing: bool
-) -> Halves:
-    """Like `prepare`, in two parts: what is returned can be delivered when the clock has stopped."""
+def split_call(
+    function: Callable[..., Any], workload: WorkloadSlots, constants: Mapping[str, Any], *, destination_passing: bool
+) -> SplitCall:
+    """Return the call on one slot in two parts, so that returned values can be copied after the end of the timing.
+
+    Args:
+        function: function of the solution.
+        workload: the slots.
+        constants: keyword arguments of every call.
+        destination_passing: pass the outputs to the function; otherwise it returns them.
+    """
     arguments = _arguments(workload)
     outputs = [workload.output_tensors(slot) for slot in range(workload.slots)]
 
-    def compute(slot: int) -> Any:  # noqa: ANN401 - whatever it returns
-        given = outputs[slot] if destination_passing else ()
-        return function(*arguments(slot), *given, **constants)
+    def compute(slot: int) -> Any:  # noqa: ANN401 - untrusted
+        destinations = outputs[slot] if destination_passing else ()
+        return function(*arguments(slot), *destinations, **constants)
 
     def deliver(returned: Any, slot: int) -> None:  # noqa: ANN401
         if not destination_passing:
@@ -99,25 +128,31 @@ def halves(
     return compute, deliver
 
 
-def _arguments(workload: Sets) -> Callable[[int], list[Any]]:
-    """A slot's inputs in order, scalars as they are at that moment."""
+def _arguments(workload: WorkloadSlots) -> Callable[[int], list[Any]]:
+    """Return a function that returns a slot's inputs in order, with the current values of scalars."""
     inputs = [workload.input_tensors(slot) for slot in range(workload.slots)]
     scalars = workload.scalar_readers()
 
     def arguments(slot: int) -> list[Any]:
-        mine = inputs[slot]
+        slot_inputs = inputs[slot]
         for position, kind, view in scalars:
-            mine[position] = bool(view[slot]) if kind == "bool" else view[slot]
-        return mine
+            slot_inputs[position] = bool(view[slot]) if kind == "bool" else view[slot]
+        return slot_inputs
 
     return arguments
 
 
-def store(returned: Any, outputs: Sequence[torch.Tensor], fields: Sequence[ArenaField]) -> None:  # noqa: ANN401 - untrusted
-    """Copy what a function returned (a tensor, a sequence or a dict by name) into the outputs.
+def store(returned: Any, outputs: Sequence[torch.Tensor], fields: Sequence[SlotField]) -> None:  # noqa: ANN401 - untrusted
+    """Copy a function's result into the outputs.
+
+    Args:
+        returned: a tensor, a sequence or a dict by name.
+        outputs: the tensors to fill.
+        fields: the outputs' fields, in the same order.
 
     Raises:
-        wire.Mismatch: an output has not the declared shape or dtype.
+        ValueError: the number of outputs is wrong.
+        wire.OutputMismatchError: an output does not have the declared shape or dtype.
     """
     if isinstance(returned, torch.Tensor):
         returned = (returned,)
@@ -125,10 +160,10 @@ def store(returned: Any, outputs: Sequence[torch.Tensor], fields: Sequence[Arena
         returned = tuple(returned[field.name] for field in fields)
     if len(returned) != len(outputs):
         raise ValueError(f"returned {len(returned)} outputs where {len(outputs)} are declared")
-    for number, (mine, output) in enumerate(zip(returned, outputs, strict=True)):
-        value = mine if isinstance(mine, torch.Tensor) else torch.as_tensor(mine, dtype=output.dtype)
+    for number, (result, output) in enumerate(zip(returned, outputs, strict=True)):
+        value = result if isinstance(result, torch.Tensor) else torch.as_tensor(result, dtype=output.dtype)
         if tuple(value.shape) != tuple(output.shape):
-            raise wire.Mismatch(wire.Code.SHAPE, number)
+            raise wire.OutputMismatchError(wire.Code.SHAPE, number)
         if value.dtype != output.dtype:
-            raise wire.Mismatch(wire.Code.DTYPE, number)
+            raise wire.OutputMismatchError(wire.Code.DTYPE, number)
         output.copy_(value)

@@ -1,9 +1,9 @@
-"""Record what one call of a Triton solution launches, so that the trusted launcher can make the same launches.
+"""Record the launches of one call of a Triton solution, so that the trusted launcher can make the same launches.
 
-Runs in the candidate's process: nothing in a record is trusted. The judge checks its form, replays it on fresh inputs
-with workspaces full of poison, and holds the outputs against the reference.
+This code runs in the candidate's process, so that no record is trusted. The judge checks its form, replays it on new
+inputs with poisoned workspaces, and compares the outputs with those of the reference.
 
-A record is an 8-byte little-endian length, so many bytes of JSON (`harness.judge.recording.LaunchRecord`), and the
+A record is an 8-byte little-endian length, JSON of this length (`harness.judge.recording.LaunchRecord`), and the
 cubins.
 
 Source: Triton 3.6, `triton/compiler/compiler.py` (`CompiledKernel.run`: arguments of a launch) and
@@ -24,31 +24,34 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .cuda_arena import CudaWorkload
-from .pytorch import Halves
+from .cuda_workload import CudaWorkload
+from .pytorch import SplitCall
 
 LARGEST = 64 << 20
-"""Bytes of a record."""
+"""Bytes of the largest record."""
 _WARP = 32
 _FORMATS = {
     "i1": "b", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u1": "B", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
     "fp32": "f", "f32": "f", "fp64": "d",
 }  # fmt: skip
-_HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-"""Types that a kernel takes as 16 bits."""
+_SIXTEEN_BIT_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+"""Float types that are passed to a kernel as 16 bits."""
 _ALLOCATING = frozenset(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
 )
 _ZEROING = frozenset({"aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::zero_"})
 
 
-class Unrecordable(Exception):  # noqa: N818 - an outcome: the solution is timed as it is
-    """A call does something besides launches that can be replayed; the message says what."""
+class UnrecordableCallError(Exception):
+    """A call does something that a replay of its launches cannot do; the message names it.
+
+    The solution is then timed without a replay.
+    """
 
 
 @dataclass(frozen=True)
-class _GivenTensor:
-    """An input or output of the call, in memory."""
+class _TensorMemory:
+    """Device memory of an input or output of the call."""
 
     buffer: str
     address: int
@@ -56,19 +59,23 @@ class _GivenTensor:
 
 
 class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes launches and operators of the call that it surrounds."""
+    """Records the launches and operators of a call inside `recording`.
 
-    def __init__(self, given: Sequence[_GivenTensor]) -> None:
+    Args:
+        arguments: memory of the call's inputs and outputs.
+    """
+
+    def __init__(self, arguments: Sequence[_TensorMemory]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._given = given
-        self._kept: list[torch.Tensor] = []  # an address that is used again would be two buffers in one
+        self._arguments = arguments
+        self._tensors: list[torch.Tensor] = []  # keeps their memory allocated: a reused address would be two buffers
         self._spaces: dict[int, tuple[str, int]] = {}
         self._steps: list[dict[str, Any]] = []
         self._cubins: list[bytes] = []
         self._reason: str | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's
-        """Make an operator's call, and note it."""
+        """Call an operator and record it."""
         result = func(*args, **(kwargs or {}))
         on_device = [
             value
@@ -77,7 +84,7 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         if not on_device:
             return result
-        self._kept += on_device
+        self._tensors += on_device
         name = func._schema.name  # noqa: SLF001 - torch has no public name of it
         if name in _ZEROING:
             self._zero(result)
@@ -95,54 +102,54 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._steps.append({"kind": "fill", **self._place(tensor), "bytes": tensor.numel() * tensor.itemsize})
 
     def _place(self, tensor: torch.Tensor) -> dict[str, Any]:
-        """The buffer that a tensor lies in, and the bytes before it."""
-        self._kept.append(tensor)
+        """Return the buffer that contains a tensor, and the tensor's offset in it."""
+        self._tensors.append(tensor)
         address = tensor.data_ptr()
-        for given in self._given:
-            if given.address <= address < given.address + given.bytes:
-                return {"buffer": given.buffer, "offset": address - given.address}
+        for memory in self._arguments:
+            if memory.address <= address < memory.address + memory.bytes:
+                return {"buffer": memory.buffer, "offset": address - memory.address}
         storage = tensor.untyped_storage()
         name, _ = self._spaces.setdefault(storage.data_ptr(), (f"w{len(self._spaces)}", storage.nbytes()))
         return {"buffer": f"workspace:{name}", "offset": address - storage.data_ptr()}
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Note every launch of a Triton kernel, and every operator, while this lasts."""
+    def recording(self) -> Iterator[None]:
+        """Record every launch of a Triton kernel and every operator inside this context."""
         from triton.compiler import CompiledKernel  # noqa: PLC0415 - only where there is a GPU
 
-        usual = CompiledKernel.run
+        original_run = CompiledKernel.run
 
         def run(kernel: Any) -> Callable[..., Any]:  # noqa: ANN401 - Triton has no types
-            launch = usual.fget(kernel)
+            launch = original_run.fget(kernel)
 
-            def noted(x: int, y: int, z: int, stream: int, function: int, *rest: Any) -> None:  # noqa: ANN401
-                self._launch(kernel, (x, y, z), rest[_BEFORE_VALUES:])
-                launch(x, y, z, stream, function, *rest)
+            def recorded_launch(x: int, y: int, z: int, stream: int, function: int, *arguments: Any) -> None:  # noqa: ANN401
+                self._launch(kernel, (x, y, z), arguments[_BEFORE_VALUES:])
+                launch(x, y, z, stream, function, *arguments)
 
-            return noted
+            return recorded_launch
 
         CompiledKernel.run = property(run)
         try:
             with self:
                 yield
         finally:
-            CompiledKernel.run = usual
+            CompiledKernel.run = original_run
 
     def _launch(self, kernel: Any, grid: tuple[int, int, int], values: Sequence[Any]) -> None:  # noqa: ANN401
         try:
             self._steps.append(self._described(kernel, grid, values))
-        except Unrecordable as why:
-            self._refuse(str(why))
+        except UnrecordableCallError as error:
+            self._refuse(str(error))
 
     def _described(self, kernel: Any, grid: tuple[int, int, int], values: Sequence[Any]) -> dict[str, Any]:  # noqa: ANN401
         facts = kernel.metadata
         if getattr(facts, "launch_pdl", False):
-            raise Unrecordable("a kernel uses programmatic dependent launch")
+            raise UnrecordableCallError("a kernel uses programmatic dependent launch")
         if getattr(facts, "global_scratch_size", 0) or getattr(facts, "profile_scratch_size", 0):
-            raise Unrecordable("a kernel needs scratch memory of Triton's own")
+            raise UnrecordableCallError("a kernel needs scratch memory that Triton allocates")
         types = list(kernel.src.signature.values())
         if len(types) != len(values):
-            raise Unrecordable("a launch has arguments that its signature does not have")
+            raise UnrecordableCallError("a launch has arguments that its signature does not have")
         arguments = [self._argument(kind, value) for kind, value in zip(types, values, strict=True)]
         scratch = {"kind": "value", "format": "Q", "value": 0}
         clusters = facts.num_ctas
@@ -155,7 +162,7 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "shared_bytes": facts.shared,
             "cluster": [clusters, 1, 1] if clusters > 1 else None,
             "cooperative": bool(getattr(facts, "launch_cooperative_grid", False)),
-            "args": [*(one for one in arguments if one is not None), scratch, scratch],
+            "args": [*(argument for argument in arguments if argument is not None), scratch, scratch],
         }
 
     def _cubin(self, cubin: bytes) -> int:
@@ -164,23 +171,28 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._cubins.index(cubin)
 
     def _argument(self, kind: Any, value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a Python argument
-        """One argument of a kernel; None for what was compiled into it."""
+        """Return an argument of a kernel, or None for a compile-time constant."""
         if kind == "constexpr":
             return None
         if isinstance(kind, str) and kind.startswith("*"):
             if isinstance(value, torch.Tensor):
                 return {"kind": "pointer", **self._place(value)}
-            raise Unrecordable(f"a pointer is passed as {type(value).__name__}, not as a tensor")
-        if kind in _HALVES:
-            bits = torch.tensor(float(value), dtype=_HALVES[kind]).view(torch.int16).item()
+            raise UnrecordableCallError(f"a pointer is passed as {type(value).__name__}, not as a tensor")
+        if kind in _SIXTEEN_BIT_TYPES:
+            bits = torch.tensor(float(value), dtype=_SIXTEEN_BIT_TYPES[kind]).view(torch.int16).item()
             return {"kind": "value", "format": "h", "value": bits}
         if kind in _FORMATS:
             number = float(value) if _FORMATS[kind] in "fd" else int(value)
             return {"kind": "value", "format": _FORMATS[kind], "value": number}
-        raise Unrecordable(f"an argument of type {kind} cannot be replayed")
+        raise UnrecordableCallError(f"an argument of type {kind} cannot be replayed")
 
     def returned(self, value: Any, workload: CudaWorkload) -> None:  # noqa: ANN401 - a Python value
-        """Have the launches write returned tensors where the outputs belong."""
+        """Replace returned tensors by the outputs in all recorded launches.
+
+        Args:
+            value: result of the call: a tensor, a sequence, or a mapping by name.
+            workload: layout of the outputs.
+        """
         names = [field.name for field in workload.outputs]
         if isinstance(value, Mapping):
             value = [value.get(name) for name in names]
@@ -188,11 +200,11 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         renamed: dict[str, str] = {}
         for field, tensor in zip(workload.outputs, tensors, strict=True):
             if not isinstance(tensor, torch.Tensor) or not tensor.is_contiguous():
-                return self._refuse(f"what is returned for `{field.name}` is no contiguous tensor")
+                return self._refuse(f"the value returned for `{field.name}` is not a contiguous tensor")
             place = self._place(tensor)
             whole = place["offset"] == 0 and tensor.untyped_storage().nbytes() == field.bytes
             if not place["buffer"].startswith("workspace:") or not whole or place["buffer"] in renamed:
-                return self._refuse(f"what is returned for `{field.name}` is part of another tensor")
+                return self._refuse(f"the value returned for `{field.name}` is part of another tensor")
             renamed[place["buffer"]] = f"output:{field.name}"
         self._spaces = {
             address: space for address, space in self._spaces.items() if f"workspace:{space[0]}" not in renamed
@@ -204,16 +216,16 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def record(self) -> bytes:
-        """Everything noted, as the judge reads it."""
+        """Return the bytes of the record; see the module."""
         if self._reason is None and not any(step["kind"] == "launch" for step in self._steps):
             self._refuse("the call launches no Triton kernel")
-        told = {
+        header_fields = {
             "reason": self._reason,
             "steps": [] if self._reason else self._steps,
             "workspaces": dict(self._spaces.values()),
             "cubins": [] if self._reason else [len(cubin) for cubin in self._cubins],
         }
-        header = json.dumps(told).encode()
+        header = json.dumps(header_fields).encode()
         whole = struct.pack("<q", len(header)) + header + (b"" if self._reason else b"".join(self._cubins))
         if len(whole) <= LARGEST:
             return whole
@@ -222,23 +234,25 @@ class LaunchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 _BEFORE_VALUES = 4
-"""Packed metadata, launch metadata, two hooks: `CompiledKernel.run` has them before the kernel's own arguments."""
+"""Arguments of `CompiledKernel.run` before the kernel's own: packed metadata, launch metadata, two hooks."""
 
 
-def record_call(descriptor: int, halves: Halves, workload: CudaWorkload, placement: int, *, passing: bool) -> None:
+def record_call(
+    descriptor: int, split_call: SplitCall, workload: CudaWorkload, placement: int, *, passing: bool
+) -> None:
     """Make a call and write its record into a file; closes the descriptor.
 
     Args:
         descriptor: the judge's file, of `LARGEST` bytes.
-        halves: the call, in two parts.
+        split_call: the call, in two parts.
         workload: the layout of the inputs and outputs.
-        placement: where the call's inputs are.
-        passing: the function is given its outputs.
+        placement: placement of the call's inputs.
+        passing: the outputs are arguments of the function.
     """
     try:
         recorder = LaunchRecorder(_buffers(workload, placement))
-        compute, _ = halves
-        with recorder.watching():
+        compute, _ = split_call
+        with recorder.recording():
             returned = compute(placement)
         torch.cuda.synchronize()
         if not passing:
@@ -248,11 +262,11 @@ def record_call(descriptor: int, halves: Halves, workload: CudaWorkload, placeme
         os.close(descriptor)
 
 
-def _buffers(workload: CudaWorkload, placement: int) -> list[_GivenTensor]:
-    begin = workload.arena.address + placement * workload.stride
+def _buffers(workload: CudaWorkload, placement: int) -> list[_TensorMemory]:
+    begin = workload.memory.address + placement * workload.stride
     sides = (("input", begin, workload.inputs), ("output", begin + workload.input_stride, workload.outputs))
     return [
-        _GivenTensor(f"{side}:{field.name}", start + field.offset, field.bytes)
+        _TensorMemory(f"{side}:{field.name}", start + field.offset, field.bytes)
         for side, start, fields in sides
         for field in fields
         if not field.scalar

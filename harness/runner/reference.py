@@ -1,8 +1,9 @@
-"""A problem's reference as a baseline: eagerly, under torch.compile, or as a CUDA graph. Trusted code, called like any.
+"""A problem's reference as a baseline: eager, under torch.compile, or as a CUDA graph.
 
-Both deliver into the given outputs as a candidate must. Under torch.compile the delivery is part of the compiled
-function, so that the compiler can write its last result where it belongs. In the place of an input that it updates, a
-reference gets the output that has the input's content, so that it updates in place and copies nothing.
+A reference is trusted code, called in the same way as a candidate: its results are copied to the given outputs. Under
+torch.compile the copy is part of the compiled function, so that the compiler can write results directly to the outputs.
+For an input that it updates, a reference receives the output that has the input's content. It updates this output in
+place, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -13,30 +14,33 @@ from typing import Any
 
 import torch
 
-from .arena import ArenaField, Sets
-from .pytorch import Call, Halves, halves, load_function, prepare, store
+from .pytorch import Call, SplitCall, load_function, prepare, split_call, store
+from .shared_memory import SlotField, WorkloadSlots
 
 
-def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
-    """Import the reference; a workload says which variant runs."""
+def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]:
+    """Import the reference and return a function that prepares a workload's variant."""
     run = load_function(message["source"], message["entry"])
-    build = halves if message.get("timed") else prepare
+    build = split_call if message.get("timed") else prepare
     compiled: dict[str, Callable[..., Any]] = {}
 
-    def workload_call(workload: Sets) -> Call | Halves:
+    def workload_call(workload: WorkloadSlots) -> Call | SplitCall:
         fields = workload.outputs
-        given = len(workload.inputs)
+        input_count = len(workload.inputs)
         updated = _updated(workload)
         complete = _completed(run, fields, updated) if updated else run
-        sets = _UpdatedSets(workload, updated) if updated else workload
+        slots = _UpdatedSlots(workload, updated) if updated else workload
         if workload.variant == "eager":
-            return build(complete, sets, {}, destination_passing=False)
+            return build(complete, slots, {}, destination_passing=False)
         if workload.variant == "cuda_graph":
-            return _graph_call(complete, sets, timed=bool(message.get("timed")))
+            return _graph_call(complete, slots, timed=bool(message.get("timed")))
 
         def run_into(*values: Any) -> None:  # noqa: ANN401 - tensors and scalars as the problem declares them
-            inputs = [values[given + updated[place]] if place in updated else values[place] for place in range(given)]
-            store(complete(*inputs), values[given:], fields)
+            inputs = [
+                values[input_count + updated[position]] if position in updated else values[position]
+                for position in range(input_count)
+            ]
+            store(complete(*inputs), values[input_count:], fields)
 
         if workload.variant not in compiled:
             mode = "max-autotune" if workload.variant == "max_autotune" else None
@@ -46,75 +50,75 @@ def load(message: dict[str, Any]) -> Callable[[Sets], Call | Halves]:
     return workload_call
 
 
-def _graph_call(complete: Callable[..., Any], sets: Sets, *, timed: bool) -> Call | Halves:
+def _graph_call(complete: Callable[..., Any], slots: WorkloadSlots, *, timed: bool) -> Call | SplitCall:
     from .cuda_graph import captured  # noqa: PLC0415 - only where there is a GPU
 
-    compute, deliver = captured(complete, sets)
+    compute, deliver = captured(complete, slots)
     return (compute, deliver) if timed else lambda slot: deliver(compute(slot), slot)
 
 
-def _updated(workload: Sets) -> dict[int, int]:
-    """Position of each input that is updated in place -> that of its output."""
-    places = {each.name: place for place, each in enumerate(workload.inputs)}
+def _updated(workload: WorkloadSlots) -> dict[int, int]:
+    """Return the position of each input that is updated in place, with the position of its output."""
+    positions = {field.name: position for position, field in enumerate(workload.inputs)}
     outputs = enumerate(workload.outputs)
-    return {places[each.updates]: number for number, each in outputs if each.updates is not None}
+    return {positions[field.updates]: output for output, field in outputs if field.updates is not None}
 
 
-def _completed(run: Callable[..., Any], fields: Sequence[ArenaField], updated: Mapping[int, int]) -> Callable[..., Any]:
-    """A reference that returns every output, also those that it only updates."""
-    place_of = {number: place for place, number in updated.items()}
-    others = [number for number in range(len(fields)) if number not in place_of]
+def _completed(run: Callable[..., Any], fields: Sequence[SlotField], updated: Mapping[int, int]) -> Callable[..., Any]:
+    """Return a reference that returns every output, including those that it only updates."""
+    position_of = {output: position for position, output in updated.items()}
+    returned_outputs = [output for output in range(len(fields)) if output not in position_of]
 
     def complete(*inputs: Any) -> Any:  # noqa: ANN401 - tensors and scalars as the problem declares them
         returned = run(*inputs)
         if isinstance(returned, Mapping):
-            return {**{fields[number].name: inputs[place] for number, place in place_of.items()}, **returned}
+            return {**{fields[output].name: inputs[position] for output, position in position_of.items()}, **returned}
         values = [] if returned is None else list(returned) if isinstance(returned, tuple | list) else [returned]
-        if len(values) != len(others):
+        if len(values) != len(returned_outputs):
             return values
         return [
-            inputs[place_of[number]] if number in place_of else values[others.index(number)]
-            for number in range(len(fields))
+            inputs[position_of[output]] if output in position_of else values[returned_outputs.index(output)]
+            for output in range(len(fields))
         ]
 
     return complete
 
 
 @dataclass(frozen=True)
-class _UpdatedSets:
-    """Sets whose updated inputs are the outputs that begin as them. See the protocol `Sets`."""
+class _UpdatedSlots:
+    """Slots in which an updated input is the output that has its content. See the protocol `WorkloadSlots`."""
 
-    sets: Sets
+    original: WorkloadSlots
     updated: Mapping[int, int]
     _outputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-    """By slot: the same tensors each time, so that an output that is delivered to itself is not copied."""
+    """Outputs by slot. The same tensors are returned each time, so that no output is copied to itself."""
 
     @property
-    def inputs(self) -> tuple[ArenaField, ...]:
-        return self.sets.inputs
+    def inputs(self) -> tuple[SlotField, ...]:
+        return self.original.inputs
 
     @property
-    def outputs(self) -> tuple[ArenaField, ...]:
-        return self.sets.outputs
+    def outputs(self) -> tuple[SlotField, ...]:
+        return self.original.outputs
 
     @property
     def slots(self) -> int:
-        return self.sets.slots
+        return self.original.slots
 
     @property
     def variant(self) -> str:
-        return self.sets.variant
+        return self.original.variant
 
     def input_tensors(self, slot: int) -> list[Any]:
-        found = self.sets.input_tensors(slot)
-        for place, number in self.updated.items():
-            found[place] = self.output_tensors(slot)[number]
-        return found
+        tensors = self.original.input_tensors(slot)
+        for position, output in self.updated.items():
+            tensors[position] = self.output_tensors(slot)[output]
+        return tensors
 
     def output_tensors(self, slot: int) -> list[torch.Tensor]:
         if slot not in self._outputs:
-            self._outputs[slot] = self.sets.output_tensors(slot)
+            self._outputs[slot] = self.original.output_tensors(slot)
         return self._outputs[slot]
 
     def scalar_readers(self) -> list[tuple[int, str, Any]]:
-        return self.sets.scalar_readers()
+        return self.original.scalar_readers()

@@ -1,4 +1,4 @@
-"""Language cuda: device code and a plan; the trusted launcher makes every call. No host code of its author runs."""
+"""Language cuda: device code and a plan. The trusted launcher makes every call; no host code of the author runs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ import torch
 from cuda.bindings import driver as cuda
 
 from . import driver
-from .cuda_arena import CudaWorkload
 from .cuda_calls import load_trusted
+from .cuda_workload import CudaWorkload
 from .launcher import SealedWorkload
 from .module_variables import module_variables
 from .variable_snapshot import VariableSnapshot
 
 _REPEATS = 11
-"""Calls of each kind, of which the median is reported."""
+"""Number of calls of each kind, of which the median is reported."""
 
 
 class SealedCalls:
-    """One workload of a sealed solution."""
+    """Calls of one workload of a sealed solution."""
 
     def __init__(self, work: SealedWorkload) -> None:
         self._work = work
 
     def run(self, placement: int) -> int:
-        """Nanoseconds by the device's events, nothing subtracted."""
+        """Make a call and return the nanoseconds between its events, from which nothing is subtracted."""
         return int(self._work.run(placement) * 1e3)
 
     def cold_and_warm(self, placement: int) -> tuple[int, int]:
-        """Medians of calls with L2 displaced before each, and of calls right after each other; nanoseconds, raw."""
+        """Return the medians of calls with L2 displaced before each and of consecutive calls.
+
+        Both are nanoseconds between events, from which nothing is subtracted.
+        """
         cold = statistics.median(self._work.run(placement) for _ in range(_REPEATS))
         self._work.run(placement, cold=False)
         warm = statistics.median(self._work.run(placement, cold=False) for _ in range(_REPEATS))
@@ -41,7 +44,7 @@ class SealedCalls:
 
 
 def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
-    """Load the cubins; the answer prepares a workload."""
+    """Load the cubins and return a function that prepares a workload."""
     trusted = load_trusted(message["trusted"])
     functions: dict[str, cuda.CUfunction] = {}
     variables: list[VariableSnapshot] = []
@@ -49,12 +52,12 @@ def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
         cubin = (directory / "kernel.cubin").read_bytes()
         module = driver.load(cubin)
         if module_scope := module_variables(cubin):
-            variables.append(VariableSnapshot(module, module_scope, trusted.pieces))
+            variables.append(VariableSnapshot(module, module_scope, trusted.batched_copy))
         symbols: dict[str, str] = json.loads((directory / "names.json").read_text())["symbols"]
         functions |= {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
 
     def prepare(workload: CudaWorkload) -> SealedCalls:
-        base = workload.arena.address
+        base = workload.memory.address
 
         def place(placement: int) -> tuple[int, int]:
             begin = base + placement * workload.stride

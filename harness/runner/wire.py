@@ -1,4 +1,4 @@
-"""The binary protocol between judge and runner, both ends. Standard library only.
+"""Encode and decode the binary protocol between judge and runner. Standard library only.
 
 Judge to runner: JSON objects (first byte `{`) and CALL datagrams. Runner to judge: records of one fixed size.
 """
@@ -17,11 +17,11 @@ RECORD_BYTES = _RECORD.size
 LARGEST = 1 << 18
 """Bytes of the largest message to a runner."""
 MAX_CALLS = 4096
-"""Calls of one batch at most: their slots fit one datagram."""
+"""Largest number of calls in a batch: their slots fit one datagram."""
 
 
-TRUSTED_KERNELS = ("fill", "read", "hold", "known", "compare", "pieces")
-"""Kernels of trusted.cu: the judge compiles them, and its trusted runners load them."""
+TRUSTED_KERNELS = ("fill", "read", "hold", "spin", "compare", "batched_copy")
+"""Kernels of trusted.cu, which the judge compiles and its trusted runners load."""
 
 
 class Code(enum.IntEnum):
@@ -32,18 +32,19 @@ class Code(enum.IntEnum):
     READY = 3
     DONE = 4
     FAILED = 5
-    """An exception; its text is on stderr."""
+    """An exception occurred; its text is on stderr."""
     SHAPE = 6
-    """Output number `detail` came back in another shape."""
+    """Output number `detail` does not have the declared shape."""
     DTYPE = 7
+    """Output number `detail` does not have the declared dtype."""
 
 
 class WireError(ValueError):
-    """Bytes that are no message of this protocol."""
+    """Bytes are no message of this protocol."""
 
 
-class Mismatch(Exception):  # noqa: N818 - what a runner found about a returned output
-    """A returned output has not the declared shape or dtype."""
+class OutputMismatchError(Exception):
+    """A returned output does not have the declared shape or dtype."""
 
     def __init__(self, code: Code, output: int) -> None:
         super().__init__(code.name)
@@ -52,15 +53,22 @@ class Mismatch(Exception):  # noqa: N818 - what a runner found about a returned 
 
 
 def pack_record(code: Code, *, detail: int = 0, call: int = 0, claimed_ns: int = 0) -> bytes:
-    """A record of the runner."""
+    """Return the bytes of a record of the runner.
+
+    Args:
+        code: kind of the record.
+        detail: number of an output, for SHAPE and DTYPE.
+        call: id of the batch, for DONE; nanoseconds of a cold call after a request `cold_and_warm`.
+        claimed_ns: nanoseconds by the runner's clock.
+    """
     return _RECORD.pack(_MAGIC, code, detail, call, claimed_ns)
 
 
 def unpack_record(data: bytes) -> tuple[int, int, int, int]:
-    """(code, detail, call, claimed_ns).
+    """Return (code, detail, call, claimed_ns); see `pack_record`.
 
     Raises:
-        WireError: the bytes are no record.
+        WireError: the bytes are not a record.
     """
     if len(data) != _RECORD.size:
         raise WireError("wrong size")
@@ -71,15 +79,20 @@ def unpack_record(data: bytes) -> tuple[int, int, int, int]:
 
 
 def pack_call(call: int, slots: Sequence[int]) -> bytes:
-    """A CALL: id and the slots to compute, in order."""
+    """Return the bytes of a CALL.
+
+    Args:
+        call: id of the batch.
+        slots: slots to compute, in order; at most `MAX_CALLS`.
+    """
     return _CALL.pack(_CALL_MAGIC, len(slots), call) + struct.pack(f"<{len(slots)}I", *slots)
 
 
 def unpack_call(data: bytes) -> tuple[int, tuple[int, ...]]:
-    """(id, slots).
+    """Return (id, slots) of a CALL.
 
     Raises:
-        WireError: the bytes are no CALL.
+        WireError: the bytes are not a CALL.
     """
     if len(data) < _CALL.size:
         raise WireError("too short")

@@ -1,7 +1,7 @@
-"""One pinned thread of this host's CPU: what it can do at best, measured once and kept.
+"""Peak figures of one pinned thread of this host's CPU, measured once and stored.
 
-The figures go into bounds, so they must not be too low: each is the fastest of many short repetitions in a process of
-its own (cpu_probe.cpp), which a busy neighbour slows down only if it never pauses.
+Bounds use the figures, which therefore must not be too low. Each figure is the fastest of many short repetitions in a
+separate process (cpu_probe.cpp), so that other load on the host has an effect only if it never pauses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.sol.hardware import CPU, Hardware, Peaks
 from harness.workspace.files import atomic_write
 
 CACHE_MARGIN = 1.5
-"""On the measured cache bandwidth, for what a better instruction mix or a level closer by could still gain."""
+"""Factor on the measured cache bandwidth, for a possible gain of better instructions or of a lower cache level."""
 _FIGURES = (
     "read_gbs", "copy_gbs", "stream_gbs", "cached_read_gbs", "cached_copy_gbs", "float32_gflops", "float64_gflops",
 )  # fmt: skip
@@ -41,39 +41,41 @@ _ISA_PRODUCTS = (
     ("asimdhp", "float16", 2.0),
     ("i8mm", "int8", 8.0),
 )
-"""Products a core does faster in a narrow dtype: operations of its instruction at the issue rate of a multiply-add.
+"""Products that a core computes faster in a narrow dtype: operations of its instruction at the rate of multiply-adds.
 
-From Intel's and Arm's instruction set references; AMX does 16 x 16 x 32 bfloat16 products in 16 cycles, where two
-AVX-512 units do 32 float32 a cycle.
+Source: Intel's and Arm's instruction set references. AMX computes 16 x 16 x 32 bfloat16 products in 16 cycles, and two
+AVX-512 units compute 32 float32 products per cycle.
 """
 
 
-def measured_cpu(cache_dir: Path, *, again: bool = False) -> Hardware:
-    """Bandwidths and peaks of one thread, from `cache_dir` or measured now (about three seconds).
+def measured_cpu(cache_dir: Path, *, remeasure: bool = False) -> Hardware:
+    """Return bandwidths and peaks of one thread, from `cache_dir` or measured now (about three seconds).
 
-    With `again` they are measured in any case, and each figure is the largest so far: what a busy neighbour hid once
-    shows later.
+    `bandwidth_gbs` is the best rate of reading, of copying, and of copying without the caches, for far more memory than
+    the caches have. `cached_gbs` is the rate within the L2 cache with a margin, because inputs may be cached.
 
-    `bandwidth_gbs` is the best of reading, copying and copying around the caches over far more memory than the caches
-    hold; `cached_gbs` the rate within the L2 cache, with a margin: a floor has to allow for inputs that are cached.
+    Args:
+        cache_dir: directory of the stored measurement.
+        remeasure: measure also if there is a stored measurement. Each figure is the largest so far, because other load
+            on the host may have reduced earlier ones.
 
     Raises:
-        ConfigurationError: there is no C++ compiler, or the measurement does not run.
+        ConfigurationError: there is no C++ compiler, or the measurement fails.
     """
     flags, model = _cpu_information()
     with as_file(files("harness.sol") / "cpu_probe.cpp") as source:
         text = source.read_bytes()
         key = hashlib.sha256(b"\n".join([text, model.encode(), str(sorted(flags)).encode()])).hexdigest()[:16]
-        kept = cache_dir / "sol" / f"cpu-{key}.json"
+        stored_file = cache_dir / "sol" / f"cpu-{key}.json"
         try:
-            figures = _checked(load_json_file(kept))
-        except (OSError, FormatError, ValueError, TypeError):  # absent, or written by something else
+            figures = _checked(load_json_file(stored_file))
+        except (OSError, FormatError, ValueError, TypeError):  # missing, or in another format
             figures = {}
-        if again or not figures:
+        if remeasure or not figures:
             measured = _measure(source)
             figures = {name: max(measured[name], figures.get(name, 0.0)) for name in _FIGURES}
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(kept, json.dumps({"cpu": model, **figures}, indent=2) + "\n")
+            stored_file.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(stored_file, json.dumps({"cpu": model, **figures}, indent=2) + "\n")
     return _hardware(model, flags, figures)
 
 
@@ -122,7 +124,7 @@ def _measure(source: Path) -> dict[str, float]:
     try:
         return _checked(load_json(answer, where="the measurement of the CPU"))
     except (FormatError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"the measurement of the CPU answered {answer[:200]!r}") from error
+        raise ConfigurationError(f"the measurement of the CPU printed {answer[:200]!r}") from error
 
 
 def _run(command: list[str]) -> str:
@@ -139,7 +141,7 @@ def _run(command: list[str]) -> str:
 
 
 def _probe_bytes() -> int:
-    """Five times the last-level cache, at least 256 MiB and at most a quarter of the memory."""
+    """Return the bytes of the measurement: five times the last-level cache, 256 MiB to a quarter of the memory."""
     largest = 0
     for size in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = size.read_text().strip()
@@ -149,7 +151,7 @@ def _probe_bytes() -> int:
 
 
 def _cpu_information() -> tuple[frozenset[str], str]:
-    """Instruction-set flags and the model's name, from /proc/cpuinfo where there is one."""
+    """Return instruction-set flags and the model's name, from /proc/cpuinfo if it exists."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

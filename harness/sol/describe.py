@@ -1,6 +1,6 @@
-"""Bounds of a problem's workloads and figures of the device, as JSON: `python -m harness.sol.describe REQUEST`.
+"""Print bounds of a problem's workloads and figures of the device as JSON: `python -m harness.sol.describe REQUEST`.
 
-It runs as a separate process because bounds need torch, which the process that prepares a prompt does not import. The
+It is a separate process because bounds need torch, which the process that prepares a prompt does not import. The
 request is a JSON object with `problem_dir`, `problem`, `data_root`, `target` and `cache`; the answer is a
 `DeviceDescription`.
 """
@@ -27,7 +27,7 @@ _PER_MULTIPROCESSOR = (
     "65,536 registers of 32 bits (255 a thread at most), 228 KiB shared memory (227 KiB a block at most), "
     "2,048 threads, 32 blocks, 4 schedulers"
 )
-"""Of compute capability 9.0 and 10.0. Source: CUDA C++ Programming Guide, technical specifications."""
+"""Limits of compute capabilities 9.0 and 10.0. Source: CUDA C++ Programming Guide, technical specifications."""
 _LISTED = {"h100", "h200", "b200"}
 """Targets of these compute capabilities."""
 

@@ -1,4 +1,4 @@
-"""Sets of elements of one storage, as views with strides select them."""
+"""Sets of elements of one storage, which views with strides select."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-_MOST_CELLS = 2**22
-"""Cells of a map at most: 4 MB. A region that would need more of them is counted and not located."""
+_MAX_CELLS = 2**22
+"""Largest number of cells of a map: 4 MB. The elements of a region that needs more are counted, but not located."""
 
 
 @dataclass(frozen=True)
 class StridedView:
-    """One tensor on its storage. Offsets and strides are in bytes.
+    """A tensor on its storage; offsets and strides are in bytes.
 
-    A view covers `dims` repetitions of a run of consecutive bytes; broadcast axes are left out.
+    A view covers repetitions (`dims`) of a run of consecutive bytes, without broadcast axes.
     """
 
     storage: int
@@ -26,8 +26,11 @@ class StridedView:
     offset: int
     itemsize: int
     run: int = field(init=False)
+    """Consecutive bytes of a repetition."""
     dims: tuple[tuple[int, int], ...] = field(init=False)
+    """(size, stride) of the axes of the repetitions, by increasing stride."""
     distinct_bytes: int = field(init=False)
+    """Bytes without repetitions."""
 
     def __post_init__(self) -> None:
         """Collapse the axes into runs."""
@@ -35,7 +38,7 @@ class StridedView:
             (stride, size) for size, stride in zip(self.shape, self.strides, strict=True) if size > 1 and stride
         )
         run = self.itemsize if 0 not in self.shape else 0
-        while axes and axes[0][0] <= run:  # overlapping windows cover a run without gaps too
+        while axes and axes[0][0] <= run:  # overlapping windows also cover a run without gaps
             stride, size = axes.pop(0)
             run += stride * (size - 1)
         object.__setattr__(self, "run", run)
@@ -49,7 +52,7 @@ class StridedView:
 
     @property
     def is_plain(self) -> bool:
-        """True if the view is its whole storage, in order."""
+        """True if the view is contiguous and covers its whole storage."""
         step = self.itemsize
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if size > 1 and stride != step:
@@ -59,17 +62,17 @@ class StridedView:
 
     @property
     def elements(self) -> int:
-        """Elements, each of a broadcast axis too."""
+        """Number of elements, including repetitions along broadcast axes."""
         return math.prod(self.shape)
 
     @property
     def distinct(self) -> int:
-        """Elements without repetitions."""
+        """Number of elements without repetitions."""
         return self.distinct_bytes // self.itemsize
 
 
 def view_of(tensor: torch.Tensor) -> StridedView:
-    """Return the view that a strided tensor is."""
+    """Return the view of a strided tensor."""
     storage, itemsize = tensor.untyped_storage(), tensor.element_size()
     return StridedView(
         storage=storage_of(tensor),
@@ -82,29 +85,33 @@ def view_of(tensor: torch.Tensor) -> StridedView:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Return the identity of a tensor's storage: meta tensors have no address to tell them apart."""
+    """Return the identity of a tensor's storage; meta tensors have no address that could identify them."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers nothing else
 
 
 def share_of(marks: torch.Tensor) -> float:
-    """Return the share of true elements of a boolean tensor; 0 of an empty one."""
+    """Return the share of true elements of a boolean tensor; 0 for an empty one."""
     return int(np.count_nonzero(marks.numpy())) / max(1, marks.numel())  # many times as fast as torch's sum
 
 
 class ElementRegion:
-    """Bytes of one storage that were marked, located where a map of bounded size can hold them."""
+    """Marked bytes of one storage, located if a map of limited size suffices.
+
+    Args:
+        storage_bytes: bytes of the storage.
+    """
 
     def __init__(self, storage_bytes: int) -> None:
         self.bytes = storage_bytes
         self.whole = False
         self._cell = max(1, storage_bytes)
         self._map: torch.Tensor | None = None
-        self._least = 0
+        self._unlocated_bytes = 0
 
     @property
     def empty(self) -> bool:
         """True if nothing is marked."""
-        return not self.whole and self._map is None and not self._least
+        return not self.whole and self._map is None and not self._unlocated_bytes
 
     def add(self, view: StridedView) -> None:
         """Mark the bytes of a view."""
@@ -115,22 +122,31 @@ class ElementRegion:
             return
         cells = self._cells(view)
         if cells is None:
-            self._least = max(self._least, view.distinct_bytes)
+            self._unlocated_bytes = max(self._unlocated_bytes, view.distinct_bytes)
         else:
             cells.fill_(value=True)
 
     def add_unlocated(self, nbytes: int) -> None:
-        """Mark at least so many bytes, wherever they are."""
-        self._least = max(self._least, min(nbytes, self.bytes))
+        """Mark at least this number of bytes, at unknown positions."""
+        self._unlocated_bytes = max(self._unlocated_bytes, min(nbytes, self.bytes))
 
-    def add_scaled(self, other: ElementRegion, itemsize: int, other_itemsize: int) -> bool:
-        """Mark the elements that are marked in a storage of the same elements, of another size; False if it cannot."""
-        scaled = other._cell * itemsize
-        if other._map is None or scaled % other_itemsize or not self._refine(scaled // other_itemsize):
-            return other.whole and self._mark_all()
-        assert self._map is not None  # noqa: S101 - refining makes it
-        finer = scaled // other_itemsize // self._cell
-        self._map |= other._map.repeat_interleave(finer) if finer > 1 else other._map
+    def add_scaled(self, source: ElementRegion, itemsize: int, source_itemsize: int) -> bool:
+        """Mark the elements that are marked in another storage, which has the same elements with another size.
+
+        Args:
+            source: region of the other storage.
+            itemsize: bytes of an element of this storage.
+            source_itemsize: bytes of an element of the other storage.
+
+        Returns:
+            False if the elements cannot be located.
+        """
+        scaled = source._cell * itemsize
+        if source._map is None or scaled % source_itemsize or not self._refine(scaled // source_itemsize):
+            return source.whole and self._mark_all()
+        assert self._map is not None  # noqa: S101 - created by _refine
+        repeats = scaled // source_itemsize // self._cell
+        self._map |= source._map.repeat_interleave(repeats) if repeats > 1 else source._map
         return True
 
     def _mark_all(self) -> bool:
@@ -138,58 +154,60 @@ class ElementRegion:
         return True
 
     def remove(self, view: StridedView) -> None:
-        """Unmark the bytes of a view; what cannot be located is unmarked altogether."""
+        """Unmark the bytes of a view, or all bytes if the view cannot be located."""
         if self.empty or not view.run:
             return
         cells = None if view.is_whole else self._cells(view)
         if cells is None:
-            self.whole, self._map, self._least = False, None, 0
+            self.whole, self._map, self._unlocated_bytes = False, None, 0
         else:
             cells.fill_(value=False)
 
     def share(self, view: StridedView) -> float:
-        """Return the share of a view's bytes that is marked, never too large."""
+        """Return a lower bound of the share of a view's bytes that is marked."""
         if self.whole or not view.run:
             return 1.0 if view.run else 0.0
         cells = self._cells(view) if self._map is not None else None
         located = share_of(cells) if cells is not None else 0.0
         outside = self.bytes - view.distinct_bytes
-        return max(located, (self._least - outside) / view.distinct_bytes if self._least > outside else 0.0)
+        return max(
+            located, (self._unlocated_bytes - outside) / view.distinct_bytes if self._unlocated_bytes > outside else 0.0
+        )
 
     def count(self) -> int:
-        """Return the number of marked bytes, never too large."""
+        """Return a lower bound of the number of marked bytes."""
         if self.whole:
             return self.bytes
         located = int(np.count_nonzero(self._map.numpy())) * self._cell if self._map is not None else 0
-        return min(self.bytes, max(located, self._least))
+        return min(self.bytes, max(located, self._unlocated_bytes))
 
     def elements_of(self, view: StridedView) -> torch.Tensor | None:
-        """Return the marks of a view's elements in its shape, writable; None for what cannot be located."""
-        if view.storage_bytes // view.itemsize > _MOST_CELLS or not self._refine(view.itemsize):
+        """Return the writable marks of a view's elements, in its shape; None if they cannot be located."""
+        if view.storage_bytes // view.itemsize > _MAX_CELLS or not self._refine(view.itemsize):
             return None
-        assert self._map is not None  # noqa: S101 - refining makes it
+        assert self._map is not None  # noqa: S101 - created by _refine
         strides = [stride // self._cell for stride in view.strides]
         return self._map.as_strided(view.shape, strides, view.offset // self._cell)
 
     def _cells(self, view: StridedView) -> torch.Tensor | None:
-        """Cells of the map under a view, of which none appears twice."""
+        """Return the cells of the map under a view, each once; None if they cannot be located."""
         extent = view.run
         for size, stride in view.dims:
             if stride < extent:
-                return None  # windows that overlap and leave gaps
+                return None  # windows that overlap, with gaps
             extent = stride * (size - 1) + extent
         if not self._refine(math.gcd(view.offset, view.run, *(stride for _, stride in view.dims))):
             return None
-        assert self._map is not None  # noqa: S101 - refining makes it
+        assert self._map is not None  # noqa: S101 - created by _refine
         cell = self._cell
         shape = [*(size for size, _ in view.dims), view.run // cell]
         strides = [*(stride // cell for _, stride in view.dims), 1]
         return self._map.as_strided(shape, strides, view.offset // cell)
 
     def _refine(self, cell: int) -> bool:
-        """Make the cells so small that `cell` is a multiple of them; False where they would be too many."""
+        """Divide the cells so that `cell` is a multiple of their size; return false if there would be too many."""
         cell = math.gcd(self._cell, cell)
-        if self.bytes // cell > _MOST_CELLS:
+        if self.bytes // cell > _MAX_CELLS:
             return False
         if self._map is None:
             self._map = torch.full((self.bytes // cell,), self.whole, dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""Measures a GPU with torch: bandwidth, and the rates of products in each dtype that it has.
+"""Measure a GPU with torch: bandwidth, and the rates of products in each supported dtype.
 
-Each figure is the fastest of many repetitions by the device's events. Operands are zeros: these take the least power,
-so that the clock stays at its highest. `harness.sol.measured_gpu` keeps the figures and derives those of bounds.
+Each figure is the fastest of many repetitions by device events. Operands are zeros, which need the least power, so that
+the clock remains at its maximum. `harness.sol.measured_gpu` stores the figures and derives those of bounds.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 _REPETITIONS = 20
 _SIZE = 8192
-"""Rows and columns of a product: 1.1e12 operations."""
+"""Rows and columns of a product of 1.1e12 operations."""
 _SMALL_SIZE = 2048
-"""The same in float64, where most GPUs are slow."""
+"""Rows and columns in float64, in which most GPUs are slow."""
 _COPIED_BYTES = 4 * 2**30
 
 
@@ -33,7 +33,7 @@ def measure_gpu(ordinal: int) -> GpuRates:
         ordinal: torch's number of the device.
 
     Raises:
-        ConfigurationError: torch sees no such device.
+        ConfigurationError: torch finds no such device.
     """
     _check_presence(ordinal)
     with torch.cuda.device(ordinal), torch.no_grad():
@@ -61,7 +61,7 @@ def gpu_id(ordinal: int) -> str:
     """Return the identity of a GPU as its driver prints it.
 
     Raises:
-        ConfigurationError: torch sees no such device.
+        ConfigurationError: torch finds no such device.
     """
     _check_presence(ordinal)
     return f"GPU-{torch.cuda.get_device_properties(ordinal).uuid}"
@@ -70,14 +70,14 @@ def gpu_id(ordinal: int) -> str:
 def _check_presence(ordinal: int) -> None:
     if not torch.cuda.is_available() or ordinal >= torch.cuda.device_count():
         raise ConfigurationError(
-            f"torch sees no GPU cuda:{ordinal}",
+            f"torch finds no GPU cuda:{ordinal}",
             where="--device",
             remedy="install a driver and a CUDA build of torch; `harness doctor` lists what is installed",
         )
 
 
 def _fastest_us(call: Callable[[], object]) -> float:
-    """Microseconds of the fastest of many calls, by events around each."""
+    """Return the microseconds of the fastest of many calls, by events around each."""
     call()
     events = [(_event(), _event()) for _ in range(_REPETITIONS)]
     for begin, end in events:
@@ -93,15 +93,15 @@ def _event() -> torch.cuda.Event:
 
 
 def _bandwidth_gbs() -> float:
-    """The best of reading, writing and copying far more than the caches hold."""
+    """Return the best rate of reading, writing and copying far more than the capacity of the caches."""
     free, _ = torch.cuda.mem_get_info()
     source = torch.zeros(min(_COPIED_BYTES, free // 3) // 4, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
     nbytes = source.numel() * source.element_size()
-    copied = 2 * nbytes / _fastest_us(lambda: target.copy_(source))
-    written = nbytes / _fastest_us(lambda: target.fill_(1.0))
-    read = nbytes / _fastest_us(source.sum)
-    return max(copied, written, read) / 1e3
+    copy_rate = 2 * nbytes / _fastest_us(lambda: target.copy_(source))
+    write_rate = nbytes / _fastest_us(lambda: target.fill_(1.0))
+    read_rate = nbytes / _fastest_us(source.sum)
+    return max(copy_rate, write_rate, read_rate) / 1e3
 
 
 def _tensor_tflops() -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""What hardware can do at best, by target: a table for GPUs, a measurement for the CPU of this host.
+"""Peak figures of hardware by target: a table for GPUs, and a measurement for the CPU of this host.
 
-Imports no torch: people ask for these figures on machines that judge nothing.
+This module does not import torch, because commands show these figures on machines without a judge.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WIDTHS = {
     "float4_e2m1fn_x2": 4, "int8": 8, "float8_e4m3fn": 8, "float8_e5m2": 8, "bfloat16": 16, "float16": 16,
     "float32": 32, "float64": 64,
 }  # fmt: skip
-"""Bits of a value, by dtype; what is not here is a constant of the reference, which any dtype may hold."""
+"""Bits of a value by dtype. Other dtypes are constants of the reference, which every dtype can represent."""
 _UNITS = {
     "float4_e2m1fn_x2": ("float4_e2m1fn_x2", "float8_e4m3fn", "float8_e5m2", "int8", *_NARROW),
     "int8": ("int8", *_NARROW),
@@ -34,13 +34,13 @@ _UNITS = {
     "float16": _NARROW,
     "float64": ("float64",),
 }
-"""Matrix units that hold a dtype's values, up to a factor that scales them all."""
+"""Dtypes of matrix units that represent a dtype's values, up to a common factor."""
 _SPLIT_BOTH, _SPLIT_ONE = 3, 2
-"""Products of 16-bit parts that make up one of float32 operands, both of them or one."""
+"""Products of 16-bit parts per product with two float32 operands, and with one."""
 
 
 def widest(dtypes: Iterable[str]) -> str | None:
-    """Return the widest of some dtypes, the first of equals; None of none."""
+    """Return the widest dtype, or the first of several with the same width; None for no dtype."""
     return max(dtypes, key=lambda dtype: _WIDTHS.get(dtype, 0), default=None)
 
 
@@ -49,65 +49,74 @@ class _Figures(BaseModel):
 
 
 class Peaks(_Figures):
-    """Dense rates in TFLOP/s by dtype; `tf32` stands for float32 operands cut down to it."""
+    """Dense rates in TFLOP/s by dtype; `tf32` is for float32 operands that are truncated to it."""
 
     tensor: Mapping[str, float] = Field(default_factory=dict)
-    """Matrix units. A device without them (the CPU) has its products on the vector units."""
+    """Rates of matrix units. A device without them (the CPU) computes products on the vector units."""
     vector: Mapping[str, float]
+    """Rates of vector units."""
 
 
 class Attainable(_Figures):
-    """The best that was measured, below what the datasheet promises."""
+    """Best measured rates, which are below those of the datasheet."""
 
     bandwidth_gbs: float
+    """GB/s of device memory."""
     tensor: Mapping[str, float] = Field(default_factory=dict)
+    """TFLOP/s of matrix units by dtype."""
 
 
 class Hardware(_Figures):
-    """One kind of device: datasheet figures of a GPU, measured ones of one CPU core."""
+    """Figures of one kind of device: from the datasheet of a GPU, or measured on one CPU core."""
 
     target: str = ""
     name: str
     devices: tuple[str, ...] = ()
-    """Name by the driver."""
+    """Names of the device that its driver reports."""
     is_measured: bool = False
-    """The rates were measured on this host; otherwise they are the vendor's."""
+    """The rates were measured on this host; otherwise they are from the vendor."""
     multiprocessors: int = 1
     clock_mhz: float | None = None
     memory_gb: float | None = None
     bandwidth_gbs: float = Field(gt=0)
-    """Of device memory, reads and writes together."""
+    """GB/s of device memory, reads and writes together."""
     cached_gbs: float | None = None
-    """Where inputs may be in a cache and nothing forbids it, the rate at which they come from there."""
+    """GB/s of the cache, on a device on which inputs may be in a cache when a call begins."""
     l2_mib: float | None = None
     tflops: Peaks
     attainable: Attainable | None = None
     source: Mapping[str, str]
+    """Source of each figure."""
 
     @property
     def floor_gbs(self) -> float:
-        """The highest rate at which bytes can reach the arithmetic, wherever they are."""
+        """Highest rate in GB/s at which bytes can reach the arithmetic units."""
         return max(self.bandwidth_gbs, self.cached_gbs or 0.0)
 
     def with_attained_products(self) -> Hardware:
-        """These figures with the rates of products that were measured, where they were."""
+        """Return these figures with measured rates of products, if there are any."""
         measured = dict(self.attainable.tensor) if self.attainable else {}
-        both = max((measured[unit] for unit in _NARROW if unit in measured), default=None)
-        if both is not None:  # where one 16-bit format was measured, it stands for both: they share a unit
-            measured |= {unit: measured.get(unit, both) for unit in _NARROW}
+        narrow_tflops = max((measured[unit] for unit in _NARROW if unit in measured), default=None)
+        if narrow_tflops is not None:  # both 16-bit formats use the same unit: the rate of one is that of the other
+            measured |= {unit: measured.get(unit, narrow_tflops) for unit in _NARROW}
         return self.model_copy(
             update={"tflops": self.tflops.model_copy(update={"tensor": {**self.tflops.tensor, **measured}})}
         )
 
-    def product_tflops(self, dtype: str, other: str | None = None) -> float:
-        """The best rate of matrix products with operands of these dtypes, at the accuracy of the wider one.
+    def product_tflops(self, dtype: str, second_dtype: str | None = None) -> float:
+        """Return the best rate of matrix products in TFLOP/s, at the accuracy of the wider operand.
 
-        A narrow dtype may run on the unit of any dtype that holds its values. A float32 operand is two 16-bit ones
-        whose sum is as accurate: a product of two such operands takes three products of parts, with a narrow operand
-        two (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). A dtype the device has
-        no unit for runs at its vector rate.
+        A narrow dtype may use the unit of any dtype that represents its values. A float32 operand can be split into two
+        16-bit operands whose sum is as accurate. A product of two float32 operands then consists of three products of
+        parts, and a product of a float32 and a narrow operand of two. A dtype without a unit uses the vector units.
+
+        Source: Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022.
+
+        Args:
+            dtype: dtype of an operand.
+            second_dtype: dtype of the other operand; None if it is the same.
         """
-        first, second = sorted((dtype, other or dtype), key=lambda one: _WIDTHS.get(one, 0))
+        first, second = sorted((dtype, second_dtype or dtype), key=lambda name: _WIDTHS.get(name, 0))
         if _WIDTHS.get(first, 0) == _WIDTHS.get(second, 0):
             return max(self._tflops_of(first), self._tflops_of(second))
         if second == "float32" and first in _UNITS:
@@ -124,16 +133,16 @@ class Hardware(_Figures):
         return max([self.vector_tflops(dtype), *(tensor.get(unit, 0.0) for unit in units)])
 
     def vector_tflops(self, dtype: str) -> float:
-        """The best rate of everything but matrix products; a narrow dtype is never slower than float32."""
+        """Return the best rate of vector units in TFLOP/s; a narrow dtype is at least as fast as float32."""
         vector = self.tflops.vector
         if dtype == "float64":
             return vector[dtype]
         narrower = _NARROW if _WIDTHS.get(dtype, 32) < _WIDTHS["bfloat16"] else (dtype,)
-        return max([vector["float32"], *(vector.get(one, 0.0) for one in narrower)])
+        return max([vector["float32"], *(vector.get(name, 0.0) for name in narrower)])
 
 
 def target_of(device_name: str) -> str | None:
-    """The target a GPU belongs to, by the name its driver gives it; None where the table lacks it."""
+    """Return the target of a GPU by the name that its driver reports; None if it is not in the table."""
     for target, figures in table().items():
         if device_name in figures.devices:
             return target
@@ -141,13 +150,13 @@ def target_of(device_name: str) -> str | None:
 
 
 def target_name(device_name: str) -> str:
-    """The name of a GPU's target: the table's, or for a GPU that it lacks one made of the driver's (`rtx-5090`)."""
+    """Return a GPU's target in the table, or one derived from the driver's name (`rtx-5090`)."""
     return target_of(device_name) or re.sub(r"[^a-z0-9]+", "-", device_name.lower().removeprefix("nvidia ")).strip("-")
 
 
 @cache
 def table() -> dict[str, Hardware]:
-    """Every GPU target of hardware.yaml.
+    """Return every GPU target of hardware.yaml.
 
     Raises:
         ConfigurationError: the file does not follow its format.

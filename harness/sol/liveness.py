@@ -1,7 +1,7 @@
-"""The part of a reference's run that its outputs need: operators in reverse order, from the outputs to the inputs.
+"""Determine the part of a reference's run that its outputs depend on, from the outputs back to the inputs.
 
-A reference may compute what it never returns, slice what it has computed, or mask it. No kernel has to do that work, so
-it counts neither as operations nor as bytes.
+A reference may compute values that it does not return, or return a slice or a masked part of computed values. A kernel
+does not have to compute the other values, so that they count neither as operations nor as bytes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import torch
 
 from harness.sol.element_regions import ElementRegion, StridedView, share_of
-from harness.sol.steps import Kept, Kind, Lookup, Step
+from harness.sol.steps import Kind, Lookup, MaskShare, Step
 
 
 @dataclass(frozen=True)
 class _Need:
-    """Share of a tensor's elements that is needed, and of its rows and columns in which any of them is."""
+    """Share of a tensor's elements that is needed, and of its rows and columns with a needed element."""
 
     elements: float
     rows: float
@@ -38,62 +38,72 @@ class _Demand:
 
     region: ElementRegion
     unlocated: _Need = _NOTHING
-    """Of the whole storage, seen as a tensor of `shape`."""
+    """Need of the whole storage as a tensor of `shape`, without positions."""
     shape: tuple[int, ...] = ()
 
 
 @dataclass
-class _Taken:
-    """Rows that were taken from one table."""
+class _SelectedRows:
+    """Rows that were selected from one table."""
 
     shares: torch.Tensor
-    """Of each row that is known to be taken: the share of it that is needed."""
-    unknown: float = 0.0
-    """Rows taken at places that are not known."""
+    """Needed share of each row that is known to be selected, float64 of shape [rows]."""
+    unlocated: float = 0.0
+    """Number of selected rows at unknown positions."""
 
     def rows(self, rows: int) -> float:
-        """Different rows, in expectation where places are unknown and drawn evenly."""
-        known = float(self.shares.sum())
-        return known + (rows - known) * (1.0 - (1.0 - 1.0 / rows) ** self.unknown) if rows else 0.0
+        """Return the expected number of distinct rows, if unknown positions are uniformly distributed."""
+        located = float(self.shares.sum())
+        return located + (rows - located) * (1.0 - (1.0 - 1.0 / rows) ** self.unlocated) if rows else 0.0
 
 
 @dataclass
-class Needed:
-    """Operations and bytes that the outputs of a run need."""
+class NecessaryWork:
+    """Operations and bytes on which the outputs of a run depend."""
 
     products: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Floating-point operations of products, by the stored dtypes of their operands."""
     elementwise: Counter[str] = field(default_factory=Counter)
+    """Other floating-point operations, by stored dtype."""
     read: dict[str, int] = field(default_factory=dict)
-    """Input -> bytes."""
+    """Input -> bytes that are read."""
 
 
 class Liveness:
     """One pass from the outputs to the inputs.
 
     Args:
-        unknown_share: the share of elements that a mask of unknown values is taken to let through.
-        updated: storages of inputs that are updated in place: all that is written to them is needed.
+        unknown_share: assumed share of the elements that a mask of unknown values selects.
+        updated: storages of inputs that are updated in place; everything that is written to them is needed.
     """
 
     def __init__(self, *, unknown_share: float, updated: frozenset[int]) -> None:
         self._unknown_share = unknown_share
         self._updated = updated
         self._demands: dict[int, _Demand] = {}
-        self._taken: dict[tuple[int, tuple[int, ...]], _Taken] = {}
-        self._needed = Needed()
+        self._selected_rows: dict[tuple[int, tuple[int, ...]], _SelectedRows] = {}
+        self._work = NecessaryWork()
         self.has_unknown_masks = False
-        """Some of what is needed depends on a mask whose values are not known."""
+        """The work depends on a mask whose values are not known."""
 
-    def run(self, steps: Sequence[Step], outputs: Iterable[StridedView], inputs: Mapping[str, StridedView]) -> Needed:
-        """Return what the outputs need of the steps and the inputs."""
+    def run(
+        self, steps: Sequence[Step], outputs: Iterable[StridedView], inputs: Mapping[str, StridedView]
+    ) -> NecessaryWork:
+        """Return the work on which the outputs depend.
+
+        Args:
+            steps: all steps of the run, in order.
+            outputs: views of the returned tensors.
+            inputs: view of each input by name.
+        """
         for view in outputs:
             self._add(view)
         for step in reversed(steps):
             self._visit(step)
         for name, view in inputs.items():
             demand = self._demands.get(view.storage)
-            self._needed.read[name] = 0 if demand is None else self._bytes(demand)
-        return self._needed
+            self._work.read[name] = 0 if demand is None else self._bytes(demand)
+        return self._work
 
     @staticmethod
     def _bytes(demand: _Demand) -> int:
@@ -101,15 +111,15 @@ class Liveness:
 
     def _visit(self, step: Step) -> None:
         needs = [self._need(view, by_rows=step.kind is Kind.MATRIX) for view in step.writes]
-        need = max(needs, key=lambda one: one.elements, default=_NOTHING)
+        need = max(needs, key=lambda candidate: candidate.elements, default=_NOTHING)
         if any(view.storage in self._updated for view in step.writes):
             need = _EVERYTHING
         if need.elements <= 0:
             return
         if step.product is not None and step.product_operations:
-            self._needed.products[step.product] += round(step.product_operations * need.elements)
+            self._work.products[step.product] += round(step.product_operations * need.elements)
         if step.elementwise_operations:
-            self._needed.elementwise[step.elementwise] += round(step.elementwise_operations * need.elements)
+            self._work.elementwise[step.elementwise] += round(step.elementwise_operations * need.elements)
         if step.kind is Kind.PIECES:
             for part, read in step.pieces:
                 self._pointwise([read], self._need(part), part)
@@ -121,17 +131,17 @@ class Liveness:
             case Kind.POINTWISE:
                 self._follow_pointwise(step, need)
             case Kind.MATRIX:
-                first, second, *others = step.reads
+                first, second, *other_reads = step.reads
                 self._add_share(first, _Need(need.rows, need.rows, 1.0))
                 self._add_share(second, _Need(need.columns, 1.0, need.columns))
-                self._pointwise(others, need, None)
+                self._pointwise(other_reads, need, None)
             case Kind.MASK:
                 if step.changes:
                     self._replace(step.writes[0])
-                for view, kept in zip(step.reads, step.kept, strict=True):
-                    self._add_share(view, self._through(kept, need))
+                for view, mask_share in zip(step.reads, step.mask_shares, strict=True):
+                    self._add_share(view, self._behind_mask(mask_share, need))
             case Kind.GATHER:
-                assert step.lookup is not None  # noqa: S101 - of its kind
+                assert step.lookup is not None  # noqa: S101 - set for this kind
                 self._gather(step.reads[0], step.lookup, need)
                 self._pointwise(step.reads[1:], need, None)
             case _:
@@ -140,10 +150,10 @@ class Liveness:
                     self._add_share(view, share)
 
     def _follow_pointwise(self, step: Step, need: _Need) -> None:
-        """An operator of equal shapes; of what it overwrites, nothing is read."""
+        """Follow an operator of equal shapes; a target that it overwrites is not read."""
         target = step.writes[0]
-        others = [view for view in step.reads if not step.changes or view != target]
-        self._pointwise(others, need, target)
+        sources = [view for view in step.reads if not step.changes or view != target]
+        self._pointwise(sources, need, target)
         if target.storage in self._updated:
             if step.changes and not step.overwrites:
                 self._add(target)
@@ -151,22 +161,23 @@ class Liveness:
             self._replace(target)
 
     def _replace(self, view: StridedView) -> None:
-        """Forget what is needed of a view: an operator replaces its elements."""
+        """Remove the demand for a view, because an operator replaces its elements."""
         demand = self._demands.get(view.storage)
         if demand is not None and view.storage not in self._updated:
             demand.region.remove(view)
             demand.unlocated = _NOTHING
 
-    def _through(self, kept: Kept, need: _Need) -> _Need:
-        """Needed elements of an operand behind a mask."""
-        if kept.elements is None:
+    def _behind_mask(self, mask_share: MaskShare, need: _Need) -> _Need:
+        """Return the need of an operand from which a mask selects."""
+        if mask_share.elements is None:
             self.has_unknown_masks = True
             share = self._unknown_share
             return _Need(need.elements * share, need.rows * share, need.columns * share)
-        return _Need(need.elements * kept.elements, min(need.rows, kept.rows), min(need.columns, kept.columns))
+        rows, columns = min(need.rows, mask_share.rows), min(need.columns, mask_share.columns)
+        return _Need(need.elements * mask_share.elements, rows, columns)
 
     def _pointwise(self, reads: Sequence[StridedView], need: _Need, result: StridedView | None) -> None:
-        """Each element of the operands is needed where the result's is, if that is located."""
+        """Add the operands' elements at the positions of the result's needed elements, or by share if not located."""
         demand = self._demands.get(result.storage) if result is not None and not need.is_whole else None
         located = demand if demand is not None and not demand.region.empty else None
         if located is not None and located.unlocated.elements > located.region.share(result):  # type: ignore[arg-type]
@@ -176,7 +187,7 @@ class Liveness:
                 self._add_share(view, need)
 
     def _transfer(self, view: StridedView, result: StridedView, region: ElementRegion) -> bool:
-        """Mark the elements of an operand at the places of the result's; False where they cannot be located."""
+        """Mark an operand's elements at the positions of the result's; return false if they cannot be located."""
         target = self._demand(view).region
         if target.whole:
             return True
@@ -186,7 +197,9 @@ class Liveness:
         shape, strides = (1,) * missing + view.shape, (0,) * missing + view.strides
         single = tuple(size if stride else 1 for size, stride in zip(shape, strides, strict=True))
         part = StridedView(view.storage, view.storage_bytes, single, strides, view.offset, view.itemsize)
-        if missing < 0 or any(size not in {1, other} for size, other in zip(single, result.shape, strict=True)):
+        if missing < 0 or any(
+            size not in {1, result_size} for size, result_size in zip(single, result.shape, strict=True)
+        ):
             return False
         marks = region.elements_of(result)
         elements = target.elements_of(part) if marks is not None and part.distinct == part.elements else None
@@ -199,15 +212,15 @@ class Liveness:
         return True
 
     def _gather(self, table: StridedView, lookup: Lookup, need: _Need) -> None:
-        """Note the rows that a lookup takes: known ones at their places, unknown ones by their number."""
-        taken = self._taken.setdefault(
-            (table.storage, lookup.axes), _Taken(torch.zeros(lookup.rows, dtype=torch.float64))
+        """Add the rows that a lookup selects: known rows by position, unknown rows by number."""
+        selected = self._selected_rows.setdefault(
+            (table.storage, lookup.axes), _SelectedRows(torch.zeros(lookup.rows, dtype=torch.float64))
         )
         if lookup.positions is not None:
-            taken.shares[lookup.positions] = taken.shares[lookup.positions].clamp(min=need.elements)
+            selected.shares[lookup.positions] = selected.shares[lookup.positions].clamp(min=need.elements)
         else:
-            taken.unknown += need.elements * lookup.count
-        rows = taken.rows(lookup.rows)
+            selected.unlocated += need.elements * lookup.count
+        rows = selected.rows(lookup.rows)
         share = min(1.0, rows / lookup.rows) * lookup.part if lookup.rows else 0.0
         if table.is_whole or table.distinct_bytes == table.storage_bytes:
             by_row = lookup.axes == (0,)
@@ -219,7 +232,7 @@ class Liveness:
         self._demand(view).region.add(view)
 
     def _add_share(self, view: StridedView, need: _Need) -> None:
-        """A share of a view is needed, at places that are not known."""
+        """Add the need for a share of a view at unknown positions."""
         if need.elements <= 0:
             return
         if need.is_whole:
@@ -232,10 +245,10 @@ class Liveness:
             demand.unlocated, demand.shape = need, view.shape
 
     def _demand(self, view: StridedView) -> _Demand:
-        found = self._demands.get(view.storage)
-        if found is None:
-            found = self._demands[view.storage] = _Demand(ElementRegion(view.storage_bytes))
-        return found
+        demand = self._demands.get(view.storage)
+        if demand is None:
+            demand = self._demands[view.storage] = _Demand(ElementRegion(view.storage_bytes))
+        return demand
 
     def _need(self, view: StridedView, *, by_rows: bool = False) -> _Need:
         demand = self._demands.get(view.storage)
@@ -251,8 +264,8 @@ class Liveness:
         unlocated = demand.unlocated
         if view.distinct_bytes < view.storage_bytes:
             outside = view.storage_bytes - view.distinct_bytes
-            least = (unlocated.elements * view.storage_bytes - outside) / max(1, view.distinct_bytes)
-            unlocated = _Need(max(0.0, least), max(0.0, least), max(0.0, least))
+            min_share = (unlocated.elements * view.storage_bytes - outside) / max(1, view.distinct_bytes)
+            unlocated = _Need(max(0.0, min_share), max(0.0, min_share), max(0.0, min_share))
         elif view.shape[-2:] != demand.shape[-2:]:
             unlocated = _Need(unlocated.elements, unlocated.elements, unlocated.elements)
-        return max(located, unlocated, key=lambda one: one.elements)
+        return max(located, unlocated, key=lambda need: need.elements)

@@ -1,7 +1,7 @@
-"""Figures of GPUs that the table lacks: measured once on this host by `harness hardware measure`, and kept.
+"""Figures of GPUs that are not in the table: measured once on this host by `harness hardware measure`, and stored.
 
-A bound may not exceed the time of the best kernel, and a measurement may be below what that reaches. So rates have a
-margin, and the unit of a narrow dtype is at least as fast as its generation makes it relative to 16 bits.
+A bound may not exceed the time of the best kernel, which may be faster than the measurement. Therefore rates have a
+margin, and the unit of a narrow dtype has at least the rate of its generation relative to 16 bits.
 """
 
 from __future__ import annotations
@@ -21,33 +21,39 @@ from harness.workspace.directories import user_cache
 from harness.workspace.files import atomic_write
 
 BANDWIDTH_MARGIN = 1.2
-"""On measured bandwidth. An H200 copies at 4.3 TB/s of its 4.8: a margin of 1.12 would do there."""
+"""Factor on measured bandwidth. An H200 copies at 4.3 of 4.8 TB/s, for which a factor of 1.12 suffices."""
 PRODUCT_MARGIN = 1.3
-"""On measured products. An H200 reaches 800 bfloat16 TFLOP/s of its 989: a margin of 1.24 would do there."""
+"""Factor on measured products. An H200 reaches 800 of 989 bfloat16 TFLOP/s, for which a factor of 1.24 suffices."""
 _UNITS = (
-    # dtype, compute capability from which on there is a unit for it, rate relative to that of float16
+    # dtype, first compute capability with a unit for it, rate relative to that of float16
     ("tf32", (8, 0), 0.5),
     ("int8", (7, 5), 2.0),
     ("float8_e4m3fn", (8, 9), 2.0),
     ("float8_e5m2", (8, 9), 2.0),
     ("float4_e2m1fn_x2", (10, 0), 4.0),
 )
-"""NVIDIA's whitepapers of Turing, Ampere, Ada, Hopper and Blackwell: each halving of the operands doubles the rate."""
+"""Units of narrow dtypes: each halving of the operands' width doubles the rate.
+
+Source: NVIDIA's whitepapers of Turing, Ampere, Ada, Hopper and Blackwell.
+"""
 _LANES, _LANES_OF_80 = 128, 64
-"""float32 lanes of a multiprocessor; of compute capability 8.0 and below 8 (CUDA C++ Programming Guide, throughput)."""
+"""float32 lanes of a multiprocessor; the second number is for compute capabilities up to 8.0.
+
+Source: CUDA C++ Programming Guide, arithmetic throughput.
+"""
 
 
 class GpuRates(BaseModel):
-    """Result of one measurement of a GPU, as it is kept."""
+    """Stored result of one measurement of a GPU."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     target: str
     name: str
-    """Name by the driver."""
+    """Name that the driver reports."""
     id: str
-    """The unit that was measured."""
+    """Identity of the measured GPU."""
     measured_at: str
     """UTC, ISO 8601."""
     torch: str
@@ -57,11 +63,11 @@ class GpuRates(BaseModel):
     l2_mib: float = Field(ge=0)
     clock_mhz: float | None = None
     bandwidth_gbs: float = Field(gt=0)
-    """The best of reading, writing and copying."""
+    """Best rate of reading, writing and copying."""
     tensor_tflops: Mapping[str, float]
-    """Matrix products by operand dtype, `tf32` for float32 operands cut down to it; absent where torch has none."""
+    """Rates of matrix products by operand dtype, without those that torch lacks; `tf32` for truncated float32."""
     float32_tflops: float = Field(gt=0)
-    """float32 products without matrix units: the rate of the vector units."""
+    """Rate of float32 products without matrix units, which is that of the vector units."""
     float64_tflops: float = Field(gt=0)
 
 
@@ -70,16 +76,26 @@ def hardware_directory() -> Path:
     return user_cache() / "hardware"
 
 
-def keep(rates: GpuRates, directory: Path) -> Path:
-    """Write a measurement for all later bounds on this host; returns the file."""
+def store_rates(rates: GpuRates, directory: Path) -> Path:
+    """Store a measurement for all later bounds on this host, and return its file.
+
+    Args:
+        rates: the measurement.
+        directory: directory of the measurements.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"{rates.target}.json"
     atomic_write(file, json.dumps(rates.model_dump(mode="json"), indent=2) + "\n")
     return file
 
 
-def kept_rates(target: str, directory: Path) -> GpuRates | None:
-    """Return the kept measurement of a target; None where there is none, or one that cannot be read."""
+def stored_rates(target: str, directory: Path) -> GpuRates | None:
+    """Return the stored measurement of a target; None if there is none, or it cannot be read.
+
+    Args:
+        target: name of the target.
+        directory: directory of the measurements.
+    """
     if not is_target(target):
         return None
     try:
@@ -88,13 +104,13 @@ def kept_rates(target: str, directory: Path) -> GpuRates | None:
         return None
 
 
-def kept_targets(directory: Path) -> list[str]:
+def stored_targets(directory: Path) -> list[str]:
     """Return the targets that were measured on this host, sorted."""
-    return sorted(file.stem for file in directory.glob("*.json") if kept_rates(file.stem, directory))
+    return sorted(file.stem for file in directory.glob("*.json") if stored_rates(file.stem, directory))
 
 
 def hardware_of(rates: GpuRates) -> Hardware:
-    """Return the figures that bounds take from a measurement: with margins, and with units that were not measured."""
+    """Return the figures of bounds from a measurement: with margins, and with units that were not measured."""
     tensor = {dtype: PRODUCT_MARGIN * rate for dtype, rate in rates.tensor_tflops.items()}
     half = max(tensor.get("float16", 0.0), tensor.get("bfloat16", 0.0))
     units = {dtype: ratio * half for dtype, since, ratio in _UNITS if rates.capability >= since}
@@ -129,6 +145,6 @@ def hardware_of(rates: GpuRates) -> Hardware:
 
 
 def _vector_peak_tflops(rates: GpuRates) -> float:
-    """One multiply-add of each lane at each clock; 0 where the clock is unknown."""
+    """Return the rate of one multiply-add per lane and clock; 0 if the clock is unknown."""
     lanes = _LANES_OF_80 if rates.capability < (8, 6) else _LANES
     return rates.multiprocessors * lanes * 2 * (rates.clock_mhz or 0.0) / 1e6

@@ -1,4 +1,4 @@
-"""Tables of torch's operators: which are free, which select elements, and how many operations the others cost."""
+"""Tables of torch's operators: free ones, those that select elements, and the operations of all others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SELECTING = {
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "split", "split_with_sizes",
     "unbind",
 }  # fmt: skip
-"""Operators after which an element of what went in may not matter to what comes out: they drop some, or choose."""
+"""Operators whose results may not depend on every element of their operands: they drop elements or choose some."""
 FREE = {
     "clone", "copy_", "_to_copy", "contiguous", "cat", "stack", "fill_", "zero_", "zeros_like", "empty_like",
     "full_like", "ones_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided", "arange", "empty",
@@ -37,83 +37,91 @@ FREE = {
     "permute_copy", "transpose_copy", "expand_copy", "slice_copy", "select_copy", "_embedding_bag",
     "_embedding_bag_forward_only",
 } | SELECTING  # fmt: skip
-"""Operators that move, compare, sort or flip signs: no floating-point operations."""
+"""Operators that move, compare, sort or negate: they have no floating-point operations."""
 SCATTERING = {
     "index_put_", "index_put", "_index_put_impl_", "index_copy_", "index_copy", "index_add_", "index_add",
     "index_fill_", "scatter_", "scatter", "scatter_add_", "scatter_add", "masked_scatter_", "scatter_reduce_",
     "scatter_reduce", "index_reduce_", "index_reduce",
 }  # fmt: skip
-"""Operators that write some elements of what they are given first: as many as they are given further on."""
+"""Operators that write elements of their first argument: as many as their later arguments have."""
 SHAPED_LIKE = {
     "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty",
     "new_zeros", "new_ones", "new_full", "new_empty_strided",
 }  # fmt: skip
-"""Operators that take the shape or dtype of what they are given first, and none of its values."""
+"""Operators that use the shape or dtype of their first argument, but none of its values."""
 OVERWRITING = {"copy_", "fill_", "zero_"}
-"""Operators that write every element of what they are given first and read none of it."""
+"""Operators that write every element of their first argument and read none of them."""
 GATHERING = {
     "index", "index_select", "gather", "take", "embedding", "_embedding_bag", "_embedding_bag_forward_only",
 }  # fmt: skip
-"""Operators that read elements of what they are given first (embedding: its table), at places that an index holds."""
+"""Operators that read elements of their first argument (embedding: its table) at the positions in an index."""
 MASKING = {"where", "masked_fill", "masked_fill_", "tril", "triu", "tril_", "triu_"}
-"""Operators that replace elements at places that a mask or a diagonal gives."""
+"""Operators that replace elements at positions that a mask or a diagonal selects."""
 _PER_ELEMENT = {
     "native_layer_norm": 7, "native_group_norm": 7, "native_batch_norm": 7, "_softmax": 4, "_log_softmax": 4, "silu": 4,
     "sigmoid": 3, "gelu": 6, "var": 4, "var_mean": 4, "std": 4, "addcmul": 3, "addcdiv": 3, "lerp": 3,
     "_fused_rms_norm": 4,
 }  # fmt: skip
-"""Operations for each element that goes in, where an operator is several; every other counts one."""
+"""Operations per input element of operators with several; every other operator has one."""
+HIDDEN_BELOW = -1e4
+"""Values of an additive mask at or below this one hide the scores that they are added to: softmax makes them zero."""
 SOFTMAX_OPERATIONS = _PER_ELEMENT["_softmax"]
 _OPERANDS = {
     "mm": (0, 1), "bmm": (0, 1), "_scaled_mm": (0, 1), "_scaled_mm_v2": (0, 1), "_int_mm": (0, 1), "addmm": (1, 2),
     "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1), "vdot": (0, 1), "addmv": (1, 2), "_grouped_mm": (0, 1),
     "_scaled_grouped_mm": (0, 1), "addbmm": (1, 2), "addr": (1, 2),
 }  # fmt: skip
-"""Places of a product's two operands; of every other product they are the first two."""
+"""Positions of a product's two operands; in every other product they are the first two arguments."""
 _VECTOR_PRODUCTS = {"mv": 0, "addmv": 1, "dot": 0, "vdot": 0}
-"""Products that torch's own table lacks: two operations for each element of the matrix, which is at this place."""
+"""Products that are not in torch's table: position of the matrix, which has two operations per element."""
 _PLAIN = {"_grouped_mm", "_scaled_grouped_mm", "_int_mm", "_scaled_mm", "_scaled_mm_v2"}
-"""Products of the first operand's rows with the second's columns. torch's table lacks them, or packed values."""
+"""Products of the first operand's rows with the second's columns, which torch's table does not have, or not for packed
+values."""
 GROUPED = {"_grouped_mm", "_scaled_grouped_mm"}
-"""Products of groups of rows, each with a matrix of its own."""
+"""Products of groups of rows, each with a separate matrix."""
 
 
 def is_product(packet: Untyped) -> bool:
-    """Return true for operators that matrix units do."""
+    """Return true for an operator that matrix units execute."""
     name = packet.__name__
     return packet in flop_registry or name in _VECTOR_PRODUCTS or name in _PLAIN
 
 
-def operands(name: str, args: Sequence[Untyped]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the two tensors that a product multiplies."""
+def product_operands(name: str, args: Sequence[Untyped]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the two tensors that a product multiplies.
+
+    Args:
+        name: name of the operator.
+        args: its arguments.
+    """
     first, second = _OPERANDS.get(name, (0, 1))
     return args[first], args[second]
 
 
 def product_operations(call: OperatorCall) -> int:
-    """Return the floating-point operations of a product: two for each multiplication that it needs.
+    """Return the floating-point operations of a product: two for each necessary multiplication.
 
-    Taps of a convolution in its zero padding do not count.
+    Taps of a convolution in its zero padding are not counted.
     """
     name, args = call.name, call.args
     if name in _VECTOR_PRODUCTS:
         return 2 * int(args[_VECTOR_PRODUCTS[name]].numel())
-    if name in _PLAIN:  # of grouped products, each row of the first meets one of the groups' matrices
+    if name in _PLAIN:  # in a grouped product, each row of the first operand is multiplied by one matrix
         packed = 2 if args[0].dtype is torch.float4_e2m1fn_x2 else 1
         return 2 * packed * int(args[0].numel()) * int(args[1].shape[-1])
-    out = call.made[0] if len(call.made) == 1 else tuple(call.made)
+    out = call.results[0] if len(call.results) == 1 else tuple(call.results)
     total = int(flop_registry[call.packet](*args, **call.kwargs, out_val=out))
     if name in {"convolution", "_convolution"} and not args[6]:
-        total = int(total * _taps_share(args, call.made[0]))
+        total = int(total * _taps_share(args, call.results[0]))
     return total
 
 
 def _taps_share(args: Sequence[Untyped], out: torch.Tensor) -> float:
-    """Share of a convolution's taps that are outside the padding."""
+    """Return the share of a convolution's taps that are outside of the padding."""
     source, weight, _, stride, padding, dilation = args[:6]
     share = 1.0
     for axis in range(2, source.dim()):
-        step, pad, spread = (one[min(axis - 2, len(one) - 1)] for one in (stride, padding, dilation))
+        step, pad, spread = (sizes[min(axis - 2, len(sizes) - 1)] for sizes in (stride, padding, dilation))
         taps, length = weight.shape[axis], source.shape[axis]
         inside = (
             sum(
@@ -121,34 +129,46 @@ def _taps_share(args: Sequence[Untyped], out: torch.Tensor) -> float:
                 for place in range(out.shape[axis])
                 for tap in range(taps)
             )
-            if out.shape[axis] * taps <= _MOST_TAPS
+            if out.shape[axis] * taps <= _MAX_TAPS
             else out.shape[axis] * taps - 2 * pad * taps
         )
         share *= max(0, inside) / (out.shape[axis] * taps) if out.shape[axis] else 0.0
     return share
 
 
-_MOST_TAPS = 2**16
-"""Taps along one axis that are looked at one by one; of longer ones all that could be padding is left out."""
+_MAX_TAPS = 2**16
+"""Taps along one axis that are checked one by one. For more taps, all that may be in the padding are not counted."""
 
 
-def elementwise_operations(name: str, taken: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> int:
-    """Return the floating-point operations of an operator that is not a product; 0 if it only moves or compares."""
-    floats = [tensor for tensor in taken if tensor.is_floating_point()]
+def elementwise_operations(name: str, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> int:
+    """Return the floating-point operations of an operator that is not a product; 0 if it only moves or compares.
+
+    Args:
+        name: name of the operator.
+        operands: tensors among its arguments.
+        results: tensors that it returned.
+    """
+    floats = [tensor for tensor in operands if tensor.is_floating_point()]
     if not floats or name in FREE:
         return 0
     if name in SCATTERING:
         return max((tensor.numel() for tensor in floats[1:]), default=0)
     per_element = _PER_ELEMENT.get(name.removesuffix("_") if not name.startswith("_") else name, 1)
-    return per_element * max(tensor.numel() for tensor in [*floats, *made])
+    return per_element * max(tensor.numel() for tensor in [*floats, *results])
 
 
 def diagonal_share(shape: Sequence[int], diagonal: int, *, lower: bool) -> float:
-    """Return the share of a matrix' elements that `tril` (or `triu`) keeps."""
+    """Return the share of a matrix' elements that `tril` (or `triu`) keeps.
+
+    Args:
+        shape: shape of the tensor; the last two axes are the matrix.
+        diagonal: number of the diagonal, as in torch.
+        lower: true for `tril`.
+    """
     rows, columns = shape[-2], shape[-1]
     if not rows or not columns:
         return 1.0
-    kept = sum(min(max(row + diagonal + 1, 0), columns) for row in range(rows))
+    kept_elements = sum(min(max(row + diagonal + 1, 0), columns) for row in range(rows))
     if not lower:
-        kept = math.prod((rows, columns)) - sum(min(max(row + diagonal, 0), columns) for row in range(rows))
-    return kept / (rows * columns)
+        kept_elements = math.prod((rows, columns)) - sum(min(max(row + diagonal, 0), columns) for row in range(rows))
+    return kept_elements / (rows * columns)

@@ -1,4 +1,4 @@
-"""Chains of two matrix products: `(A B) C` is `A (B C)`, and a kernel takes the cheaper order."""
+"""Chains of two matrix products: `(A B) C` equals `A (B C)`, and a kernel can compute the cheaper one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.sol.element_regions import storage_of
 from harness.sol.steps import Step
 
 _SCALING = {"mul", "div", "mul_", "div_", "_to_copy", "clone", "neg"}
-"""Operators after which a product is still one, if nothing but single numbers takes part besides."""
+"""Operators whose result is still a product if all other operands are single numbers."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,27 @@ class _Product:
 
 
 class ProductChains:
-    """The products of one run by the storage of their results, cast and scaled ones too."""
+    """The products of one run by the storage of their results, including cast and scaled results."""
 
     def __init__(self) -> None:
         self._of: dict[int, _Product] = {}
 
-    def pass_on(self, call: OperatorCall) -> None:
-        """Note that an operator only casts or scales a product."""
-        if call.name in _SCALING and all(tensor.numel() == 1 for tensor in call.taken[1:]):
-            product = self._of.get(storage_of(call.taken[0]))
-            if product is not None and call.made[0].numel() == call.taken[0].numel():
-                self._of[storage_of(call.made[0])] = product
+    def add_scaled(self, call: OperatorCall) -> None:
+        """Add the result of an operator that only casts or scales a product."""
+        if call.name in _SCALING and all(tensor.numel() == 1 for tensor in call.operands[1:]):
+            product = self._of.get(storage_of(call.operands[0]))
+            if product is not None and call.results[0].numel() == call.operands[0].numel():
+                self._of[storage_of(call.results[0])] = product
 
     def add(self, step: Step, first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> None:
-        """Note a product, and give it and an earlier one that is its operand the operations of the cheaper order."""
+        """Add a product. If an operand is an earlier product, both get the operations of the cheaper order.
+
+        Args:
+            step: step of the product.
+            first: first operand, of shape [..., rows, inner].
+            second: second operand, of shape [..., inner, columns].
+            out: result, of shape [..., rows, columns].
+        """
         rows, inner, columns = first.shape[-2], first.shape[-1], second.shape[-1]
         batch = out.numel() // max(1, rows * columns)
         self._of[storage_of(out)] = _Product(step, batch, rows, inner, columns)

@@ -1,8 +1,8 @@
-"""The speed of light of a workload: no kernel can be faster on a device than its arithmetic and its bytes allow.
+"""Lower bounds of a workload's latency on a device, from its arithmetic and its bytes.
 
-Two bounds (docs/sol.md). `sol_us` is what an ideal kernel would take that does the reference's work, keeps every
-intermediate result on chip and reads or writes each byte once. `floor_us` is what can be proved: below it, a latency is
-not fast but wrong.
+There are two bounds (docs/sol.md). `sol_us` is the time of an ideal kernel that does the reference's work, keeps every
+intermediate result on chip, and reads or writes each byte once. `floor_us` is the provable bound: a latency below it is
+a wrong measurement.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from harness.sol.hardware import Hardware, widest
 if TYPE_CHECKING:
     from harness.sol.trace import Trace
 
-_DRAWS = 3
-"""Custom inputs whose values are drawn at random are analysed so often, and the least bound counts."""
-_MOST_CHARACTERS = 300
-"""Of a failure in a message: torch's explanations can be pages long."""
-_FEW_STEPS = 1_000
-"""References of more operators are analysed once."""
+_SEEDS = 3
+"""Number of analyses of random custom inputs, of which the smallest bound is used."""
+_MAX_CHARACTERS = 300
+"""Characters of a failure in a message: torch's explanations can be pages long."""
+_MAX_STEPS_FOR_SEEDS = 1_000
+"""References of more operators are analysed only once."""
 
 
 class NoBoundError(FormatError):
@@ -41,61 +41,62 @@ class Bounds:
     sol_us: float
     """max(products / peak, elementwise / peak, bytes / bandwidth)."""
     floor_us: float
-    """Bytes that provably must move, at the highest rate at which they can."""
+    """Time of the provably necessary bytes at the highest possible rate."""
     flops: int
-    """Floating-point operations of the reference: products, and everything else."""
+    """Floating-point operations of the reference: products and all others."""
     bytes: int
-    """Read from inputs and written to outputs, each once."""
+    """Bytes that are read from inputs and written to outputs, each once."""
     limited_by: Limit
+    """Key of the largest time in `times_us`."""
     floor_bytes: int
-    """The part of `bytes` that must reach or leave the chip whatever a kernel does."""
+    """The part of `bytes` that every kernel must read or write."""
     products: Mapping[tuple[str, str], int]
-    """Operations of matrix products, by the dtypes that the operands can be stored in."""
+    """Operations of matrix products, by the narrowest dtypes of their operands."""
     elementwise: Mapping[str, int]
-    """Operations of everything else, by dtype."""
+    """All other operations, by dtype."""
     times_us: Mapping[Limit, float]
-    """Time for each of the three; the largest is `sol_us`."""
+    """Time of products, of elementwise operations and of memory; the largest is `sol_us`."""
     is_measured: bool
-    """The rates were measured on this host; otherwise they are the vendor's."""
+    """The rates were measured on this host; otherwise they are from the vendor."""
     attainable_us: float | None = None
-    """`sol_us` with the rates that were measured on such a device, where they were."""
+    """`sol_us` with rates that were measured on such a device; None if there are none."""
 
 
 def bounds(problem: Problem, workload: Workload, hardware: Hardware, *, most_s: float | None = None) -> Bounds:
-    """Bounds of a workload; runs the reference once on tensors without values (milliseconds).
+    """Return the bounds of a workload, by one run of the reference on tensors without values (milliseconds).
 
     Args:
-        problem: the workload's.
-        workload: one of the problem's.
+        problem: the problem.
+        workload: one of its workloads.
         hardware: rates of the device.
-        most_s: processor time that the analysis may take; 1 s by default.
+        most_s: limit of the analysis in seconds of processor time; 1 s by default.
 
     Raises:
-        NoBoundError: the reference does not run, on values or without, or its analysis takes more than that time or
-            2 GB.
+        NoBoundError: the reference runs neither with nor without values, or its analysis exceeds this time or 2 GB.
     """
-    found = [_bounds_of(seen, problem, workload, hardware) for seen in _traces(problem, workload, most_s)]
-    return min(found, key=lambda one: one.sol_us)
+    bounds_by_seed = [_bounds_of(trace, problem, workload, hardware) for trace in _traces(problem, workload, most_s)]
+    return min(bounds_by_seed, key=lambda bound: bound.sol_us)
 
 
-def _bounds_of(seen: Trace, problem: Problem, workload: Workload, hardware: Hardware) -> Bounds:
+def _bounds_of(trace: Trace, problem: Problem, workload: Workload, hardware: Hardware) -> Bounds:
     sizes = problem.sizes(workload)
     definition = problem.definition
-    # What is updated in place is written where the reference touches it, which the trace counts; none of it is proved.
+    # The trace has the writes to tensors that are updated in place; none of them is provably necessary.
     outputs = {name: spec for name, spec in definition.outputs.items() if spec.x_updates is None}
-    proved_inputs = sum(seen.needed[name] for name in seen.needed if name not in definition.updates.values())
-    written = sum(problem.nbytes(spec, sizes) for spec in outputs.values())
-    moved = written + sum(seen.read.values()) + sum(seen.written.values())
-    # What a call writes may still be in a GPU's L2 cache when the clock stops; of a CPU the rate allows for caches.
-    kept = (hardware.l2_mib or 0) * 2**20 if hardware.cached_gbs is None else 0
-    proved = proved_inputs + max(0, written - int(kept))
-    products, elementwise = _at_output_precision(seen, [spec.dtype for spec in definition.outputs.values()])
+    updated_inputs = definition.updates.values()
+    proved_inputs = sum(nbytes for name, nbytes in trace.proved_bytes.items() if name not in updated_inputs)
+    output_bytes = sum(problem.nbytes(spec, sizes) for spec in outputs.values())
+    moved = output_bytes + sum(trace.read_bytes.values()) + sum(trace.written_bytes.values())
+    # Outputs may remain in a GPU's L2 cache at the end of the timing. The rates of a CPU include its caches.
+    cached_output_bytes = (hardware.l2_mib or 0) * 2**20 if hardware.cached_gbs is None else 0
+    proved = proved_inputs + max(0, output_bytes - int(cached_output_bytes))
+    products, elementwise = _at_output_precision(trace, [spec.dtype for spec in definition.outputs.values()])
     times: dict[Limit, float] = {
         "products": sum(flops / hardware.product_tflops(*pair) / 1e6 for pair, flops in products.items()),
         "elementwise": sum(flops / hardware.vector_tflops(dtype) / 1e6 for dtype, flops in elementwise.items()),
         "memory": moved / hardware.bandwidth_gbs / 1e3,
     }
-    limited_by = max(times, key=lambda what: times[what])
+    limited_by = max(times, key=lambda limit: times[limit])
     return Bounds(
         sol_us=times[limited_by],
         floor_us=proved / hardware.floor_gbs / 1e3,
@@ -111,13 +112,13 @@ def _bounds_of(seen: Trace, problem: Problem, workload: Workload, hardware: Hard
     )
 
 
-def _at_output_precision(seen: Trace, outputs: Iterable[str]) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """Operations by dtype, none of them wider than the widest float output: more precision is not visible."""
+def _at_output_precision(trace: Trace, outputs: Iterable[str]) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+    """Return operations by dtype, none wider than the widest float output, because outputs show no more precision."""
     cap = widest([dtype for dtype in outputs if dtype.startswith(("float", "bfloat"))])
     products, elementwise = Counter[tuple[str, str]](), Counter[str]()
-    for (first, second), flops in seen.products.items():
+    for (first, second), flops in trace.products.items():
         products[_narrowed(first, cap), _narrowed(second, cap)] += flops
-    for dtype, flops in seen.elementwise.items():
+    for dtype, flops in trace.elementwise.items():
         elementwise[_narrowed(dtype, cap)] += flops
     return products, elementwise
 
@@ -137,17 +138,17 @@ def _attainable_us(
 
 
 def _traces(problem: Problem, workload: Workload, most_s: float | None) -> list[Trace]:
-    """Traces of the reference: without values, or with them where it does not run without; several of random inputs."""
+    """Return the trace of a reference, or several of random inputs; values are only used if it does not run without."""
     from harness.sol.tensor_values import AnalysisLimits, LimitReachedError  # noqa: PLC0415 - torch takes seconds to import
 
     where = str(problem.directory / "definition.json")
     _warm_up()
     limits = AnalysisLimits(most_s)
     try:
-        found = [_traced(problem, workload, limits, seed=0)]
-        for seed in range(1, _DRAWS):
-            if found[0].is_random and found[0].steps <= _FEW_STEPS:
-                found.append(_traced(problem, workload, limits, seed=seed))
+        traces = [_traced(problem, workload, limits, seed=0)]
+        for seed in range(1, _SEEDS):
+            if traces[0].is_random and traces[0].steps <= _MAX_STEPS_FOR_SEEDS:
+                traces.append(_traced(problem, workload, limits, seed=seed))
     except LimitReachedError as error:
         raise NoBoundError(f"no bound: {error}", where=f"{where}, workload {workload.uuid}") from error
     except NoBoundError:
@@ -155,11 +156,11 @@ def _traces(problem: Problem, workload: Workload, most_s: float | None) -> list[
     except FormatError as error:
         raise NoBoundError(f"no bound: {error.message}", where=error.where or where, remedy=error.remedy) from error
     except Exception as error:
-        failure = one_line(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
+        failure = one_line(f"{type(error).__name__}: {error}", _MAX_CHARACTERS)
         raise NoBoundError(
             f"the reference does not run for workload {workload.uuid}: {failure}", where=where
         ) from error
-    return found
+    return traces
 
 
 def _traced(problem: Problem, workload: Workload, limits: Any, *, seed: int) -> Trace:  # noqa: ANN401 - torch is imported late
@@ -168,26 +169,26 @@ def _traced(problem: Problem, workload: Workload, limits: Any, *, seed: int) -> 
     from harness.sol.trace_inputs import TraceInputs  # noqa: PLC0415 - as above
 
     run, namespace = _reference(problem.definition.reference, str(problem.directory / "definition.json"))
-    making = TraceInputs(problem, workload, limits)
+    source = TraceInputs(problem, workload, limits)
     updated = frozenset(problem.definition.updates.values())
-    make = namespace[str(problem.definition.custom_inputs_entrypoint)] if making.is_custom else None
+    make = namespace[str(problem.definition.custom_inputs_entrypoint)] if source.is_custom else None
     try:
-        inputs = making.custom(make, seed) if making.is_custom else making.without_values()
-        return trace(run, inputs, making, updated=updated, limits=limits)
+        inputs = source.custom(make, seed) if source.is_custom else source.without_values()
+        return trace(run, inputs, source, updated=updated, limits=limits)
     except (LimitReachedError, FormatError):
         raise
-    except Exception as error:  # noqa: BLE001 - an operation without a meta kernel, or any look at a value
+    except Exception as error:  # noqa: BLE001 - an operator without a meta kernel, or control flow that depends on values
         try:
-            inputs = making.custom(make, seed, everything=True) if making.is_custom else making.with_values()
-            return trace(run, inputs, making, updated=updated, everything=True, limits=limits)
+            inputs = source.custom(make, seed, everything=True) if source.is_custom else source.with_values()
+            return trace(run, inputs, source, updated=updated, everything=True, limits=limits)
         except LimitReachedError as limit:
-            failure = one_line(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
+            failure = one_line(f"{type(error).__name__}: {error}", _MAX_CHARACTERS)
             raise LimitReachedError(f"{limit}; without values it fails with {failure}") from error
 
 
 @functools.cache
 def _warm_up() -> None:
-    """Let torch load what it loads at the first operator without values (a second), before any limit counts."""
+    """Execute a first operator without values, for which torch loads modules for a second, before a limit applies."""
     import torch  # noqa: PLC0415 - takes seconds
 
     matrix = torch.empty(2, 2, device="meta")

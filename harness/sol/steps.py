@@ -1,4 +1,4 @@
-"""One operator of a reference's run, as the analysis keeps it."""
+"""One executed operator of a reference, in the form that the analysis stores."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ class Kind(Enum):
     """Dependence of an operator's results on its operands."""
 
     POINTWISE = auto()
-    """Each element on the elements at its own place."""
+    """Each element depends on the operands' elements at the same position."""
     MATRIX = auto()
-    """Rows on rows of the first operand, columns on columns of the second."""
+    """Rows depend on rows of the first operand, columns on columns of the second."""
     PIECES = auto()
-    """Each piece of the result on one operand."""
+    """Each piece of the result is one operand."""
     MASK = auto()
-    """Some elements on one operand, the others on another or on none."""
+    """Some elements depend on one operand, the others on another or on none."""
     GATHER = auto()
-    """On elements of a table, at places that an index holds."""
+    """Elements depend on elements of a table, at positions in an index."""
     SCATTER = auto()
-    """Some elements of the target on the values, the others unchanged."""
+    """Some elements of the target depend on the values, the others are unchanged."""
     OTHER = auto()
-    """Each element on any elements."""
+    """Each element may depend on all elements."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Share of an operand's elements that a mask lets through, and of its rows and columns with any of them.
+class MaskShare:
+    """Share of an operand's elements that a mask selects, and of its rows and columns with a selected element.
 
-    None of the three is known of a mask whose values are not.
+    `elements` is None, and the others are without meaning, if the values of the mask are not known.
     """
 
     elements: float | None
@@ -43,41 +43,44 @@ class Kept:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Rows that an index takes from a table."""
+    """Rows that an index selects from a table."""
 
     rows: int
-    """Of the table."""
+    """Rows of the table."""
     count: int
-    """Rows that are taken; one may be taken twice."""
+    """Selected rows, with repetitions."""
     positions: torch.Tensor | None
-    """Different rows that are taken, where the index is known."""
+    """Distinct selected rows; None if the index is not known."""
     axes: tuple[int, ...]
-    """Of the table: those that are indexed."""
+    """Indexed axes of the table."""
     part: float = 1.0
-    """Share of the table that is looked up at all, of `gather`: each lane takes from its own part."""
+    """Share of the table that can be selected; in `gather`, each lane selects from its own part."""
 
 
 @dataclass
 class Step:
-    """One operator that ran."""
+    """One executed operator."""
 
     name: str
     kind: Kind
     reads: tuple[StridedView, ...]
     writes: tuple[StridedView, ...]
     product: tuple[str, str] | None = None
-    """Stored dtypes of the operands, of a product."""
+    """For a product: stored dtypes of the operands."""
     product_operations: float = 0.0
+    """Floating-point operations of matrix units."""
     elementwise: str = "float32"
+    """Stored dtype of the other operations."""
     elementwise_operations: float = 0.0
+    """Floating-point operations of vector units."""
     overwrites: bool = False
-    """Every element of `writes` is written, and none of them read."""
+    """Every element of `writes` is written, and none of them is read."""
     changes: bool = False
     """`writes` is one of the operands."""
     pieces: tuple[tuple[StridedView, StridedView], ...] = ()
-    """Of PIECES: a part of the result, and the operand that it is."""
-    kept: tuple[Kept, ...] = ()
-    """Of MASK: for each of `reads`."""
+    """For PIECES: each part of the result, with its operand."""
+    mask_shares: tuple[MaskShare, ...] = ()
+    """For MASK: one for each of `reads`."""
     lookup: Lookup | None = None
     factors: list[Step] = field(default_factory=list)
-    """Multiplications whose result this one's is, so far."""
+    """Earlier multiplications whose result is a factor of this one."""

@@ -1,8 +1,8 @@
-"""The narrowest dtype in which the operands of a product could be stored, whatever a reference casts them to.
+"""The narrowest dtype in which operands of a product can be stored, independent of casts in the reference.
 
-A reference dequantises weights and multiplies them in float32; a kernel multiplies the stored values on the matrix unit
-of their dtype and applies the scales afterwards. So each tensor carries the widest dtype among the stored tensors that
-it was computed from. Scales do not count: they hold fewer values than what they scale. Neither do constants.
+A reference dequantises weights and multiplies them in float32. A kernel multiplies the stored values on the matrix unit
+of their dtype and applies the scales afterwards. Each tensor therefore has the widest dtype among the stored tensors
+from which it was computed. Scales, which have fewer values than the scaled tensors, and constants are not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.sol.arguments import Untyped
 from harness.sol.element_regions import storage_of
 
 CONSTANT = "constant"
-"""Dtype of what a reference makes without its inputs: it takes that of the other operand."""
+"""Dtype of values that a reference creates without its inputs; they get the dtype of the other operand."""
 FOUR_BITS = "float4_e2m1fn_x2"
 _WIDTHS = {
     CONSTANT: 0, FOUR_BITS: 4, "int8": 8, "float8_e4m3fn": 8, "float8_e5m2": 8, "bfloat16": 16, "float16": 16,
@@ -24,29 +24,34 @@ _WIDTHS = {
 }  # fmt: skip
 _LOOKUPS = {"index", "index_select", "embedding", "gather", "take"}
 _TABLE_BITS = ((16, FOUR_BITS), (256, "int8"))
-"""Entries of a lookup table at most -> dtype of the codes that select them."""
+"""(largest number of entries of a lookup table, dtype of the codes that select them)."""
 
 
 @dataclass
 class _Stored:
-    """Known values of one storage."""
+    """Knowledge about the values of one storage."""
 
     dtype: str
     values: int
-    """Values it was made from at most: a broadcast scale has few."""
+    """Largest number of values from which it was computed; a broadcast scale has few."""
     bits: int
-    """Of integers: bits that can be set."""
+    """For integers: number of bits that can be set."""
     is_integral: bool = False
-    """A float tensor of whole numbers."""
+    """A float tensor whose values are integers."""
 
 
 def wider(first: str, second: str) -> str:
-    """Return the wider of two dtypes, the first of equals."""
+    """Return the wider of two dtypes, or the first one if they have the same width.
+
+    Args:
+        first: name of a dtype.
+        second: name of a dtype.
+    """
     return second if _WIDTHS[second] > _WIDTHS[first] else first
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return a tensor's dtype without torch's prefix; the variants of eight-bit floats are one."""
+    """Return the name of a tensor's dtype; other variants of eight-bit floats count as float8_e4m3fn."""
     name = str(tensor.dtype).removeprefix("torch.")
     return "float8_e4m3fn" if name.startswith("float8") and name not in _WIDTHS else name
 
@@ -58,7 +63,7 @@ class StoredDtypes:
         self._of: dict[int, _Stored] = {}
 
     def add_input(self, tensor: torch.Tensor) -> None:
-        """Note an input of the problem."""
+        """Add an input of the problem."""
         name = dtype_name(tensor)
         bits = _bits_of(tensor)
         dtype = name if name in _WIDTHS else _integer_dtype(bits)
@@ -68,22 +73,33 @@ class StoredDtypes:
         """Return the stored dtype of a tensor's values, never wider than its own."""
         stored, name = self._of.get(storage_of(tensor)), dtype_name(tensor)
         if not tensor.is_floating_point():
-            known = stored.bits if stored and stored.bits <= _bits_of(tensor) else _bits_of(tensor)
-            own = _integer_dtype(known)
-            return own if stored is None or _WIDTHS[own] < _WIDTHS[stored.dtype] else stored.dtype
+            bits = stored.bits if stored and stored.bits <= _bits_of(tensor) else _bits_of(tensor)
+            own_dtype = _integer_dtype(bits)
+            return own_dtype if stored is None or _WIDTHS[own_dtype] < _WIDTHS[stored.dtype] else stored.dtype
         if stored is None:
             return CONSTANT
         return name if _WIDTHS[name] < _WIDTHS[stored.dtype] else stored.dtype
 
     def record(
-        self, name: str, args: Sequence[Untyped], taken: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+        self, name: str, args: Sequence[Untyped], operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     ) -> None:
-        """Derive the dtypes of an operator's results from those of its operands."""
+        """Derive the dtypes of an operator's results from those of its operands.
+
+        Args:
+            name: name of the operator.
+            args: its arguments.
+            operands: tensors among its arguments.
+            results: tensors that it returned.
+        """
         name = name.removesuffix("_") if not name.startswith("_") else name
-        table = taken[0] if name in _LOOKUPS and taken else None
-        operands = [table] if table is not None else [one for one in taken if one.dtype is not torch.bool] or taken
+        table = operands[0] if name in _LOOKUPS and operands else None
+        sources = (
+            [table]
+            if table is not None
+            else [tensor for tensor in operands if tensor.dtype is not torch.bool] or operands
+        )
         dtype, values, bits = CONSTANT, 0, 1
-        for operand in operands:
+        for operand in sources:
             count = self._values(operand)
             bits = max(bits, self._bits(operand))
             operand_dtype = self.dtype(operand)
@@ -91,24 +107,26 @@ class StoredDtypes:
                 continue
             dtype = wider(dtype, operand_dtype) if count == values else operand_dtype if count > values else dtype
             values = max(values, count)
-        total = sum(self._values(operand) for operand in operands)
+        total = sum(self._values(operand) for operand in sources)
         if table is not None and table.is_floating_point():
-            dtype = next((one for entries, one in _TABLE_BITS if table.numel() <= entries), dtype)
-        dtype = self._quantised(name, args, taken, dtype)
-        bits = _result_bits(name, args, taken, bits)
-        for tensor in made:
-            if not operands and not taken:
+            dtype = next((code_dtype for entries, code_dtype in _TABLE_BITS if table.numel() <= entries), dtype)
+        dtype = self._quantised(name, args, operands, dtype)
+        bits = _result_bits(name, args, operands, bits)
+        for tensor in results:
+            if not sources and not operands:
                 continue
             count = tensor.numel() if table is not None else min(tensor.numel(), max(total, values))
-            integral = name in {"round", "floor", "ceil", "trunc"} or (name == "clamp" and self._is_integral(taken[0]))
+            integral = name in {"round", "floor", "ceil", "trunc"} or (
+                name == "clamp" and self._is_integral(operands[0])
+            )
             self._of[storage_of(tensor)] = _Stored(dtype, count, min(bits, _bits_of(tensor)), is_integral=integral)
 
     def _values(self, tensor: torch.Tensor) -> int:
-        own = 1
+        distinct = 1
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-            own *= size if stride else 1
+            distinct *= size if stride else 1
         stored = self._of.get(storage_of(tensor))
-        return min(own, stored.values) if stored else own
+        return min(distinct, stored.values) if stored else distinct
 
     def _bits(self, tensor: torch.Tensor) -> int:
         stored = self._of.get(storage_of(tensor))
@@ -118,9 +136,9 @@ class StoredDtypes:
         stored = self._of.get(storage_of(tensor))
         return stored is not None and stored.is_integral
 
-    def _quantised(self, name: str, args: Sequence[Untyped], taken: Sequence[torch.Tensor], dtype: str) -> str:
-        """Rounded values between two bounds are integers of few bits, in whatever dtype they are held."""
-        if name != "clamp" or len(args) < 3 or not self._is_integral(taken[0]):
+    def _quantised(self, name: str, args: Sequence[Untyped], operands: Sequence[torch.Tensor], dtype: str) -> str:
+        """Return the stored dtype of rounded values between two bounds, which are integers of few bits."""
+        if name != "clamp" or len(args) < 3 or not self._is_integral(operands[0]):
             return dtype
         if not all(isinstance(bound, int | float) for bound in args[1:3]):
             return dtype
@@ -129,19 +147,19 @@ class StoredDtypes:
 
 
 def _integer_dtype(bits: int) -> str:
-    """The narrowest dtype of a matrix unit that holds integers of so many bits exactly."""
+    """Return the narrowest dtype of a matrix unit that represents integers of this number of bits exactly."""
     limits = ((4, FOUR_BITS), (8, "int8"), (11, "float16"))
-    return next((name for most, name in limits if bits <= most), "float32")
+    return next((name for max_bits, name in limits if bits <= max_bits), "float32")
 
 
 def _bits_of(tensor: torch.Tensor) -> int:
     return 1 if tensor.dtype is torch.bool else 8 * tensor.element_size()
 
 
-def _result_bits(name: str, args: Sequence[Untyped], taken: Sequence[torch.Tensor], bits: int) -> int:
-    """Bits that an integer result can have set, from the most that an operand has."""
-    if name in {"bucketize", "searchsorted"} and len(taken) > 1:
-        boundaries = taken[1] if name == "bucketize" else taken[0]
+def _result_bits(name: str, args: Sequence[Untyped], operands: Sequence[torch.Tensor], bits: int) -> int:
+    """Return the number of bits that can be set in an integer result; `bits` is that of the operands."""
+    if name in {"bucketize", "searchsorted"} and len(operands) > 1:
+        boundaries = operands[1] if name == "bucketize" else operands[0]
         return boundaries.shape[-1].bit_length()
     constant = next((value for value in args if isinstance(value, int) and not isinstance(value, bool)), None)
     if constant is None or constant < 0:

@@ -1,4 +1,4 @@
-"""The hardware figures of a target: from the table of GPUs, or measured on this host."""
+"""Hardware figures of a target: from the table of GPUs, or measured on this host."""
 
 from __future__ import annotations
 
@@ -7,38 +7,36 @@ from pathlib import Path
 from harness.errors import ConfigurationError
 from harness.sol.cpu import measured_cpu
 from harness.sol.hardware import CPU, Hardware, table
-from harness.sol.measured_gpu import hardware_directory, hardware_of, kept_rates, kept_targets
+from harness.sol.measured_gpu import hardware_directory, hardware_of, stored_rates, stored_targets
 
 MEASURE = "harness hardware measure    # on a host with such a GPU: once, a minute"
 
 
 def hardware(target: str, *, cache_dir: Path | None = None, measured_dir: Path | None = None) -> Hardware:
-    """Return the figures of a target.
+    """Return the hardware figures of a target.
 
     Args:
-        target: `h200`, `b200` ... of the table; `cpu`, which is measured on this host; or a GPU that was measured here.
-        cache_dir: where the measurement of the CPU is kept; only `cpu` needs it.
-        measured_dir: where measurements of GPUs are kept; by default the user's cache.
+        target: a GPU of the table, such as `h200`; `cpu`, which is measured here; or a GPU that was measured here.
+        cache_dir: directory of the measurement of the CPU, needed for `cpu` only.
+        measured_dir: directory of the measurements of GPUs; by default the user's cache.
 
     Raises:
         ConfigurationError: the target is neither in the table nor measured, or the CPU cannot be measured.
     """
     if target == CPU:
         if cache_dir is None:
-            raise ConfigurationError(
-                "the target `cpu` is measured, and there is no directory to keep the measurement in"
-            )
+            raise ConfigurationError("the target `cpu` is measured, and there is no directory for the measurement")
         return measured_cpu(cache_dir)
     listed = table().get(target)
     if listed is not None:
         return listed
     directory = measured_dir or hardware_directory()
-    rates = kept_rates(target, directory)
+    rates = stored_rates(target, directory)
     if rates is None:
-        known = ", ".join([CPU, *sorted(table()), *kept_targets(directory)])
+        known_targets = ", ".join([CPU, *sorted(table()), *stored_targets(directory)])
         raise ConfigurationError(
             f"no bound: the rates of the target `{target}` are neither listed nor measured on this host "
-            f"(known: {known})",
+            f"(known: {known_targets})",
             remedy=MEASURE,
         )
     return hardware_of(rates)

@@ -1,7 +1,7 @@
-"""What a reference does to its inputs: floating-point operations, and which bytes it reads.
+"""Trace a reference: its floating-point operations, and the bytes that it reads and writes.
 
-The reference runs once under a dispatch mode that sees every operator. `harness.sol.tensor_values` executes them,
-without values where these decide nothing; `harness.sol.liveness` then follows the outputs back to the inputs.
+The reference runs once under a dispatch mode that receives every operator. `harness.sol.tensor_values` executes them,
+without values that have no effect on the analysis. `harness.sol.liveness` then follows the outputs back to the inputs.
 """
 
 from __future__ import annotations
@@ -28,58 +28,58 @@ _Tensors = list[torch.Tensor]
 
 @dataclass
 class Trace:
-    """Work that the outputs of one run of a reference needed."""
+    """Work on which the outputs of one run of a reference depend."""
 
     products: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Floating-point operations of matrix products and convolutions, by the stored dtypes of their operands."""
     elementwise: Counter[str] = field(default_factory=Counter)
-    """Those of everything else, by stored dtype."""
-    read: dict[str, int] = field(default_factory=dict)
-    """Input -> bytes of it that the outputs need."""
-    written: dict[str, int] = field(default_factory=dict)
-    """Input that is updated in place -> bytes of it that are written."""
-    needed: dict[str, int] = field(default_factory=dict)
-    """Input -> bytes that every way to the same outputs must read, as far as that can be proved."""
+    """Other floating-point operations, by stored dtype."""
+    read_bytes: dict[str, int] = field(default_factory=dict)
+    """Input -> bytes on which the outputs depend."""
+    written_bytes: dict[str, int] = field(default_factory=dict)
+    """Input that is updated in place -> bytes that are written."""
+    proved_bytes: dict[str, int] = field(default_factory=dict)
+    """Input -> bytes that provably every implementation of the same outputs must read."""
     is_random: bool = False
-    """Values drawn at random decided something."""
+    """The trace depends on random values."""
     steps: int = 0
-    """Operators that ran."""
+    """Number of executed operators."""
 
 
 def trace(
     run: Untyped,
     inputs: Mapping[str, Untyped],
-    known: TraceInputs,
+    source: TraceInputs,
     *,
     updated: frozenset[str] = frozenset(),
     everything: bool = False,
     limits: AnalysisLimits,
 ) -> Trace:
-    """Run `run(*inputs)` and return what it did.
+    """Run `run(*inputs)` and return its trace.
 
     Args:
         run: the reference.
         inputs: tensors (meta or with values) and Python scalars, in the order of the arguments.
-        known: what made the inputs, and what is known of their values.
+        source: source of the inputs, with knowledge about their values.
         updated: inputs that the reference may change in place.
         everything: execute every operator with values.
-        limits: of time and memory.
+        limits: limits of time and memory.
 
     Raises:
         LimitReachedError: the analysis uses too much time or memory.
     """
     values = TensorValues(limits, everything=everything)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-    for name in known.invented & set(tensors):
+    for name in source.invented & set(tensors):
         values.invent(tensors[name])
     recorder = _OperationRecorder(tensors, values, updated)
-    for name, share in known.hidden.items():
-        recorder.recording.note_hidden(tensors[name], share)
+    for name, share in source.visible_shares.items():
+        recorder.recording.set_visible_share(tensors[name], share)
     with torch.no_grad(), recorder, _Functions(recorder):
         returned = run(*inputs.values())
-    found = recorder.result(tensors_in(returned))
-    found.is_random, found.steps = known.has_random_values, len(recorder.recording.steps)
-    return found
+    result = recorder.result(tensors_in(returned))
+    result.is_random, result.steps = source.has_random_values, len(recorder.recording.steps)
+    return result
 
 
 class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -95,16 +95,16 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.writes = {name: ElementRegion(self.views[name].storage_bytes) for name in self.updated.values()}
         self.scattered: Counter[str] = Counter()
         self.partial: set[str] = set()
-        self.asked: list[StridedView] = []
-        """Numbers that the reference took out of tensors to decide what to do."""
+        self.scalar_reads: list[StridedView] = []
+        """Numbers that the reference read from tensors for its control flow."""
         self.origins: dict[int, frozenset[str]] = {}
-        self.alive: list[torch.Tensor] = [*inputs.values()]  # keeps a storage's address from being used again
+        self.alive: list[torch.Tensor] = [*inputs.values()]  # prevents that the address of a storage is reused
         for tensor in inputs.values():
             self.recording.dtypes.add_input(tensor)
 
     def __torch_dispatch__(self, func: Untyped, types: Untyped, args: Untyped = (), kwargs: Untyped = None) -> Untyped:
         kwargs = kwargs or {}
-        packet = func._overloadpacket  # noqa: SLF001 - the operator without its overload, as torch's own counter does
+        packet = func._overloadpacket  # noqa: SLF001 - the operator without its overload, as in torch's own counter
         if is_composite(func) and not is_product(packet):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -113,69 +113,71 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def record(self, func: Untyped, packet: Untyped, args: Untyped, kwargs: Untyped, out: Untyped) -> None:
-        """Keep one operator that ran."""
-        taken, made = tensors_in(args, kwargs), tensors_in(out)
+        """Record an executed operator."""
+        operands, results = tensors_in(args, kwargs), tensors_in(out)
         name = packet.__name__
-        self.alive += made
-        storages = {storage_of(tensor) for tensor in taken}
+        self.alive += results
+        storages = {storage_of(tensor) for tensor in operands}
         changes = changed_argument(func) is not None
         if is_view(func):
-            # A view of an input is resolved when something reads it; of anything else it may drop what was computed.
+            # A view of an input is resolved when an operator reads it. Other views may drop computed values.
             if name in SELECTING and not storages & self.storages.keys():
-                self.partial |= self.sources(taken)
+                self.partial |= self.sources(operands)
             return
-        if made and not changes and all(storage_of(tensor) in storages for tensor in made):
-            return  # `_unsafe_view` and its like: a view, whatever the schema promises
-        sources = self.sources(taken)
-        if name == "clone" and storage_of(taken[0]) in self.updated and self.is_unchanged(taken[0]):
-            self.updated[storage_of(made[0])] = self.updated[storage_of(taken[0])]  # the output begins as this input
-            self.origins[storage_of(made[0])] = sources
-            self.recording.dtypes.record(name, args, taken, made)
+        if results and not changes and all(storage_of(tensor) in storages for tensor in results):
+            return  # a view despite its schema, such as `_unsafe_view`
+        sources = self.sources(operands)
+        if name == "clone" and storage_of(operands[0]) in self.updated and self.is_unchanged(operands[0]):
+            self.updated[storage_of(results[0])] = self.updated[
+                storage_of(operands[0])
+            ]  # the output has this input's content
+            self.origins[storage_of(results[0])] = sources
+            self.recording.dtypes.record(name, args, operands, results)
             return
-        self.prove(name, taken)
+        self.prove(name, operands)
         if name == "_local_scalar_dense":
-            self.asked.append(view_of(taken[0]))
+            self.scalar_reads.append(view_of(operands[0]))
             return
-        if name in SELECTING or _has_boolean_choice(taken, made):
-            chosen_from = [tensor for place, tensor in enumerate(taken) if not _chooses(place, tensor)]
+        if name in SELECTING or _has_boolean_choice(operands, results):
+            chosen_from = [tensor for position, tensor in enumerate(operands) if not _selects(position, tensor)]
             self.partial |= frozenset[str]().union(*(self.origin(tensor) for tensor in chosen_from))
-        for tensor in made:
+        for tensor in results:
             self.origins[storage_of(tensor)] = self.origins.get(storage_of(tensor), frozenset()) | sources
-        step = self.recording.step(OperatorCall(name, packet, args, kwargs, taken, made, changes))
-        self.write(name, step, taken)
+        step = self.recording.step(OperatorCall(name, packet, args, kwargs, operands, results, changes))
+        self.write(name, step, operands)
 
     def is_unchanged(self, tensor: torch.Tensor) -> bool:
-        """True if a tensor is all of an updated input, and nothing has been written to it yet."""
+        """Return true if a tensor is a whole updated input that has not been written yet."""
         name = self.updated[storage_of(tensor)]
         view = view_of(tensor)
         return view.is_whole and self.writes[name].empty and not self.scattered[name]
 
     def sources(self, tensors: _Tensors) -> frozenset[str]:
-        """The inputs that any of some tensors was computed from."""
+        """Return the inputs from which any of the tensors was computed."""
         return frozenset[str]().union(*(self.origin(tensor) for tensor in tensors))
 
     def origin(self, tensor: torch.Tensor) -> frozenset[str]:
-        """The inputs a tensor is one of, or was computed from."""
+        """Return the input that a tensor is, and the inputs from which it was computed."""
         storage = storage_of(tensor)
         itself = {self.storages[storage]} if storage in self.storages else set[str]()
         return self.origins.get(storage, frozenset()) | itself
 
-    def prove(self, name: str, taken: _Tensors) -> None:
-        """Note which elements of inputs an operator takes in whatever the values are; of a table it indexes, none."""
-        for position, tensor in enumerate(taken):
+    def prove(self, name: str, operands: _Tensors) -> None:
+        """Mark the elements of inputs that an operator reads independently of values; none of an indexed table."""
+        for position, tensor in enumerate(operands):
             source = self.storages.get(storage_of(tensor))
             if source is not None and not (position == 0 and name in _UNREAD):
                 self.regions[source].add(view_of(tensor))
 
-    def write(self, name: str, step: Step, taken: _Tensors) -> None:
-        """Note what is written to inputs that are updated in place."""
+    def write(self, name: str, step: Step, operands: _Tensors) -> None:
+        """Mark the elements of inputs that are updated in place and that a step writes."""
         for view in step.writes:
             source = self.updated.get(view.storage)
             if source is None:
                 continue
             if name in SCATTERING:
-                given = max((other.numel() * view.itemsize for other in taken[1:]), default=0)
-                self.scattered[source] += min(given, view.distinct_bytes)
+                value_bytes = max((operand.numel() * view.itemsize for operand in operands[1:]), default=0)
+                self.scattered[source] += min(value_bytes, view.distinct_bytes)
             else:
                 self.writes[source].add(view)
 
@@ -189,36 +191,36 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         causal: bool,
     ) -> None:
-        """Keep one fused attention."""
-        taken = [query, key, value, *([mask] if mask is not None else [])]
-        self.alive += [*taken, out]
-        sources = self.sources(taken)
-        self.prove("attention", taken)
+        """Record a fused attention."""
+        operands = [query, key, value, *([mask] if mask is not None else [])]
+        self.alive += [*operands, out]
+        sources = self.sources(operands)
+        self.prove("attention", operands)
         self.partial |= sources
         self.origins[storage_of(out)] = sources
-        self.recording.attention(taken, out, causal=causal)
+        self.recording.attention(operands, out, causal=causal)
 
     def result(self, outputs: _Tensors) -> Trace:
-        """The result of the whole run; `outputs` is what it returned."""
-        returned = [view_of(tensor) for tensor in outputs if storage_of(tensor) not in self.updated] + self.asked
+        """Return the trace of a run that returned `outputs`."""
+        returned = [view_of(tensor) for tensor in outputs if storage_of(tensor) not in self.updated] + self.scalar_reads
         updated = frozenset(self.updated)
         steps = self.recording.steps
         with_all = Liveness(unknown_share=1.0, updated=updated)
         likely = certain = with_all.run(steps, returned, self.views)
         if with_all.has_unknown_masks:
             certain = Liveness(unknown_share=0.0, updated=updated).run(steps, returned, self.views)
-        found = Trace(products=certain.products, elementwise=certain.elementwise, read=likely.read)
+        result = Trace(products=certain.products, elementwise=certain.elementwise, read_bytes=likely.read)
         for name, region in self.regions.items():
-            found.needed[name] = 0 if name in self.partial else min(region.count(), certain.read[name])
+            result.proved_bytes[name] = 0 if name in self.partial else min(region.count(), certain.read[name])
         for name, region in self.writes.items():
-            found.written[name] = min(region.count() + self.scattered[name], region.bytes)
-        return found
+            result.written_bytes[name] = min(region.count() + self.scattered[name], region.bytes)
+        return result
 
 
 class _Functions(TorchFunctionMode):
-    """Records fused attention as one operator, which torch spells out in float32 on tensors without values.
+    """Records fused attention as one operator, which torch decomposes in float32 on tensors without values.
 
-    A device that the reference names is taken for the CPU: the one named may not be here.
+    Devices in the reference are replaced by the CPU, because they may not exist on this host.
     """
 
     def __init__(self, recorder: _OperationRecorder) -> None:
@@ -233,21 +235,22 @@ class _Functions(TorchFunctionMode):
         if func is torch.Tensor.cuda:
             return args[0]
         if func is torch.Tensor.to:
-            args = tuple(_HERE if _is_device(value) else value for value in args)
+            args = tuple(_CPU if _is_device(value) else value for value in args)
         if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _HERE}
+            kwargs = {**kwargs, "device": _CPU}
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
-        given = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
-        query, key, value = (given[name] for name in _ATTENTION_ARGUMENTS[:3])
+        arguments = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
+        query, key, value = (arguments[name] for name in _ATTENTION_ARGUMENTS[:3])
         out = torch.zeros((*query.shape[:-1], value.shape[-1]), dtype=query.dtype)
-        self.recorder.attention(query, key, value, given.get("attn_mask"), out, causal=bool(given.get("is_causal")))
+        causal = bool(arguments.get("is_causal"))
+        self.recorder.attention(query, key, value, arguments.get("attn_mask"), out, causal=causal)
         return out
 
 
-_HERE = torch.device("cpu")
+_CPU = torch.device("cpu")
 _UNREAD = GATHERING | SCATTERING | OVERWRITING | SHAPED_LIKE
-"""Operators that prove nothing about what they are given first."""
+"""Operators that prove no reads of their first argument."""
 _ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
@@ -255,11 +258,13 @@ def _is_device(value: Untyped) -> bool:
     return isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] in {"cuda", "cpu"})
 
 
-def _has_boolean_choice(taken: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
-    """A mask among the operands of arithmetic makes some of the others' elements irrelevant."""
-    return any(tensor.dtype is torch.bool for tensor in taken) and any(tensor.is_floating_point() for tensor in made)
+def _has_boolean_choice(operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
+    """Return true for arithmetic with a mask, which can make elements of the other operands irrelevant."""
+    return any(tensor.dtype is torch.bool for tensor in operands) and any(
+        tensor.is_floating_point() for tensor in results
+    )
 
 
-def _chooses(place: int, tensor: torch.Tensor) -> bool:
-    """A mask or an index says which elements matter, and is itself needed."""
-    return tensor.dtype is torch.bool or (place > 0 and not tensor.is_floating_point())
+def _selects(position: int, tensor: torch.Tensor) -> bool:
+    """Return true for a mask or an index, which selects elements and is itself needed."""
+    return tensor.dtype is torch.bool or (position > 0 and not tensor.is_floating_point())

@@ -1,4 +1,4 @@
-"""Inputs for the analysis of a reference: shapes, and values only where they can decide shapes."""
+"""Inputs for the analysis of a reference: shapes, and only values that can affect shapes or control flow."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.formats.tensors import find_tensor_file, read_tensor
 from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, Workload
 from harness.sol.arguments import Untyped, is_composite
-from harness.sol.operators import is_product
-from harness.sol.tensor_values import DRAWN_FLOATS, AnalysisLimits, TensorValues, most_known
+from harness.sol.operators import HIDDEN_BELOW, is_product
+from harness.sol.tensor_values import DRAWN_FLOATS, AnalysisLimits, TensorValues, max_known_elements
 
 _INVENTED_ELEMENTS = 2**20
-"""Random integers up to this size are taken for zeros, so that a reference can loop over them; larger ones have no
-values."""
+"""Tensors of random integers up to this size are replaced by zeros, so that a reference can loop over them; larger ones
+have no values."""
 
 
 class TraceInputs:
-    """The inputs of one workload by name, in declaration order, and what is known of them.
+    """The inputs of one workload by name, in declaration order, with knowledge about their values.
 
     Args:
-        problem: whose inputs.
+        problem: the problem.
         workload: one of its workloads.
-        limits: what making them may use.
+        limits: limits of time and memory.
     """
 
     def __init__(self, problem: Problem, workload: Workload, limits: AnalysisLimits) -> None:
@@ -34,80 +34,80 @@ class TraceInputs:
         self._limits = limits
         self._sizes = problem.sizes(workload)
         self.invented: frozenset[str] = frozenset()
-        """Integers whose values are made up."""
-        self.hidden: dict[str, float] = {}
-        """Float input -> share of its elements that a softmax does not see as zeros, where that is known."""
+        """Inputs whose values are placeholders."""
+        self.visible_shares: dict[str, float] = {}
+        """Float input -> share of its elements that are not hidden from a softmax, if it is known."""
         self.has_random_values = False
-        """Random numbers decided some of the values."""
+        """Some values depend on random numbers."""
 
     @property
     def is_custom(self) -> bool:
-        """True if the problem's own code makes the inputs."""
+        """True if code of the problem creates the inputs."""
         return any(isinstance(source, CustomInput) for source in self._workload.inputs.values())
 
     def without_values(self) -> dict[str, Untyped]:
-        """Return meta tensors and scalars; integers of files keep their values, small random ones are zeros."""
-        made: dict[str, Untyped] = {}
+        """Return meta tensors and scalars; integers of files have their values, and small random ones are zeros."""
+        inputs: dict[str, Untyped] = {}
         invented = set()
         for name, spec in self._problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
             dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
-            decides = not dtype.is_floating_point and math.prod(shape) <= most_known(dtype)
+            needs_values = not dtype.is_floating_point and math.prod(shape) <= max_known_elements(dtype)
             if isinstance(source, ScalarInput):
-                made[name] = source.value
-            elif isinstance(source, SafetensorsInput) and decides:
-                made[name] = self._from_file(source)
-            elif decides and math.prod(shape) <= _INVENTED_ELEMENTS:
+                inputs[name] = source.value
+            elif isinstance(source, SafetensorsInput) and needs_values:
+                inputs[name] = self._from_file(source)
+            elif needs_values and math.prod(shape) <= _INVENTED_ELEMENTS:
                 self._limits.take(math.prod(shape) * dtype.itemsize)
-                made[name] = torch.zeros(shape, dtype=dtype)
+                inputs[name] = torch.zeros(shape, dtype=dtype)
                 invented.add(name)
             else:
-                made[name] = torch.empty(shape, dtype=dtype, device="meta")
+                inputs[name] = torch.empty(shape, dtype=dtype, device="meta")
         self.invented = frozenset(invented)
-        return made
+        return inputs
 
     def with_values(self) -> dict[str, Untyped]:
-        """Return tensors with values: floats of one, integers of zero, which are in every range.
+        """Return tensors with values: floats are 1, and integers are 0, which is valid for every index.
 
         Raises:
-            LimitReachedError: they are too large.
+            LimitReachedError: the inputs are too large.
         """
-        made: dict[str, Untyped] = {}
+        inputs: dict[str, Untyped] = {}
         for name, spec in self._problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
             if isinstance(source, ScalarInput):
-                made[name] = source.value
+                inputs[name] = source.value
                 continue
             dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
             self._limits.take(math.prod(shape) * dtype.itemsize)
-            known = isinstance(source, SafetensorsInput) and not dtype.is_floating_point
-            made[name] = self._from_file(source) if known else _ones(shape, dtype)  # type: ignore[arg-type]
+            is_from_file = isinstance(source, SafetensorsInput) and not dtype.is_floating_point
+            inputs[name] = self._from_file(source) if is_from_file else _placeholder(shape, dtype)  # type: ignore[arg-type]
         self.invented = frozenset(
             name
-            for name, value in made.items()
+            for name, value in inputs.items()
             if isinstance(value, torch.Tensor) and not isinstance(self._workload.inputs.get(name), SafetensorsInput)
         )
-        return made
+        return inputs
 
     def custom(self, make: Untyped, seed: int, *, everything: bool = False) -> dict[str, Untyped]:
-        """Return what the problem's own code makes: floats without values, integers with theirs where these are few.
+        """Return the inputs that code of the problem creates: floats without values, small integer tensors with values.
 
         Args:
-            make: the custom inputs' entry point.
-            seed: of the random numbers.
-            everything: make all of them with values.
+            make: entry point of the custom inputs.
+            seed: seed of the random numbers.
+            everything: create all tensors with values.
 
         Raises:
-            LimitReachedError: making them takes too long or too much memory.
+            LimitReachedError: the creation takes too much time or memory.
         """
-        given = self._workload.inputs
-        scalars = {name: source.value for name, source in given.items() if isinstance(source, ScalarInput)}
+        sources = self._workload.inputs
+        scalars = {name: source.value for name, source in sources.items() if isinstance(source, ScalarInput)}
         values = TensorValues(self._limits, known_floats=DRAWN_FLOATS, everything=everything)
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), _Making(values):
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _InputCreation(values):
             torch.manual_seed(seed)
-            made = make({**self._sizes, **scalars}, torch.device("cpu"))
+            created = make({**self._sizes, **scalars}, torch.device("cpu"))
         self.has_random_values = values.randomness
-        inputs = {name: made[name] if name in made else scalars[name] for name in self._problem.definition.inputs}
+        inputs = {name: created[name] if name in created else scalars[name] for name in self._problem.definition.inputs}
         self.invented = frozenset(
             name
             for name, value in inputs.items()
@@ -119,11 +119,11 @@ class TraceInputs:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value.contiguous() if isinstance(value, torch.Tensor) else value
         if not value.is_meta and value.itemsize > 1 and value.numel() > 1:
-            self.hidden[name] = float((value > HIDDEN_BELOW).float().mean())
+            self.visible_shares[name] = float((value > HIDDEN_BELOW).float().mean())
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
     def _from_file(self, source: SafetensorsInput) -> torch.Tensor:
-        """One tensor of a file; only its own bytes are read."""
+        """Return a tensor of a file, of which only the tensor's bytes are read."""
         data, dtype, shape = read_tensor(find_tensor_file(source.path, self._roots), source.tensor_key)
         self._limits.take(len(data))
         if not data:
@@ -131,12 +131,8 @@ class TraceInputs:
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(_torch_dtype(dtype)).view(shape)
 
 
-HIDDEN_BELOW = -1e4
-"""Values of a mask at or below this one hide what they are added to: softmax makes zeros of them."""
-
-
-class _Making(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes custom inputs without the values of large floats."""
+class _InputCreation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Executes the creation of custom inputs without the values of large float tensors."""
 
     def __init__(self, values: TensorValues) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -144,18 +140,18 @@ class _Making(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Untyped, types: Untyped, args: Untyped = (), kwargs: Untyped = None) -> Untyped:
         kwargs = kwargs or {}
-        if is_composite(func) and not is_product(func._overloadpacket):  # noqa: SLF001 - as torch's own counter does
+        if is_composite(func) and not is_product(func._overloadpacket):  # noqa: SLF001 - as in torch's own counter
             with self:
                 return func.decompose(*args, **kwargs)
         return self.values.run(func, args, kwargs)
 
 
 def _torch_dtype(name: str) -> torch.dtype:
-    """Torch's dtype of a definition's dtype, which has torch's own name."""
+    """Return torch's dtype for a dtype of a definition, which has the same name."""
     return getattr(torch, name)  # type: ignore[no-any-return]
 
 
-def _ones(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _placeholder(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_floating_point and dtype.itemsize > 1:
         return torch.ones(shape, dtype=dtype)
     if dtype.itemsize == 1 and dtype is not torch.bool:

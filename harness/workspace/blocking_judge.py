@@ -17,10 +17,10 @@ from harness.workspace.judge_client import (
     CheckAnswered,
     JudgeClient,
     JudgeLost,
-    JudgeNotice,
     RequestAnswered,
     judge_command,
 )
+from harness.workspace.judge_endpoint import JudgeNotice
 
 _END_S = 20.0
 """A judge that has not ended this long after SIGTERM is killed."""

@@ -11,16 +11,12 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Literal
 
 from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY
 from harness.failpoints import failpoint
@@ -29,15 +25,14 @@ from harness.model.config import SandboxKind
 from harness.model.judging import (
     PROTOCOL_FIX,
     JudgeAnswer,
-    JudgeEvent,
     JudgeProgress,
     JudgeReady,
     JudgeRequest,
-    protocol_mismatch,
 )
 from harness.model.process_status import JudgeState
 from harness.workspace.directories import Workspace
 from harness.workspace.host_memory import oom_kills
+from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNotice, Launch, LocalJudge
 from harness.workspace.log_files import LOG_BYTES, rotate
 
 START_S = 180.0
@@ -53,33 +48,7 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 ERROR_PREFIX = "harness judge: "
 """Text that a judge writes before the message of an error that ends it."""
-
-_EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer] = TypeAdapter(JudgeEvent)
-
-
-@dataclass(frozen=True)
-class JudgeMessage:
-    """A message that a judge wrote."""
-
-    device: str
-    process_number: int
-    """Number of the client's process: notices of an earlier process are ignored."""
-    event: JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer
-
-
-@dataclass(frozen=True)
-class JudgeEnded:
-    """The end of a judge's process."""
-
-    device: str
-    process_number: int
-    reason: str
-    wrong_protocol: bool = False
-    exit_code: int = 0
-    """A negative value is the signal that ended the process."""
-
-
-JudgeNotice = JudgeMessage | JudgeEnded
+_LAST_NOTICE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -148,11 +117,12 @@ class JudgeClient:
 
     Args:
         device: `cpu`, `cuda:0` ...
-        command: the judge's command line.
+        command: the judge's command line on this host.
         log_file: the file that receives its stderr.
         post: receives the notices; the caller passes each to `handle` in its own thread.
         target: the target of its candidates, if it is not the device's own.
         start_within_s: a judge that is not ready after so many seconds is ended.
+        launch: starts its processes in place of `command`, for a judge of another host.
     """
 
     def __init__(
@@ -164,6 +134,7 @@ class JudgeClient:
         *,
         target: str | None = None,
         start_within_s: float = START_S,
+        launch: Launch | None = None,
     ) -> None:
         self.device = device
         self.log_file = log_file
@@ -185,12 +156,11 @@ class JudgeClient:
         """Checks that have no answer yet, by id."""
         self._oom_kills = 0
         self._target = target
-        self._command = list(command)
+        self._launch = launch or (lambda number: LocalJudge(device, command, number, log_file, post))
         self._post = post
         self._start_within_s = start_within_s
         self._process_number = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: threading.Thread | None = None
+        self._endpoint: JudgeEndpoint | None = None
         self._until = 0.0
         """Monotonic time in seconds: of the next start while waiting, of the deadline while starting or busy."""
         self._allowed_s = 0.0
@@ -199,8 +169,8 @@ class JudgeClient:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the judge; None without a process."""
-        return self._process.pid if self._process else None
+        """Process id of the judge; None without a process on this host."""
+        return self._endpoint.pid if self._endpoint else None
 
     def start(self) -> None:
         """Start the process, which sends a message when it is ready."""
@@ -211,31 +181,14 @@ class JudgeClient:
         self._until = time.monotonic() + self._allowed_s
         failpoint("daemon.before_judge_start")
         try:
-            self._process = self._open()
+            if _size(self.log_file) > LOG_BYTES:
+                rotate(self.log_file)
+            self._log_from = _size(self.log_file)
+            self._endpoint = self._launch(self._process_number)
         except OSError as error:
             self._post(JudgeEnded(self.device, self._process_number, f"cannot be started: {error}"))
             return
         failpoint("daemon.after_judge_start")
-        self._reader = threading.Thread(
-            target=_listen,
-            args=(self._process, self.device, self._process_number, self._post),
-            name=f"judge-{self.device}",
-        )
-        self._reader.start()
-
-    def _open(self) -> subprocess.Popen[bytes]:
-        self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES:
-            rotate(self.log_file)
-        with self.log_file.open("ab") as log:
-            self._log_from = log.tell()
-            return subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # its own process group: Ctrl-C goes to the daemon, a kill to the whole group
-            )
 
     def ask(self, request: JudgeRequest, *, within_s: float | None = None) -> None:
         """Send a request to an idle judge.
@@ -247,13 +200,13 @@ class JudgeClient:
         Raises:
             RuntimeError: the judge is not idle.
         """
-        if self.state != "idle" or self._process is None or self._process.stdin is None:
+        if self.state != "idle" or self._endpoint is None:
             raise RuntimeError(f"the judge of {self.device} is {self.state}, not idle")
         self.state, self.request, self.progress = "busy", request, None
         self._oom_kills = oom_kills()
         self._allowed_s = within_s if within_s is not None else deadline_s(request)
         self._until = time.monotonic() + self._allowed_s
-        self._write(self._process.stdin, request)
+        self._endpoint.send(_line(request))
 
     def ask_check(self, request: CheckRequest) -> None:
         """Send a check to a judge that is ready, idle or busy.
@@ -261,17 +214,10 @@ class JudgeClient:
         Raises:
             RuntimeError: the judge is not ready.
         """
-        if self.ready is None or self._process is None or self._process.stdin is None:
+        if self.ready is None or self._endpoint is None:
             raise RuntimeError(f"the judge of {self.device} is {self.state}, not ready")
         self.checks[request.id] = request
-        self._write(self._process.stdin, request)
-
-    @staticmethod
-    def _write(stdin: IO[bytes], request: JudgeRequest | CheckRequest) -> None:
-        line = json.dumps(request.model_dump(mode="json")).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # the process has ended, which another notice reports
-            stdin.write(line)
-            stdin.flush()
+        self._endpoint.send(_line(request))
 
     def handle(
         self, notice: JudgeNotice
@@ -314,9 +260,9 @@ class JudgeClient:
             return
         if self.state == "waiting":
             self.start()
-        elif self.state in {"starting", "busy"} and not self._overdue and self._process is not None:
+        elif self.state in {"starting", "busy"} and not self._overdue and self._endpoint is not None:
             self._overdue = True
-            _signal_group(self._process, signal.SIGKILL)
+            self._endpoint.kill()
 
     def next_tick(self) -> float | None:
         """Return the monotonic time in seconds of the next action of `tick`; None if there is none."""
@@ -325,13 +271,10 @@ class JudgeClient:
     def close(self, *, grace_s: float = 3.0) -> None:
         """End the process and its whole group within twice `grace_s`, and join the reader."""
         self.hang_up()
-        process, reader = self._process, self._reader
-        if process is not None and reader is not None:
-            reader.join(timeout=grace_s)  # the reader reaps the process
-            if reader.is_alive():
-                _signal_group(process, signal.SIGKILL)
-                reader.join(timeout=grace_s)
-        self._forget()
+        if self._endpoint is not None and not self._endpoint.wait_ended(grace_s):
+            self._endpoint.kill()
+            self._endpoint.wait_ended(grace_s)
+        self._endpoint = None
 
     def _cause_of(self, ended: JudgeEnded) -> Literal["ended", "host", "memory"]:
         """Return the cause of the end: `host` and `memory` by the exit code, or by the kernel's count of OOM kills."""
@@ -347,10 +290,8 @@ class JudgeClient:
     def hang_up(self) -> None:
         """Send SIGTERM to the process, without waiting for its end."""
         self.state = "closed"
-        if self._process is None:
-            return
-        self._close_stdin()
-        _signal_group(self._process, signal.SIGTERM)
+        if self._endpoint is not None:
+            self._endpoint.hang_up()
 
     def _lost(self, ended: JudgeEnded) -> JudgeLost:
         request, overdue = self.request, self._overdue
@@ -363,7 +304,9 @@ class JudgeClient:
         self.failures += 1
         self.failed_starts += self.state == "starting" and not host_fault
         self.state, self.request, self.progress, self.ready = "waiting", None, None, None
-        self._forget()
+        if self._endpoint is not None:
+            self._endpoint.wait_ended(_LAST_NOTICE_S)
+        self._endpoint = None
         self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
         error, last_line = _error_written(self.log_file, self._log_from)
         quoted = f" (it wrote: {' '.join((error or last_line).split())})" if last_line else ""
@@ -375,57 +318,16 @@ class JudgeClient:
             self.host_fault = "; fix: ".join((error or event).split("\n  "))
         return JudgeLost(request, cause, self.failure, error, checks=checks)
 
-    def _forget(self) -> None:
-        """Join the reader of an ended process and close its stdin."""
-        if self._reader is not None:
-            self._reader.join(timeout=5)
-        self._close_stdin()
-        self._process = self._reader = None
 
-    def _close_stdin(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):  # unsent bytes for a process that has ended
-                self._process.stdin.close()
+def _line(request: JudgeRequest | CheckRequest) -> bytes:
+    return json.dumps(request.model_dump(mode="json")).encode() + b"\n"
 
 
-def _listen(process: subprocess.Popen[bytes], device: str, number: int, post: Callable[[JudgeNotice], None]) -> None:
-    """Read lines until the process ends, then end its group, reap it and post its end."""
-    broken: str | None = None
-    mismatch: str | None = None
-    assert process.stdout is not None  # noqa: S101 - opened as a pipe
-    with process.stdout as lines:
-        for line in lines:
-            mismatch = protocol_mismatch(line, "ready", "answer")
-            if mismatch is not None:
-                break
-            try:
-                post(JudgeMessage(device, number, _EVENTS.validate_json(line)))
-            except ValidationError:
-                broken = f"wrote a line that is not the protocol: {line[:120]!r}"
-                break
-    # Not reaped yet, so that its pid still identifies its group.
-    if not broken and not mismatch and not _ends(process, within_s=5.0):
-        broken = "closed its output and continued to run"
-    _signal_group(process, signal.SIGKILL)
-    code = process.wait()
-    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    mismatched = mismatch is not None
-    post(JudgeEnded(device, number, mismatch or broken or ended, wrong_protocol=mismatched, exit_code=code))
-
-
-def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-            return True
-        time.sleep(0.005)
-    return False
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    if process.returncode is None:  # the group of a reaped process may be another one
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+def _size(log_file: Path) -> int:
+    try:
+        return log_file.stat().st_size
+    except OSError:
+        return 0
 
 
 def _error_written(log_file: Path, start: int) -> tuple[str, str]:

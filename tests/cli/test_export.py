@@ -1,4 +1,4 @@
-"""A champion as solution.json: what was searched is settled in it, and it comes back as it went."""
+"""A champion as solution.json: the file contains the values of its params, and an import restores the solution."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.errors import FormatError
-from harness.formats.export_solutions import their_solution
-from harness.formats.import_solutions import our_spec, read_their_solution
+from harness.formats.export_solutions import solution_document
+from harness.formats.import_solutions import read_solution_json, spec_from
 from harness.formats.solutions import load_solution
 from tests.cli.test_audit import harness
 from tests.ledger.ledgers import PROBLEM, git
@@ -31,7 +31,7 @@ def solution(directory: Path, language: str, file: str, text: str, **more: Any) 
 @pytest.mark.parametrize("language", ["pytorch", "triton", "cute_dsl"])
 def test_python_languages_carry_their_constants_in_the_source(tmp_path: Path, language: str) -> None:
     made = solution(tmp_path / "s", language, "kernel.py", PYTHON, params={"BLOCK": 7})
-    document = their_solution(made, **GIVEN)
+    document = solution_document(made, **GIVEN)
     assert document["spec"]["languages"] == [language]
     assert document["spec"]["target_hardware"] == ["H200"]
     names: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def test_an_extension_carries_them_as_macros(tmp_path: Path) -> None:
     text = "void run() {}\n"
     flags = {"flags": ["-O2"], "cuda_flags": ["--use_fast_math"], "link_flags": ["-lcublas"]}
     made = solution(tmp_path / "s", "cuda_cpp", "kernel.cu", text, params={"BLOCK": 7, "FAST": True}, compile=flags)
-    document = their_solution(made, **GIVEN, constants={"hidden": 4096})
+    document = solution_document(made, **GIVEN, constants={"hidden": 4096})
     assert document["spec"]["compile_options"] == {
         "cflags": ["-O2", "-DAXIS_hidden=4096", "-DBLOCK=7", "-DFAST=1"],
         "cuda_cflags": ["--use_fast_math", "-DAXIS_hidden=4096", "-DBLOCK=7", "-DFAST=1"],
@@ -61,26 +61,26 @@ def test_an_extension_carries_them_as_macros(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("said", "means"), [(None, "tvm_ffi"), ("tvm_ffi", "tvm_ffi"), ("torch", "torch")])
 def test_an_extension_names_its_binding(tmp_path: Path, said: str | None, means: str) -> None:
     made = solution(tmp_path / "s", "cuda_cpp", "kernel.cu", "void run() {}\n", **({"binding": said} if said else {}))
-    document = their_solution(made, **GIVEN)
+    document = solution_document(made, **GIVEN)
     assert document["spec"]["binding"] == means
     file = tmp_path / "solution.json"
     file.write_text(json.dumps(document))
-    spec = our_spec(read_their_solution(file))
+    spec = spec_from(read_solution_json(file))
     assert (spec.language, spec.binding, spec.compile) == ("cuda_cpp", means, made.spec.compile)
 
 
 def test_it_comes_back_as_it_went(tmp_path: Path) -> None:
     made = solution(tmp_path / "s", "triton", "kernel.py", PYTHON, destination_passing=False)
     file = tmp_path / "solution.json"
-    file.write_text(json.dumps(their_solution(made, **GIVEN)))
-    spec = our_spec(read_their_solution(file))
+    file.write_text(json.dumps(solution_document(made, **GIVEN)))
+    spec = spec_from(read_solution_json(file))
     assert (spec.language, spec.entry, spec.destination_passing) == ("triton", "kernel.py::run", False)
 
 
 def test_what_the_format_has_no_word_for_is_refused(tmp_path: Path) -> None:
     made = solution(tmp_path / "s", "cpp", "kernel.cpp", 'extern "C" void run() {}\n')
     with pytest.raises(FormatError, match="language cpp cannot be exported: a C"):
-        their_solution(made, **GIVEN)
+        solution_document(made, **GIVEN)
 
 
 def test_the_champion_is_exported(tmp_path: Path) -> None:

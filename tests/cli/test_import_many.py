@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.formats.problems import load_problem
-from harness.formats.requirements import causes, obstacles
+from harness.formats.requirements import count_causes, unmet_requirements
 from harness.model.problem import Problem
 from tests.cli.test_audit import harness
 from tests.ledger.ledgers import make_workspace
@@ -85,8 +85,8 @@ def read(directory: Path) -> Problem:
 )
 def test_what_speaks_against_a_reference(tmp_path: Path, reference: str, expected: list[str]) -> None:
     write(tmp_path / "one", reference=reference)
-    assert obstacles(read(tmp_path / "one"), "cpu", memory_bytes=1e9) == expected
+    assert unmet_requirements(read(tmp_path / "one"), "cpu", memory_bytes=1e9) == expected
 
 
 def test_reasons_that_differ_in_names_and_numbers_count_together() -> None:
-    assert causes(["`a` is 3", "`b` is 4.5", "other"]) == [("… is …", 2), ("other", 1)]
+    assert count_causes(["`a` is 3", "`b` is 4.5", "other"]) == [("… is …", 2), ("other", 1)]

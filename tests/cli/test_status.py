@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -167,3 +169,19 @@ def test_a_log_of_nothing_is_no(workspace: Workspace) -> None:
 def test_the_index_keeps_out_of_git(workspace: Workspace) -> None:
     harness(workspace.root, "status")
     assert git(workspace.root, "status", "--porcelain") == ""
+
+
+def test_the_status_imports_nothing_heavy(workspace: Workspace) -> None:
+    heavy = ("torch", "numpy", "scipy", "triton", "simpy", "jinja2", "aiohttp", "asyncio", "watchdog", "harness.judge")
+    code = f"""
+import sys
+from harness.__main__ import main
+sys.argv = ["harness", "status"]
+try:
+    main()
+finally:
+    print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
+"""
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=True, timeout=240)
+    assert (ran.stderr.strip(), "starter/swiglu" in ran.stdout) == ("[]", True)

@@ -54,6 +54,17 @@ class Rotated(nn.Module):
         return turned, turned.float().softmax(dim=-1)
 
 
+class SelfAttention(nn.Module):
+    """Attention that returns its probabilities beside its result, as eager implementations do."""
+
+    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        heads = states.view(*states.shape[:2], 2, -1).transpose(1, 2)
+        scores = heads @ heads.transpose(2, 3) * 0.25
+        probabilities = scores.softmax(dim=-1, dtype=torch.float32).to(states.dtype)
+        result = F.dropout(probabilities, training=False) @ heads
+        return result.transpose(1, 2).flatten(2), probabilities, scores.amax(dim=-1)
+
+
 class ConvolutionNorm(nn.Module):
     """A convolution, a batch norm in evaluation, and an activation in place."""
 
@@ -96,6 +107,10 @@ def gated_block(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
 def rotated(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
     cos, sin = torch.empty(sequence, 8), torch.empty(sequence, 8)
     return Rotated(), {"states": torch.empty(batch, sequence, 16), "cos": cos, "sin": sin}
+
+
+def self_attention(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
+    return SelfAttention(), {"states": torch.empty(batch, sequence, 16)}
 
 
 def convolution_norm(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:

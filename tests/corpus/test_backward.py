@@ -20,7 +20,7 @@ NAMES = {24: "width", 40: "inner"}
 @cache
 def backward(factory: str) -> dict[str, ProblemDraft]:
     with quiet_libraries():
-        return {form: made for form, made, _ in backward_drafts(draft(factory), NAMES)}
+        return {form: draft_of_form for form, draft_of_form, _ in backward_drafts(draft(factory), NAMES)}
 
 
 def test_gradients_of_all_floating_point_inputs_are_outputs() -> None:
@@ -48,7 +48,7 @@ def test_several_outputs_have_a_gradient_each() -> None:
 
 
 def test_forms_are_different_graphs() -> None:
-    graphs = {made.graph for made in (*backward("gated_block").values(), draft("gated_block"))}
+    graphs = {draft_of_form.graph for draft_of_form in (*backward("gated_block").values(), draft("gated_block"))}
     assert len(graphs) == 3
 
 
@@ -72,9 +72,9 @@ def test_forms_are_different_graphs() -> None:
 )
 def test_wrong_gradients_are_refused(right: str, wrong: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def mutated(*arguments: object) -> ProblemDraft:
-        made = draft_problem(*arguments)  # type: ignore[arg-type]
-        assert made.reference.count(right) == 1
-        return dataclasses.replace(made, reference=made.reference.replace(right, wrong))
+        drafted = draft_problem(*arguments)  # type: ignore[arg-type]
+        assert drafted.reference.count(right) == 1
+        return dataclasses.replace(drafted, reference=drafted.reference.replace(right, wrong))
 
     monkeypatch.setattr("harness.corpus.backward_problems.draft_problem", mutated)
     with quiet_libraries(), pytest.raises(SkippedError, match=reason):

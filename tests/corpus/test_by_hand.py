@@ -77,8 +77,8 @@ def test_every_problem_computes_finite_outputs_that_depend_on_every_input(
 
 def _check(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a reference with the judge's inputs at small sizes of its first workload, one row among them."""
-    monkeypatch.setattr(small_profile, "MOST_BYTES", _MOST_INPUT_BYTES)
-    monkeypatch.setattr(small_profile, "MOST_OF_AN_AXIS", 8)
+    monkeypatch.setattr(small_profile, "MAX_BYTES", _MOST_INPUT_BYTES)
+    monkeypatch.setattr(small_profile, "MAX_AXIS", 8)
     problem = load_problem(PROBLEMS / key, key=key)
     reference = load_reference(problem)
     axes = small_axes(problem.definition, problem.workloads[0].axes)
@@ -119,8 +119,8 @@ def _outputs_or_none(
         return None
 
 
-def _differ(outputs: dict[str, torch.Tensor], others: dict[str, torch.Tensor] | None) -> bool:
-    return others is None or any(not _equal(value, others[name]) for name, value in outputs.items())
+def _differ(outputs: dict[str, torch.Tensor], other_outputs: dict[str, torch.Tensor] | None) -> bool:
+    return other_outputs is None or any(not _equal(value, other_outputs[name]) for name, value in outputs.items())
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -88,18 +88,18 @@ def make_problem(
     return load_problem(directory)
 
 
-def survivors(found: DeepFindings) -> set[str]:
-    return {item.title for item in found.verdicts.mutants if item.fate == "survived"}
+def survivors(findings: DeepFindings) -> set[str]:
+    return {item.title for item in findings.verdicts.mutants if item.fate == "survived"}
 
 
 def test_every_kind_of_mutant_is_made_and_killed(tmp_path: Path) -> None:
-    found = deep_check(make_problem(tmp_path), None)
-    assert found.failures == []
-    assert found.verdicts.refusals == ()
-    assert found.verdicts.note is None
-    assert {item.kind for item in found.verdicts.mutants} == KINDS
-    assert [vars(item) for item in found.verdicts.mutants if item.fate != "killed"] == []
-    titles = {item.title for item in found.verdicts.mutants}
+    findings = deep_check(make_problem(tmp_path), None)
+    assert findings.failures == []
+    assert findings.verdicts.refusals == ()
+    assert findings.verdicts.note is None
+    assert {item.kind for item in findings.verdicts.mutants} == KINDS
+    assert [vars(item) for item in findings.verdicts.mutants if item.fate != "killed"] == []
+    titles = {item.title for item in findings.verdicts.mutants}
     assert {
         "skipped input: norm_weight",
         "skipped input: bias",
@@ -114,14 +114,14 @@ def test_every_kind_of_mutant_is_made_and_killed(tmp_path: Path) -> None:
 
 
 def test_a_wrong_epsilon_shows_in_small_inputs_only(tmp_path: Path) -> None:
-    found = deep_check(make_problem(tmp_path), None)
-    details = {item.name: item.detail for item in found.verdicts.mutants if item.kind == "wrong epsilon"}
+    findings = deep_check(make_problem(tmp_path), None)
+    details = {item.name: item.detail for item in findings.verdicts.mutants if item.kind == "wrong epsilon"}
     assert details["10 times at line 8 (1e-05)"].startswith("small: ")
     assert details["zero at line 8 (1e-05)"].startswith("small: ")
 
 
 def test_a_loose_tolerance_lets_mutants_survive_and_fails(tmp_path: Path) -> None:
-    """Outputs of eight bits are not under the judge's rule on precision: the tolerance alone has to refuse mutants."""
+    """The judge has no rule on precision for outputs of eight bits, so only the tolerance can refuse mutants."""
     reference = REFERENCE.replace(
         "F.linear(normed, weight, bias)", "F.linear(normed, weight, bias).to(torch.float8_e4m3fn)"
     )
@@ -142,26 +142,26 @@ def test_a_loose_tolerance_lets_mutants_survive_and_fails(tmp_path: Path) -> Non
 
 def test_a_tolerance_that_refuses_honest_implementations_fails(tmp_path: Path) -> None:
     tolerance: dict[str, Any] = {"max_atol": 1e-6, "max_rtol": 1e-6, "required_matched_ratio": 1.0}
-    found = deep_check(make_problem(tmp_path, **tolerance), None)
-    assert {item.implementation for item in found.verdicts.refusals} >= {"float32 inside"}
-    failures = report_on(found, read_exceptions(tmp_path), ()).failures
+    findings = deep_check(make_problem(tmp_path, **tolerance), None)
+    assert {item.implementation for item in findings.verdicts.refusals} >= {"float32 inside"}
+    failures = report_on(findings, read_exceptions(tmp_path), ()).failures
     assert any(failure.startswith("an honest implementation is refused: honest float32") for failure in failures)
 
 
 def test_an_input_without_effect_and_a_constant_output_are_found(tmp_path: Path) -> None:
     unused = REFERENCE.replace("F.linear(normed, weight, bias)", "F.linear(normed, weight)")
-    found = deep_check(make_problem(tmp_path / "a", reference=unused), None)
-    assert found.failures == ["the input `bias` does not matter: no output changes with it"]
+    findings = deep_check(make_problem(tmp_path / "a", reference=unused), None)
+    assert findings.failures == ["the input `bias` does not matter: no output changes with it"]
     constant = REFERENCE.replace("F.linear(normed, weight, bias)", "F.linear(normed, weight, bias) * 0 + 1")
-    found = deep_check(make_problem(tmp_path / "b", reference=constant), None)
-    assert "output `y` is constant, at rows=7" in found.failures
+    findings = deep_check(make_problem(tmp_path / "b", reference=constant), None)
+    assert "output `y` is constant, at rows=7" in findings.failures
     infinite = REFERENCE.replace("F.linear(normed, weight, bias)", "F.linear(normed, weight, bias) / 0")
-    found = deep_check(make_problem(tmp_path / "c", reference=infinite), None)
-    assert "an output is not finite at rows=1" in found.failures
+    findings = deep_check(make_problem(tmp_path / "c", reference=infinite), None)
+    assert "an output is not finite at rows=1" in findings.failures
 
 
-def test_inputs_are_drawn_for_each_shape_anew(tmp_path: Path) -> None:
-    """The length of a row of probabilities is an axis: that of another shape does not fit."""
+def test_inputs_are_drawn_again_for_each_shape(tmp_path: Path) -> None:
+    """The length of a row of probabilities is an axis, so the row of another shape does not fit."""
     directory = write_problem(
         tmp_path / "t/weighted",
         {
@@ -189,25 +189,25 @@ def test_constraints_that_exclude_the_usual_sizes_leave_those_of_the_small_profi
 
 
 def test_a_reference_that_raises_is_a_failure_and_no_crash(tmp_path: Path) -> None:
-    found = deep_check(make_problem(tmp_path, reference=REFERENCE.replace("F.linear", "F.linearly")), None)
-    assert any("linearly" in failure for failure in found.failures)
+    findings = deep_check(make_problem(tmp_path, reference=REFERENCE.replace("F.linear", "F.linearly")), None)
+    assert any("linearly" in failure for failure in findings.failures)
 
 
 def test_an_input_that_cancels_is_indistinguishable(tmp_path: Path) -> None:
-    """A bias that is the same for a whole row takes no part in its softmax."""
+    """A bias that is the same for a whole row does not affect its softmax."""
     reference = REFERENCE.replace(
         "return F.linear(normed, weight, bias)",
         "scores = F.linear(normed, weight)\n"
         "    offset = (scores.float() @ bias.float())[:, None].to(x.dtype)\n"
         "    return torch.softmax(scores + offset, dim=-1)",
     )
-    found = deep_check(make_problem(tmp_path, reference=reference, max_atol=1e-3), None)
-    fates = {item.name: item.fate for item in found.verdicts.mutants if item.kind == "skipped input"}
+    findings = deep_check(make_problem(tmp_path, reference=reference, max_atol=1e-3), None)
+    fates = {item.name: item.fate for item in findings.verdicts.mutants if item.kind == "skipped input"}
     assert fates["bias"] == "indistinguishable"
     assert fates["norm_weight"] == "killed"
 
 
-def test_epsilons_are_found_where_they_are_given_and_where_they_are_left_out() -> None:
+def test_explicit_and_default_epsilons_are_found() -> None:
     source = (
         "import torch.nn.functional as F\n"
         "def make_inputs(axes, device):\n    return 1e-4\n"
@@ -216,9 +216,9 @@ def test_epsilons_are_found_where_they_are_given_and_where_they_are_left_out() -
         "    b = F.rms_norm(a, (4,), w, eps=1e-6)\n"
         "    return b / (b.norm() + 1e-12) * 1e-3\n"
     )
-    found = epsilons(source, without="make_inputs")
-    assert [(item.value, item.line) for item in found] == [(1e-5, 5), (1e-6, 6), (1e-12, 7)]
-    changed = [with_epsilon(source, item, 0.5, without="make_inputs") for item in found]
+    findings = epsilons(source, without="make_inputs")
+    assert [(item.value, item.line) for item in findings] == [(1e-5, 5), (1e-6, 6), (1e-12, 7)]
+    changed = [with_epsilon(source, item, 0.5, without="make_inputs") for item in findings]
     assert "F.layer_norm(x, (4,), w, None, eps=0.5)" in changed[0]
     assert "F.rms_norm(a, (4,), w, eps=0.5)" in changed[1]
     assert "b.norm() + 0.5) * 0.001" in changed[2]
@@ -228,9 +228,9 @@ def test_epsilons_are_found_where_they_are_given_and_where_they_are_left_out() -
 def test_rounding_keeps_as_many_bits_as_the_narrower_format() -> None:
     values = torch.randn(4096, generator=torch.Generator().manual_seed(1)) * 100
     assert torch.equal(rounded(values, 7), values.to(torch.bfloat16).float())
-    low = rounded(values.to(torch.bfloat16), 4)
-    assert torch.equal(rounded(low, 4), low)
-    assert not bool(low.view(torch.int16).bitwise_and(7).any())
+    low_precision = rounded(values.to(torch.bfloat16), 4)
+    assert torch.equal(rounded(low_precision, 4), low_precision)
+    assert not bool(low_precision.view(torch.int16).bitwise_and(7).any())
     special = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0])
     assert torch.equal(rounded(special, 4), special) or bool(rounded(special, 4).isnan()[2])
     assert rounded(special, 4)[:2].tolist() == [float("inf"), float("-inf")]
@@ -269,38 +269,38 @@ def run(q, k, v, w, b, mask):
 def test_the_other_order_of_sums_is_right_and_another() -> None:
     generator = torch.Generator().manual_seed(3)
     shapes = [(2, 4, 8, 16)] * 3 + [(16, 16), (16,), (8, 8)]
-    given = [torch.randn(shape, generator=generator) for shape in shapes]
-    given[-1].fill_diagonal_(1.0)
+    values = [torch.randn(shape, generator=generator) for shape in shapes]
+    values[-1].fill_diagonal_(1.0)
     outputs = {f"y{number}": {"shape": [], "dtype": "float32"} for number in range(4)}
     inputs = {name: {"shape": [], "dtype": "float32"} for name in ("q", "k", "v", "w", "b", "mask")}
     reference = load_reference(problem(inputs, outputs, ANOTHER_ORDER, {}))
-    expected = reference.outputs(given)
-    other = honest_implementations(reference)["another order"](given)
+    expected = reference.outputs(values)
+    outputs_in_another_order = honest_implementations(reference)["another order"](values)
     for name, value in expected.items():
-        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-4)
-        assert not torch.equal(other[name], value)
-    torch.testing.assert_close(honest_implementations(reference)["float32 inside"](given), expected)
+        torch.testing.assert_close(outputs_in_another_order[name], value, rtol=1e-4, atol=1e-4)
+        assert not torch.equal(outputs_in_another_order[name], value)
+    torch.testing.assert_close(honest_implementations(reference)["float32 inside"](values), expected)
 
 
 def test_the_same_graph_with_other_names_and_sizes_is_found(tmp_path: Path) -> None:
     renamed = REFERENCE.replace("wide", "x32").replace("1e-5", "1e-6")
-    made = [
+    problems_made = [
         make_problem(tmp_path, name="a"),
         make_problem(tmp_path, name="b", reference=renamed),
         make_problem(tmp_path, name="c", reference=REFERENCE.replace("rsqrt", "sqrt")),
     ]
-    assert duplicates(made) == {"t/a": ("t/b",), "t/b": ("t/a",)}
+    assert duplicates(problems_made) == {"t/a": ("t/b",), "t/b": ("t/a",)}
 
 
 def test_only_permissive_licences_are_accepted(tmp_path: Path) -> None:
-    made = make_problem(tmp_path)
+    unlicensed = make_problem(tmp_path)
 
     def with_licence(licence: str) -> str | None:
-        definition = made.definition.model_copy(update={"x_provenance": {"licence": licence, "module": "M"}})
+        definition = unlicensed.definition.model_copy(update={"x_provenance": {"licence": licence, "module": "M"}})
         definition.__pydantic_extra__ = {"x_provenance": {"licence": licence, "module": "M"}}
-        return licence_objection(made.model_copy(update={"definition": definition}))
+        return licence_objection(unlicensed.model_copy(update={"definition": definition}))
 
-    assert licence_objection(made) is None
+    assert licence_objection(unlicensed) is None
     assert with_licence("MIT") is None
     assert with_licence("Apache-2.0 (of the package transformers)") is None
     assert "is not one of" in str(with_licence("CC-BY-NC-4.0"))
@@ -309,7 +309,7 @@ def test_only_permissive_licences_are_accepted(tmp_path: Path) -> None:
 
 def test_exceptions_cover_results_and_stale_ones_are_reported(tmp_path: Path) -> None:
     tolerance: dict[str, Any] = {"max_atol": 1e-6, "max_rtol": 1e-6, "required_matched_ratio": 1.0}
-    found = deep_check(make_problem(tmp_path, **tolerance), None)
+    findings = deep_check(make_problem(tmp_path, **tolerance), None)
     (tmp_path / FILE).write_text(
         "exceptions:\n"
         "  - result: 'honest *'\n"
@@ -319,7 +319,7 @@ def test_exceptions_cover_results_and_stale_ones_are_reported(tmp_path: Path) ->
         "    problems: [t/norm_linear, t/other]\n"
         "    reason: nothing survives, so that this one is stale\n"
     )
-    report = report_on(found, read_exceptions(tmp_path), ())
+    report = report_on(findings, read_exceptions(tmp_path), ())
     assert report.failures == ()
     assert set(report.excepted.values()) == {"a tolerance that only the reference itself can keep"}
     assert report.stale == ("wrong epsilon: *",)
@@ -376,8 +376,8 @@ def test_every_shipped_problem_passes(key: str) -> None:
 
 
 def _check(key: str, originals: OriginalModules | None) -> None:
-    found = deep_check(load_problem(PROBLEMS / key, key=key), originals)
-    report = report_on(found, read_exceptions(PROBLEMS), ())
+    findings = deep_check(load_problem(PROBLEMS / key, key=key), originals)
+    report = report_on(findings, read_exceptions(PROBLEMS), ())
     assert report.failures == ()
     assert report.fates["killed"] > 0
 

@@ -98,6 +98,15 @@ def test_sizes_that_no_configuration_names_are_called_after_their_weight() -> No
     assert axes["convolution_channels"] == {"type": "const", "value": 16}
 
 
+def test_probabilities_that_attention_returns_are_no_output() -> None:
+    attention = draft("self_attention")
+    assert [spec["shape"] for spec in attention.outputs.values()] == [
+        ["batch", "sequence", "hidden_size"],
+        ["batch", "2", "sequence"],
+    ]
+    assert "softmax" in attention.reference
+
+
 def test_an_argument_that_takes_no_part_is_no_input() -> None:
     assert "ignored" in [leaf.name for leaf in candidates("gated_block")[0].leaves]
     assert "ignored" not in draft("gated_block").inputs
@@ -119,7 +128,7 @@ def test_a_graph_for_some_lengths_only_is_refused() -> None:
         export_module(candidates("only_one_length")[0])
 
 
-@pytest.mark.parametrize("factory", ["gated_block", "rotated"])
+@pytest.mark.parametrize("factory", ["gated_block", "rotated", "self_attention"])
 def test_a_true_draft_is_verified(factory: str) -> None:
     verified = verify(draft(factory))
     assert verified.shapes == 5

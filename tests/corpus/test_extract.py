@@ -86,12 +86,12 @@ def test_a_graph_that_is_there_already_is_skipped(
 
 def test_only_and_dry_run(tmp_path: Path) -> None:
     done = extract(BLOCK, "--only", "*norm", "--direction", "forward", "--dry-run", "--json", into=tmp_path)
-    found = json.loads(done.stdout)
-    assert [row["problem"] for row in found["problems"]] == ["custom/gated_block_scaled_norm"]
+    report = json.loads(done.stdout)
+    assert [row["problem"] for row in report["problems"]] == ["custom/gated_block_scaled_norm"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_extracted_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_a_module_without_a_problem_is_reported_with_its_reason(tmp_path: Path) -> None:
     done = extract("tests.corpus.small_modules:only_one_length", into=tmp_path, code=1)
     assert "to 39 only: only_one_length OnlyOneLength ()" in done.stdout
     wrong = extract("tests.corpus.small_modules:no_pair", into=tmp_path, code=2)

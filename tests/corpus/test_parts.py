@@ -69,13 +69,13 @@ def test_sizes_follow_the_axes() -> None:
     assert [sizes["tokens"] for sizes in sizes_for(["tokens"], SHAPES)] == [8, 4, 32]
     assert [sizes["batch"] for sizes in sizes_for(["batch"], SHAPES)] == [1, 2, 4]
     assert sizes_for(["batch", "text"], SHAPES) == [{"batch": size, "text": 7} for size in (1, 4, 2)]
-    more = SHAPES.model_copy(update={"tokens": (3, 9), "text_pairs": ((2, 5),)})
-    assert sizes_for(["tokens"], more) == [{"tokens": 3}, {"tokens": 9}]
-    assert sizes_for(["batch", "text"], more) == [{"batch": 2, "text": 5}]
+    other_shapes = SHAPES.model_copy(update={"tokens": (3, 9), "text_pairs": ((2, 5),)})
+    assert sizes_for(["tokens"], other_shapes) == [{"tokens": 3}, {"tokens": 9}]
+    assert sizes_for(["batch", "text"], other_shapes) == [{"batch": 2, "text": 5}]
     assert sizes_for(["batch_times_64"], SHAPES) == [{"batch_times_64": 64 * batch} for batch in (1, 2, 4)]
 
 
-def test_dimensions_are_named_by_what_they_are_made_of() -> None:
+def test_dimensions_are_named_after_their_factors_and_terms() -> None:
     first, second = FIRST_SIZES, SECOND_SIZES
     names = AxisNames()
     expected: dict[str, Callable[[ModelSizes], int]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs import diagrams
 from tests.docs.commands import FILE
 
 ROOT = FILE.parent.parent
@@ -37,3 +38,20 @@ def test_every_page_can_be_found_from_the_index() -> None:
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
     lost = [page for page in pages if page not in index and not page.startswith("adr/") and page != "README.md"]
     assert lost == [], "name them in docs/README.md"
+
+
+@pytest.mark.parametrize("source", sorted(diagrams.DIRECTORY.glob("*.mmd")), ids=lambda source: source.stem)
+def test_a_drawing_is_of_the_present_source(source: Path) -> None:
+    assert diagrams.source_mark(source) in source.with_suffix(".svg").read_text(), "`make diagrams` draws it again"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_warnings_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
+    mkdocs = Path(sys.executable).with_name("mkdocs")
+    command = [str(mkdocs), "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) >= len(PAGES) - 3, "README.md, CONTRIBUTING.md and CHANGELOG.md of the repository are no pages"
+    loads = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=\"(?:https?:)?//[^>]*>")
+    assert [match[0] for page in pages for match in loads.finditer(page.read_text())] == []

@@ -25,7 +25,7 @@ from harness.formats.bounded import (
 )
 from harness.formats.ledger_documents import parse_entry, split
 from harness.formats.ledger_heads import HEADER, read_heads
-from harness.formats.solutions import param_spots, read_spec
+from harness.formats.solutions import param_positions, read_spec
 from harness.formats.source_lines import json_lines, parse_json, parse_yaml
 from harness.formats.tensors import check_tensor
 from harness.ledger.coordination import default_text, parse
@@ -68,12 +68,12 @@ def test_deep_json_is_refused_by_line_before_it_is_parsed(name: str) -> None:
 
 
 def test_the_deepest_that_is_read() -> None:
-    most, more = "[" * MAX_DEPTH + "]" * MAX_DEPTH, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
-    assert load_json(most, where="x") == yaml_value(most)
+    deepest, too_deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
+    assert load_json(deepest, where="x") == yaml_value(deepest)
     with pytest.raises(FormatError, match="nested more than"):
-        load_json(more, where="x")
+        load_json(too_deep, where="x")
     with pytest.raises(FormatError, match="nested more than"):
-        yaml_value(more)
+        yaml_value(too_deep)
 
 
 def test_brackets_in_strings_are_no_nesting() -> None:
@@ -182,7 +182,7 @@ _LOADERS: dict[str, Callable[[str], object]] = {
     "yaml": lambda text: parse_yaml(text, where="x"),
     "nodes": _nodes,
     "solution.yaml": lambda text: [str(error) for error in read_spec(text, where="x")[1]],
-    "params": param_spots,
+    "params": param_positions,
     "COORDINATION.md": parse,
     "assignments": lambda text: parse(default_text().replace(_TABLE, f"{_TABLE}{text}\n", 1)),
 }
@@ -201,9 +201,9 @@ def test_any_text_gives_a_value_or_an_error_of_ours(
     text: str | bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    told = text.decode("latin-1") if isinstance(text, bytes) else text
+    decoded = text.decode("latin-1") if isinstance(text, bytes) else text
     calls: list[partial[object]] = [
-        *(partial(load, told) for load in _LOADERS.values()),
+        *(partial(load, decoded) for load in _LOADERS.values()),
         *(partial(load, raw) for load in _BYTE_LOADERS.values()),
         partial(_tensor, raw, tmp_path_factory.getbasetemp()),
     ]

@@ -25,7 +25,7 @@ from tests.formats.problem_files import (
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -34,68 +34,72 @@ def left_behind(problems: Path) -> list[str]:
     return [str(path) for path in problems.rglob(".import-*")]
 
 
-def test_a_problem_drops_in_unchanged(here: Path) -> None:
-    source = write_problem(here / "bench/L1/scaled_rows")
+def test_a_problem_is_imported_unchanged(workspace_dir: Path) -> None:
+    source = write_problem(workspace_dir / "bench/L1/scaled_rows")
     (source / "reference.py").write_text("x")
     (source / "solution_triton.json").write_text("{}")
-    found = import_problems(source, here / "problems")
-    assert [(one.key, one.usable, one.workloads) for one in found] == [("L1/scaled_rows", True, 1)]
-    problem = load_problem(here / "problems/L1/scaled_rows")
+    results = import_problems(source, workspace_dir / "problems")
+    assert [(result.key, result.usable, result.workloads) for result in results] == [("L1/scaled_rows", True, 1)]
+    problem = load_problem(workspace_dir / "problems/L1/scaled_rows")
     assert problem.key == "L1/scaled_rows"
-    target = here / "problems/L1/scaled_rows"
+    target = workspace_dir / "problems/L1/scaled_rows"
     assert (target / "definition.json").read_bytes() == (source / "definition.json").read_bytes()
     assert sorted(path.name for path in target.iterdir()) == ["definition.json", "reference.py", "workload.jsonl"]
-    assert left_behind(here) == []
+    assert left_behind(workspace_dir) == []
 
 
-def test_of_a_directory_of_problems_the_good_come_in_and_the_bad_are_named(here: Path) -> None:
-    write_problem(here / "bench/L1/good")
-    write_problem(here / "bench/L2/bad", definition(name=3))
-    write_problem(here / "bench/L2/climbs", DEFINITION, workload(axes={"rows": 1}))
-    found = {one.key: one for one in import_problems(here / "bench", here / "problems")}
-    assert [key for key, one in found.items() if one.usable] == ["L1/good"]
-    assert str(found["L2/bad"].errors[0]) == "bench/L2/bad/definition.json:2: `name` is 3; expected a string"
-    assert "break the definition's constraint" in found["L2/climbs"].errors[0].message
-    assert list_problems(here / "problems") == ["L1/good"]
-    assert sorted(path.name for path in (here / "problems").iterdir()) == ["L1"]
+def test_problems_with_errors_are_reported_and_the_others_imported(workspace_dir: Path) -> None:
+    write_problem(workspace_dir / "bench/L1/good")
+    write_problem(workspace_dir / "bench/L2/bad", definition(name=3))
+    write_problem(workspace_dir / "bench/L2/climbs", DEFINITION, workload(axes={"rows": 1}))
+    results = {result.key: result for result in import_problems(workspace_dir / "bench", workspace_dir / "problems")}
+    assert [key for key, result in results.items() if result.usable] == ["L1/good"]
+    assert str(results["L2/bad"].errors[0]) == "bench/L2/bad/definition.json:2: `name` is 3; expected a string"
+    assert "break the definition's constraint" in results["L2/climbs"].errors[0].message
+    assert list_problems(workspace_dir / "problems") == ["L1/good"]
+    assert sorted(path.name for path in (workspace_dir / "problems").iterdir()) == ["L1"]
 
 
-def test_the_suite_can_be_chosen_and_names_are_made_plain(here: Path) -> None:
-    source = write_problem(here / "odd suite" / "01 scaled rows")
-    assert [one.key for one in import_problems(source, here / "problems")] == ["odd_suite/01_scaled_rows"]
-    assert [one.key for one in import_problems(source, here / "problems", suite="L9")] == ["L9/01_scaled_rows"]
+def test_the_suite_can_be_chosen_and_names_are_made_plain(workspace_dir: Path) -> None:
+    source = write_problem(workspace_dir / "odd suite" / "01 scaled rows")
+    assert [result.key for result in import_problems(source, workspace_dir / "problems")] == [
+        "odd_suite/01_scaled_rows"
+    ]
+    assert [result.key for result in import_problems(source, workspace_dir / "problems", suite="L9")] == [
+        "L9/01_scaled_rows"
+    ]
 
 
-def test_what_is_there_is_kept_unless_asked(here: Path) -> None:
-    source = write_problem(here / "L1/p")
-    import_problems(source, here / "problems")
-    write_solution(here / "problems/L1/p/solutions/cpu")
+def test_an_existing_problem_is_kept_without_replace(workspace_dir: Path) -> None:
+    source = write_problem(workspace_dir / "L1/p")
+    import_problems(source, workspace_dir / "problems")
+    write_solution(workspace_dir / "problems/L1/p/solutions/cpu")
     write_problem(source, definition(description="newer"))
-    (again,) = import_problems(source, here / "problems")
-    assert [str(error) for error in again.errors] == [
+    (refused,) = import_problems(source, workspace_dir / "problems")
+    assert [str(error) for error in refused.errors] == [
         "problems/L1/p: `L1/p` is there already\n  overwrite it with --replace"
     ]
-    (replaced,) = import_problems(source, here / "problems", replace=True)
+    (replaced,) = import_problems(source, workspace_dir / "problems", replace=True)
     assert replaced.usable
-    problem = load_problem(here / "problems/L1/p")
+    problem = load_problem(workspace_dir / "problems/L1/p")
     assert problem.definition.description == "newer"
-    assert load_solution(here / "problems/L1/p/solutions/cpu").sources == ("kernel.cpp",)
+    assert load_solution(workspace_dir / "problems/L1/p/solutions/cpu").sources == ("kernel.cpp",)
 
 
-def test_a_link_is_refused_and_not_followed(here: Path) -> None:
-    source = write_problem(here / "L1/p")
-    (here / "secret").write_text("secret")
-    (source / "data").symlink_to(here / "secret")
-    (found,) = import_problems(source, here / "problems")
-    assert [str(error) for error in found.errors] == ["L1/p/data: a symbolic link; expected plain files in a problem"]
-    assert not (here / "problems/L1").exists()
+def test_a_link_is_refused_and_not_followed(workspace_dir: Path) -> None:
+    source = write_problem(workspace_dir / "L1/p")
+    (workspace_dir / "secret").write_text("secret")
+    (source / "data").symlink_to(workspace_dir / "secret")
+    (results,) = import_problems(source, workspace_dir / "problems")
+    assert [str(error) for error in results.errors] == ["L1/p/data: a symbolic link; expected plain files in a problem"]
+    assert not (workspace_dir / "problems/L1").exists()
 
 
 @pytest.mark.parametrize("name", ["missing", "empty"])
-def test_nothing_to_import_is_an_error(name: str, here: Path) -> None:
-    (here / "empty").mkdir()
+def test_nothing_to_import_is_an_error(name: str, workspace_dir: Path) -> None:
+    (workspace_dir / "empty").mkdir()
     with pytest.raises(FormatError, match="expected problems"):
-        import_problems(here / name, here / "problems")
+        import_problems(workspace_dir / name, workspace_dir / "problems")
 
 
 def trace_set(root: Path, operation: str, value: dict[str, Any], *lines: Any) -> Path:
@@ -116,33 +120,33 @@ def flat() -> dict[str, Any]:
     return value
 
 
-def test_a_trace_set_comes_in_with_workloads_taken_from_their_records(here: Path) -> None:
+def test_workloads_of_a_trace_set_are_extracted_from_their_records(workspace_dir: Path) -> None:
     record = {"definition": "scaled_rows", "solution": None, "evaluation": None, "workload": WORKLOAD}
-    root = trace_set(here / "flashinfer-trace", "elementwise", flat(), record, workload(uuid="w1"))
-    (found,) = import_problems(root, here / "problems")
-    assert (found.key, found.usable, found.workloads) == ("flashinfer-trace/scaled_rows", True, 2)
-    problem = load_problem(here / "problems" / found.key)
+    root = trace_set(workspace_dir / "flashinfer-trace", "elementwise", flat(), record, workload(uuid="w1"))
+    (results,) = import_problems(root, workspace_dir / "problems")
+    assert (results.key, results.usable, results.workloads) == ("flashinfer-trace/scaled_rows", True, 2)
+    problem = load_problem(workspace_dir / "problems" / results.key)
     assert [w.uuid for w in problem.workloads] == ["w0", "w1"]
     assert problem.definition.inputs["index"].dtype == "float8_e4m3fn"
     assert problem.workloads[0].tolerance.max_atol == 0.01
 
 
-def test_a_trace_sets_tensors_are_found_from_its_root(here: Path) -> None:
+def test_a_trace_sets_tensors_are_found_from_its_root(workspace_dir: Path) -> None:
     inputs = {**WORKLOAD["inputs"], "x": {"type": "safetensors", "path": "./blob/w.safetensors", "tensor_key": "x"}}
-    root = trace_set(here / "traces", "elementwise", flat(), workload(inputs=inputs))
+    root = trace_set(workspace_dir / "traces", "elementwise", flat(), workload(inputs=inputs))
     write_safetensors(root / "blob/w.safetensors", {"x": ("F32", [8, 64])})
-    (found,) = import_problems(root, here / "problems")
-    assert found.usable
-    assert found.warnings[-1] == (
+    (results,) = import_problems(root, workspace_dir / "problems")
+    assert results.usable
+    assert results.warnings[-1] == (
         "its workloads read data from traces: set `data_root` in harness.yaml to keep it in reach"
     )
 
 
-def test_a_trace_set_without_workloads_says_which_file_is_missing(here: Path) -> None:
-    root = trace_set(here / "traces", "elementwise", flat(), WORKLOAD)
+def test_a_trace_set_without_workloads_names_the_missing_file(workspace_dir: Path) -> None:
+    root = trace_set(workspace_dir / "traces", "elementwise", flat(), WORKLOAD)
     (root / "workloads/elementwise/scaled_rows.jsonl").unlink()
-    (found,) = import_problems(root, here / "problems")
-    assert [str(error) for error in found.errors] == ["traces/workloads/elementwise/scaled_rows.jsonl: no such file"]
+    (results,) = import_problems(root, workspace_dir / "problems")
+    assert [str(error) for error in results.errors] == ["traces/workloads/elementwise/scaled_rows.jsonl: no such file"]
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -156,8 +160,8 @@ def record(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_a_trace_set_without_workloads_has_them_in_its_traces_once_each(here: Path) -> None:
-    root = trace_set(here / "traces", "elementwise", flat(), WORKLOAD)
+def test_workloads_in_traces_are_imported_without_repetition(workspace_dir: Path) -> None:
+    root = trace_set(workspace_dir / "traces", "elementwise", flat(), WORKLOAD)
     shutil.rmtree(root / "workloads")
     for author, lines in {
         "ann": [record(), record(workload=workload(uuid="w1"))],
@@ -166,41 +170,41 @@ def test_a_trace_set_without_workloads_has_them_in_its_traces_once_each(here: Pa
         file = root / "traces" / author / "elementwise/scaled_rows.jsonl"
         file.parent.mkdir(parents=True)
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (found,) = import_problems(root, here / "problems")
-    assert (found.usable, found.workloads) == (True, 2)
-    assert [item.uuid for item in load_problem(here / "problems" / found.key).workloads] == ["w0", "w1"]
+    (results,) = import_problems(root, workspace_dir / "problems")
+    assert (results.usable, results.workloads) == (True, 2)
+    assert [item.uuid for item in load_problem(workspace_dir / "problems" / results.key).workloads] == ["w0", "w1"]
 
 
-def test_workloads_of_another_layout_are_found_by_the_name_of_the_definition(here: Path) -> None:
-    root = trace_set(here / "traces", "elementwise", flat(), WORKLOAD)
+def test_workloads_of_another_layout_are_found_by_the_name_of_the_definition(workspace_dir: Path) -> None:
+    root = trace_set(workspace_dir / "traces", "elementwise", flat(), WORKLOAD)
     (root / "workloads/serving").mkdir()
     (root / "workloads/elementwise/scaled_rows.jsonl").rename(root / "workloads/serving/scaled_rows.jsonl")
-    (found,) = import_problems(root, here / "problems")
-    assert (found.usable, found.workloads) == (True, 1)
+    (results,) = import_problems(root, workspace_dir / "problems")
+    assert (results.usable, results.workloads) == (True, 1)
 
 
-def test_a_record_of_another_definition_is_refused(here: Path) -> None:
-    root = trace_set(here / "traces", "elementwise", flat(), record(), record(definition="other"))
-    (found,) = import_problems(root, here / "problems")
+def test_a_record_of_another_definition_is_refused(workspace_dir: Path) -> None:
+    root = trace_set(workspace_dir / "traces", "elementwise", flat(), record(), record(definition="other"))
+    (results,) = import_problems(root, workspace_dir / "problems")
     where = "traces/workloads/elementwise/scaled_rows.jsonl:2"
-    what = '`definition` is "other"; expected `scaled_rows`, the file\'s own'
-    assert [str(error) for error in found.errors] == [f"{where}: {what}"]
+    message = '`definition` is "other"; expected `scaled_rows`, the file\'s own'
+    assert [str(error) for error in results.errors] == [f"{where}: {message}"]
 
 
-def test_a_definition_is_found_by_its_name(here: Path) -> None:
-    write_problem(here / "L1/a", definition(name="one"))
-    write_problem(here / "L1/b", definition(name="two"))
-    write_problem(here / "L2/b", definition(name="two"))
-    write_problem(here / "L2/broken", "{")
-    keys = list_problems(here)
-    assert problem_named("one", here, keys) == "L1/a"
+def test_a_definition_is_found_by_its_name(workspace_dir: Path) -> None:
+    write_problem(workspace_dir / "L1/a", definition(name="one"))
+    write_problem(workspace_dir / "L1/b", definition(name="two"))
+    write_problem(workspace_dir / "L2/b", definition(name="two"))
+    write_problem(workspace_dir / "L2/broken", "{")
+    keys = list_problems(workspace_dir)
+    assert problem_named("one", workspace_dir, keys) == "L1/a"
     with pytest.raises(ConfigurationError, match="2 problems have the definition name `two`"):
-        problem_named("two", here, keys)
+        problem_named("two", workspace_dir, keys)
     with pytest.raises(ConfigurationError, match="no problem has the definition name `three`"):
-        problem_named("three", here, keys)
+        problem_named("three", workspace_dir, keys)
 
 
-def their_solution(**changes: Any) -> dict[str, Any]:
+def solution_document(**changes: Any) -> dict[str, Any]:
     spec = {
         "languages": ["triton"],
         "target_hardware": ["B200"],
@@ -224,19 +228,19 @@ def write_json(path: Path, value: Any) -> Path:
     return path
 
 
-def test_a_solution_json_becomes_a_directory(here: Path) -> None:
-    path = write_json(here / "solution.json", their_solution(spec={"destination_passing_style": False}))
-    solution = load_solution(solution_from_json(path, here / "out/b200"))
+def test_a_solution_json_becomes_a_directory(workspace_dir: Path) -> None:
+    path = write_json(workspace_dir / "solution.json", solution_document(spec={"destination_passing_style": False}))
+    solution = load_solution(solution_from_json(path, workspace_dir / "out/b200"))
     assert solution.spec.language == "triton"
     assert solution.spec.entry == "main.py::run"
     assert not solution.spec.destination_passing
     assert solution.spec.notes == "s by a"
     assert solution.sources == ("main.py",)
-    assert left_behind(here) == []
+    assert left_behind(workspace_dir) == []
 
 
-def test_a_compiled_solution_keeps_each_compilers_flags(here: Path) -> None:
-    value = their_solution(
+def test_a_compiled_solution_keeps_each_compilers_flags(workspace_dir: Path) -> None:
+    value = solution_document(
         spec={
             "languages": ["cuda_cpp", "cublas"],
             "entry_point": "k.cu::run",
@@ -245,7 +249,9 @@ def test_a_compiled_solution_keeps_each_compilers_flags(here: Path) -> None:
         },
         sources=[{"path": "k.cu", "content": "void run() {}"}],
     )
-    spec = load_solution(solution_from_json(write_json(here / "solution.json", value), here / "out")).spec
+    spec = load_solution(
+        solution_from_json(write_json(workspace_dir / "solution.json", value), workspace_dir / "out")
+    ).spec
     assert spec.language == "cuda_cpp"
     assert (spec.compile.flags, spec.compile.cuda_flags) == (("-O2",), ("--use_fast_math",))
     assert spec.compile.link_flags == ("-lcublas",)
@@ -253,7 +259,7 @@ def test_a_compiled_solution_keeps_each_compilers_flags(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "binding"),
+    ("spec_changes", "binding"),
     [
         ({"languages": ["cuda_cpp"]}, "torch"),  # SOL-ExecBench's default
         ({"languages": ["cutlass"], "binding": "tvm_ffi"}, "tvm_ffi"),
@@ -262,139 +268,154 @@ def test_a_compiled_solution_keeps_each_compilers_flags(here: Path) -> None:
         ({"languages": None, "language": "cpp", "binding": "torch"}, "torch"),
     ],
 )
-def test_a_compiled_solution_has_the_binding_its_bench_gives_it(here: Path, said: Any, binding: str) -> None:
+def test_a_compiled_solution_gets_the_default_binding_of_its_benchmark(
+    workspace_dir: Path, spec_changes: Any, binding: str
+) -> None:
     source = [{"path": "k.cu", "content": "void run() {}"}]
-    value = their_solution(spec={"entry_point": "k.cu::run", **said}, sources=source)
-    solution = load_solution(solution_from_json(write_json(here / "solution.json", value), here / "out"))
+    value = solution_document(spec={"entry_point": "k.cu::run", **spec_changes}, sources=source)
+    solution = load_solution(
+        solution_from_json(write_json(workspace_dir / "solution.json", value), workspace_dir / "out")
+    )
     assert (solution.spec.language, solution.spec.binding) == ("cuda_cpp", binding)
-    assert f"binding: {binding}" in (here / "out/solution.yaml").read_text()
+    assert f"binding: {binding}" in (workspace_dir / "out/solution.yaml").read_text()
 
 
-def test_flags_that_are_left_out_have_the_benchs_values(here: Path) -> None:
+def test_missing_flags_have_the_defaults_of_the_benchmark(workspace_dir: Path) -> None:
     spec = {"languages": ["cuda_cpp"], "entry_point": "k.cu::run", "compile_options": {"cflags": ["-O2"]}}
-    value = their_solution(spec=spec, sources=[{"path": "k.cu", "content": "void run() {}"}])
-    made = load_solution(solution_from_json(write_json(here / "solution.json", value), here / "out")).spec.compile
-    assert (made.flags, made.cuda_flags, made.link_flags) == (("-O2",), ("-O3", "--use_fast_math"), ("-lcuda",))
+    value = solution_document(spec=spec, sources=[{"path": "k.cu", "content": "void run() {}"}])
+    compile_options = load_solution(
+        solution_from_json(write_json(workspace_dir / "solution.json", value), workspace_dir / "out")
+    ).spec.compile
+    assert (compile_options.flags, compile_options.cuda_flags, compile_options.link_flags) == (
+        ("-O2",),
+        ("-O3", "--use_fast_math"),
+        ("-lcuda",),
+    )
 
 
-def test_a_binding_means_nothing_to_python(here: Path) -> None:
-    value = their_solution(spec={"binding": "torch"})
-    assert load_solution(solution_from_json(write_json(here / "s.json", value), here / "out")).spec.binding is None
+def test_the_binding_of_a_python_solution_is_ignored(workspace_dir: Path) -> None:
+    value = solution_document(spec={"binding": "torch"})
+    assert (
+        load_solution(
+            solution_from_json(write_json(workspace_dir / "s.json", value), workspace_dir / "out")
+        ).spec.binding
+        is None
+    )
 
 
-def test_the_other_benchs_one_language_is_understood(here: Path) -> None:
-    value = their_solution(spec={"languages": None, "language": "python"})
-    path = write_json(here / "solution.json", value)
-    assert load_solution(solution_from_json(path, here / "out")).spec.language == "pytorch"
+def test_the_language_key_of_flashinfer_bench_is_read(workspace_dir: Path) -> None:
+    value = solution_document(spec={"languages": None, "language": "python"})
+    path = write_json(workspace_dir / "solution.json", value)
+    assert load_solution(solution_from_json(path, workspace_dir / "out")).spec.language == "pytorch"
 
 
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "no name": (
-        {key: value for key, value in their_solution().items() if key != "name"},
+        {key: value for key, value in solution_document().items() if key != "name"},
         "solution.json:1: `name` is missing; expected a non-empty string",
     ),
     "no language": (
-        their_solution(spec={"languages": None}),
+        solution_document(spec={"languages": None}),
         "solution.json:5: `spec.languages` is missing; expected a list of languages",
     ),
     "a language of neither": (
-        their_solution(spec={"languages": ["fortran"]}),
+        solution_document(spec={"languages": ["fortran"]}),
         'solution.json:7: `spec.languages[0]` is "fortran"; expected one of "pytorch", "triton"',
     ),
     "families mixed": (
-        their_solution(spec={"languages": ["triton", "cuda_cpp"]}),
+        solution_document(spec={"languages": ["triton", "cuda_cpp"]}),
         (
             'solution.json:6: `spec.languages` mixes ["triton", "cuda_cpp"]; '
             "expected Python languages or C++ languages, not both"
         ),
     ),
     "a language that is not run": (
-        their_solution(spec={"languages": ["cutile"]}),
+        solution_document(spec={"languages": ["cutile"]}),
         "solution.json: language `cutile` is not run here; expected one of cute_dsl, triton, pytorch",
     ),
     "another binding": (
-        their_solution(spec={"binding": "nanobind"}),
+        solution_document(spec={"binding": "nanobind"}),
         'solution.json:14: `spec.binding` is "nanobind"; expected one of "tvm_ffi", "tvm-ffi", "torch"',
     ),
     "a binding that is a list": (
-        their_solution(spec={"binding": ["torch"]}),
+        solution_document(spec={"binding": ["torch"]}),
         'solution.json:14: `spec.binding` is ["torch"]; expected one of "tvm_ffi", "tvm-ffi", "torch"',
     ),
     "flags that are a string": (
-        their_solution(spec={"compile_options": {"cuda_cflags": "-O3"}}),
+        solution_document(spec={"compile_options": {"cuda_cflags": "-O3"}}),
         'solution.json:15: `spec.compile_options.cuda_cflags` is "-O3"; expected a list',
     ),
     "an entry without file": (
-        their_solution(spec={"entry_point": "run"}),
+        solution_document(spec={"entry_point": "run"}),
         'solution.json:12: `spec.entry_point` is "run"; expected `file::function` with one of the sources as its file',
     ),
     "no hardware": (
-        their_solution(spec={"target_hardware": None}),
+        solution_document(spec={"target_hardware": None}),
         "solution.json:5: `spec.target_hardware` is missing; expected a list of names",
     ),
-    "no sources": (their_solution(sources=[]), "solution.json:15: `sources` is []; expected at least 1 of them"),
+    "no sources": (solution_document(sources=[]), "solution.json:15: `sources` is []; expected at least 1 of them"),
     "a source without content": (
-        their_solution(sources=[{"path": "main.py", "content": ""}]),
+        solution_document(sources=[{"path": "main.py", "content": ""}]),
         'solution.json:18: `sources[0].content` is ""; expected a non-empty string',
     ),
     "a source that climbs": (
-        their_solution(sources=[{"path": "../main.py", "content": "x"}]),
+        solution_document(sources=[{"path": "../main.py", "content": "x"}]),
         "solution.json:17: `sources[0].path`: the source path `../main.py` is not plain; ",
     ),
     "an absolute source": (
-        their_solution(sources=[{"path": "/tmp/main.py", "content": "x"}]),
+        solution_document(sources=[{"path": "/tmp/main.py", "content": "x"}]),
         "solution.json:17: `sources[0].path`: the source path `/tmp/main.py` is not plain; ",
     ),
     "a source that shadows": (
-        their_solution(sources=[{"path": "torch.py", "content": "x"}]),
+        solution_document(sources=[{"path": "torch.py", "content": "x"}]),
         "solution.json:17: `sources[0].path`: `torch.py` would shadow the module `torch`",
     ),
     "a source twice": (
-        their_solution(sources=[{"path": "main.py", "content": "x"}, {"path": "main.py", "content": "y"}]),
+        solution_document(sources=[{"path": "main.py", "content": "x"}, {"path": "main.py", "content": "y"}]),
         "solution.json:20: `sources[1].path` `main.py` comes twice; expected each once",
     ),
     "a source below a source": (
-        their_solution(sources=[{"path": "main.py", "content": "x"}, {"path": "main.py/y.py", "content": "y"}]),
+        solution_document(sources=[{"path": "main.py", "content": "x"}, {"path": "main.py/y.py", "content": "y"}]),
         "solution.json: its sources cannot be written: ",
     ),
     "an entry that is not there": (
-        their_solution(spec={"entry_point": "main.py::go"}),
+        solution_document(spec={"entry_point": "main.py::go"}),
         "solution.json: `entry` names `go`; expected a top-level function of `main.py`",
     ),
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_solution_json_is_named_and_nothing_written(name: str, here: Path) -> None:
+def test_a_malformed_solution_json_is_named_and_nothing_written(name: str, workspace_dir: Path) -> None:
     value, message = MALFORMED[name]
-    path = write_json(here / "solution.json", value)
+    path = write_json(workspace_dir / "solution.json", value)
     with pytest.raises(FormatError) as caught:
-        solution_from_json(path, here / "out/b200")
+        solution_from_json(path, workspace_dir / "out/b200")
     assert message in str(caught.value)
-    assert not (here / "out/b200").exists()
-    assert left_behind(here) == []
+    assert not (workspace_dir / "out/b200").exists()
+    assert left_behind(workspace_dir) == []
 
 
-def test_a_solution_that_is_there_is_kept_unless_asked(here: Path) -> None:
-    path = write_json(here / "solution.json", their_solution())
-    write_solution(here / "out")
+def test_an_existing_solution_is_kept_without_replace(workspace_dir: Path) -> None:
+    path = write_json(workspace_dir / "solution.json", solution_document())
+    write_solution(workspace_dir / "out")
     with pytest.raises(ConfigurationError, match="a solution is there already"):
-        solution_from_json(path, here / "out")
-    assert load_solution(here / "out").spec.language == "cpp"
-    solution_from_json(path, here / "out", replace=True)
-    assert load_solution(here / "out").spec.language == "triton"
-    assert not (here / "out/kernel.cpp").exists()
+        solution_from_json(path, workspace_dir / "out")
+    assert load_solution(workspace_dir / "out").spec.language == "cpp"
+    solution_from_json(path, workspace_dir / "out", replace=True)
+    assert load_solution(workspace_dir / "out").spec.language == "triton"
+    assert not (workspace_dir / "out/kernel.cpp").exists()
 
 
-def test_the_starter_problems_ship_and_are_right(here: Path) -> None:
+def test_the_starter_problems_ship_and_are_right(workspace_dir: Path) -> None:
     for name, content in starter_problems().items():
-        path = here / "problems" / STARTER / name
+        path = workspace_dir / "problems" / STARTER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    keys = list_problems(here / "problems")
+    keys = list_problems(workspace_dir / "problems")
     assert len(keys) == 6
     for key in keys:
-        problem = load_problem(here / "problems" / key, key=key)
+        problem = load_problem(workspace_dir / "problems" / key, key=key)
         assert problem.warnings == ()
         assert len(problem.workloads) == 6
-        load_solution(here / "problems" / key / "solutions/cpu")
+        load_solution(workspace_dir / "problems" / key / "solutions/cpu")

@@ -40,9 +40,9 @@ def test_any_document_reads_back_exactly(document: dict[str, Any]) -> None:
 def test_documents_split_into_their_exact_bytes(documents: list[dict[str, Any]]) -> None:
     raws = [render({"a": 1, **document}) for document in documents]
     content = HEADER + b"".join(raws)
-    found = split(content, "x")
-    assert [document.raw for document in found] == raws
-    assert [content[document.start :][: len(document.raw)] for document in found] == raws
+    documents_read = split(content, "x")
+    assert [document.raw for document in documents_read] == raws
+    assert [content[document.start :][: len(document.raw)] for document in documents_read] == raws
     assert [document.raw for document in split(content, "x", start=len(HEADER) + len(raws[0]))] == raws[1:]
 
 

@@ -64,6 +64,6 @@ def test_another_layout_is_left_to_yaml(text: str, value: object) -> None:
 def test_what_is_no_document_is_refused_alike(raw: bytes) -> None:
     with pytest.raises(LedgerError) as expected:
         parse(raw, "x")
-    with pytest.raises(LedgerError) as got:
+    with pytest.raises(LedgerError) as quick:
         parse_quickly(raw, "x")
-    assert str(got.value) == str(expected.value)
+    assert str(quick.value) == str(expected.value)

@@ -17,17 +17,17 @@ def facts(key: str) -> ProblemTags:
 
 
 def test_facts_come_from_tags_and_tensors() -> None:
-    found = facts("quantised/fp8_linear_backward")
-    assert (found.suite, found.family, found.direction) == ("quantised", "llm", "backward")
-    assert found.dtypes == {"float8_e5m2", "float8_e4m3fn", "float32", "bfloat16"}
-    assert found.model == "meta-llama/Llama-3.1-8B"
+    tagged = facts("quantised/fp8_linear_backward")
+    assert (tagged.suite, tagged.family, tagged.direction) == ("quantised", "llm", "backward")
+    assert tagged.dtypes == {"float8_e5m2", "float8_e4m3fn", "float32", "bfloat16"}
+    assert tagged.model == "meta-llama/Llama-3.1-8B"
     untagged = facts("starter/rmsnorm_h4096")
     assert (untagged.family, untagged.direction, untagged.tags) == ("starter", "forward", ())
     assert facts("starter/residual_rmsnorm_backward").direction == "backward"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "admitted"),
+    ("condition", "admitted"),
     [
         (ProblemFilter(), True),
         (ProblemFilter(family="moe"), True),
@@ -41,12 +41,12 @@ def test_facts_come_from_tags_and_tensors() -> None:
         (ProblemFilter(tags=("quantised", "serving")), False),
     ],
 )
-def test_every_condition_must_hold(wanted: ProblemFilter, *, admitted: bool) -> None:
-    assert wanted.admits(facts("moe/nvfp4_experts")) is admitted
+def test_every_condition_must_hold(condition: ProblemFilter, *, admitted: bool) -> None:
+    assert condition.admits(facts("moe/nvfp4_experts")) is admitted
 
 
 def test_every_shipped_problem_has_one_family_and_direction() -> None:
     for key in list_problems(PROBLEMS)[::10]:
-        found = facts(key)
-        assert found.family, key
-        assert found.direction in {"forward", "backward"}, key
+        tagged = facts(key)
+        assert tagged.family, key
+        assert tagged.direction in {"forward", "backward"}, key

@@ -44,11 +44,11 @@ def test_a_good_problem_is_read_whole(directory: Path) -> None:
     assert (tolerance.max_atol, tolerance.max_rtol, tolerance.required_matched_ratio) == (0.01, 0.01, 0.99)
 
 
-def test_what_the_field_writes_and_we_do_not_use_is_kept_and_reported_once(directory: Path) -> None:
-    theirs = definition(tags=["a"], extra={"deep": 1}, constraints=None, description=None, hf_id=None, op_type=None)
-    theirs["axes"]["rows"] = {"type": "var", "description": None, "parent": "x"}
-    theirs["inputs"]["x"]["x_distribution"] = "bias"  # ours, in their file: the judge reads it
-    write_problem(directory, theirs, workload(note=1), workload(uuid="w1", note=2))
+def test_unused_keys_of_other_benchmarks_are_kept_and_reported_once(directory: Path) -> None:
+    value = definition(tags=["a"], extra={"deep": 1}, constraints=None, description=None, hf_id=None, op_type=None)
+    value["axes"]["rows"] = {"type": "var", "description": None, "parent": "x"}
+    value["inputs"]["x"]["x_distribution"] = "bias"  # a key of the harness, which the judge reads
+    write_problem(directory, value, workload(note=1), workload(uuid="w1", note=2))
     problem = load_problem(directory)
     assert problem.warnings == (
         "s/p/definition.json: unknown keys are kept and not used: extra, axes.rows.parent",
@@ -65,34 +65,34 @@ def test_packed_four_bit_floats_are_read_under_torchs_name(directory: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("section", "changes", "said"),
+    ("section", "changes", "message"),
     [
         ("outputs", {"x_updates": "xx"}, "`outputs.y.x_updates` is `xx`, which is no input; did you mean `x`?"),
         ("outputs", {"x_updates": "scale"}, "expected a tensor of the shape and dtype of the input `scale`"),
         ("outputs", {"x_updates": "x", "dtype": "int8"}, "expected a tensor of the shape and dtype of the input `x`"),
-        ("inputs", {"x_updates": "x"}, "`inputs.x.x_updates` is of an input; expected it at the output"),
+        ("inputs", {"x_updates": "x"}, "`inputs.x.x_updates` is at an input; expected it at the output"),
     ],
 )
 def test_an_update_in_place_is_of_an_input_of_the_same_kind(
-    directory: Path, section: str, changes: dict[str, str], said: str
+    directory: Path, section: str, changes: dict[str, str], message: str
 ) -> None:
-    theirs = definition()
+    value = definition()
     name = "y" if section == "outputs" else "x"
-    theirs["outputs"] = {"y": dict(theirs["inputs"]["x"])}
-    write_problem(directory, {**theirs, "outputs": {"y": {**theirs["outputs"]["y"], "x_updates": "x"}}})
+    value["outputs"] = {"y": dict(value["inputs"]["x"])}
+    write_problem(directory, {**value, "outputs": {"y": {**value["outputs"]["y"], "x_updates": "x"}}})
     assert load_problem(directory).definition.updates == {"y": "x"}
-    theirs[section][name].update(changes)
-    write_problem(directory, theirs)
+    value[section][name].update(changes)
+    write_problem(directory, value)
     (error,) = inspect_problem(directory).errors
-    assert said in error.message
+    assert message in error.message
     assert error.where is not None
     assert "definition.json:" in error.where
 
 
 def test_two_outputs_do_not_update_one_input(directory: Path) -> None:
-    theirs = definition()
-    theirs["outputs"] = {name: {**theirs["inputs"]["x"], "x_updates": "x"} for name in ("y", "z")}
-    write_problem(directory, theirs)
+    value = definition()
+    value["outputs"] = {name: {**value["inputs"]["x"], "x_updates": "x"} for name in ("y", "z")}
+    write_problem(directory, value)
     with pytest.raises(FormatError, match="the input `x` is updated to `y` already"):
         load_problem(directory)
 
@@ -117,9 +117,9 @@ def test_every_error_of_a_problem_is_found(directory: Path) -> None:
     broken = inputs(x={"shape": ["rowz"], "dtype": "float32"})
     broken["reference"] = "def run(): pass"
     write_problem(directory, broken, "{", workload(axes={"rows": -1}))
-    found = inspect_problem(directory)
-    assert found.problem is None
-    assert [error.where for error in found.errors] == [
+    findings = inspect_problem(directory)
+    assert findings.problem is None
+    assert [error.where for error in findings.errors] == [
         "s/p/definition.json:20", "s/p/definition.json:44", "s/p/workload.jsonl:1", "s/p/workload.jsonl:2",
     ]  # fmt: skip
     with pytest.raises(FormatError, match=r"and 3 more: `harness problems check s/p` lists them"):
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_text_is_named_with_its_line(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["p", "s/p/q", "s/..", "s/a b", "-s/p", "s/p.lock"])
-def test_a_key_that_no_branch_could_carry_is_refused(key: str, directory: Path) -> None:
+def test_a_key_that_is_no_branch_name_is_refused(key: str, directory: Path) -> None:
     with pytest.raises(FormatError, match="is no problem key; expected suite/name"):
         load_problem(write_problem(directory), key=key)
 
@@ -155,7 +155,7 @@ def tensor(path: str, key: str = "x") -> dict[str, Any]:
     return sources(x={"type": "safetensors", "path": path, "tensor_key": key})
 
 
-def test_a_tensor_file_may_lie_in_the_problem_or_the_data_root(directory: Path, tmp_path: Path) -> None:
+def test_a_tensor_file_may_be_in_the_problem_or_the_data_root(directory: Path, tmp_path: Path) -> None:
     root = tmp_path / "data"
     write_safetensors(root / "blob/there.safetensors", {"x": ("F32", [8, 64])})
     write_safetensors(directory / "here.safetensors", {"x": ("F32", [8, 64])})
@@ -176,17 +176,17 @@ def test_a_data_file_cannot_be_reached_through_a_link(directory: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("held", "message"),
+    ("tensors", "message"),
     [
         ({"z": ("F32", [8, 64])}, "t.safetensors holds no tensor `x`; it has `z`"),
         ({"x": ("F16", [8, 64])}, "tensor `x` of t.safetensors is float16; expected float32"),
         ({"x": ("F32", [8, 63])}, "tensor `x` of t.safetensors has shape [8, 63]; expected [8, 64]"),
     ],
 )
-def test_a_tensor_must_be_what_the_definition_says(
-    held: dict[str, tuple[str, list[int]]], message: str, directory: Path
+def test_a_tensor_must_match_the_definition(
+    tensors: dict[str, tuple[str, list[int]]], message: str, directory: Path
 ) -> None:
-    write_safetensors(directory / "t.safetensors", held)
+    write_safetensors(directory / "t.safetensors", tensors)
     write_problem(directory, DEFINITION, tensor("t.safetensors"))
     with pytest.raises(FormatError) as caught:
         load_problem(directory)
@@ -274,12 +274,12 @@ def test_a_mutated_problem_loads_or_is_a_format_error(seed: int, edits: int, tmp
     chance = random.Random(seed)
     changed: list[Any] = [definition(), workload()]
     for _ in range(edits):
-        which = chance.randrange(2)
-        changed[which] = _mutated(changed[which], chance)
+        position = chance.randrange(2)
+        changed[position] = _mutated(changed[position], chance)
     write_problem(tmp_path / "s/p", *changed)
-    found = inspect_problem(tmp_path / "s/p")
-    assert (found.problem is None) == bool(found.errors)
-    for error in found.errors:
+    findings = inspect_problem(tmp_path / "s/p")
+    assert (findings.problem is None) == bool(findings.errors)
+    for error in findings.errors:
         assert error.where
         str(error).encode()
 
@@ -288,5 +288,5 @@ def test_a_mutated_problem_loads_or_is_a_format_error(seed: int, edits: int, tmp
 def test_a_mutated_text_loads_or_is_a_format_error(at: int, piece: str, tmp_path: Path) -> None:
     whole = json.dumps(DEFINITION, indent=1)
     write_problem(tmp_path / "s/p", whole[:at] + piece + whole[at + 1 :])
-    found = inspect_problem(tmp_path / "s/p")
-    assert (found.problem is None) == bool(found.errors)
+    findings = inspect_problem(tmp_path / "s/p")
+    assert (findings.problem is None) == bool(findings.errors)

@@ -287,7 +287,7 @@ MALFORMED_WORKLOADS: dict[str, tuple[tuple[Any, ...], str]] = {
         (sources(x={"type": "safetensors", "path": "t.safetensors", "tensor_key": "x"}),),
         (
             "s/p/workload.jsonl:1: `inputs.x`: no file `t.safetensors` in the problem directory\n"
-            "  if the data lies elsewhere, set `data_root` in harness.yaml"
+            "  if the data is in another directory, set `data_root` in harness.yaml"
         ),
     ),
     "a file for a scalar": (

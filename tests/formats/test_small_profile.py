@@ -9,7 +9,7 @@ import pytest
 
 from harness.formats import small_profile
 from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME, list_problems, load_problem
-from harness.formats.small_profile import MOST_BYTES, SmallFiles, small_axes, small_files
+from harness.formats.small_profile import MAX_BYTES, SmallFiles, small_axes, small_files
 from harness.model.axes import evaluate_axes
 from harness.model.problem import Definition
 from tests.formats.problem_files import definition, workload
@@ -18,8 +18,8 @@ PROBLEMS = Path(__file__).parents[2] / "problems"
 KEYS = list_problems(PROBLEMS)
 
 
-def made(axes: dict[str, object], shape: list[str], *, constraints: tuple[str, ...] = ()) -> Definition:
-    """A problem with one input and one output of a shape."""
+def definition_of(axes: dict[str, object], shape: list[str], *, constraints: tuple[str, ...] = ()) -> Definition:
+    """Return a definition with one input and one output of the same shape."""
     tensor = {"shape": shape, "dtype": "float32"}
     return Definition.model_validate({
         "name": "p", "axes": axes, "inputs": {"x": tensor}, "outputs": {"y": tensor}, "constraints": list(constraints),
@@ -28,26 +28,26 @@ def made(axes: dict[str, object], shape: list[str], *, constraints: tuple[str, .
 
 
 def test_axes_are_halved_until_each_is_small() -> None:
-    problem = made({"tokens": {"type": "var"}, "width": {"type": "const", "value": 4096}}, ["tokens", "width"])
+    problem = definition_of({"tokens": {"type": "var"}, "width": {"type": "const", "value": 4096}}, ["tokens", "width"])
     assert small_axes(problem, {"tokens": 8192}) == {"tokens": 64}
     assert small_axes(problem, {"tokens": 48}) == {"tokens": 48}
 
 
 def test_the_largest_axis_shrinks_first_and_constraints_hold() -> None:
     axes: dict[str, object] = {"chunk": {"type": "var"}, "pages": {"type": "var"}}
-    problem = made(axes, ["chunk", "pages"], constraints=("chunk <= pages * 16",))
+    problem = definition_of(axes, ["chunk", "pages"], constraints=("chunk <= pages * 16",))
     assert small_axes(problem, {"chunk": 4096, "pages": 256}) == {"chunk": 64, "pages": 64}
     assert small_axes(problem, {"chunk": 512, "pages": 32}) == {"chunk": 64, "pages": 32}
 
 
 def test_a_division_without_remainder_keeps_none() -> None:
     axes: dict[str, object] = {"columns": {"type": "var"}, "groups": {"type": "expr", "expression": "columns // 128"}}
-    assert small_axes(made(axes, ["columns", "groups"]), {"columns": 3584}) == {"columns": 896}
+    assert small_axes(definition_of(axes, ["columns", "groups"]), {"columns": 3584}) == {"columns": 896}
 
 
 def test_weights_that_are_too_large_have_no_small_sizes() -> None:
     side = {"type": "const", "value": 4096}
-    problem = made({"tokens": {"type": "var"}, "n": side, "k": side}, ["n", "k"])
+    problem = definition_of({"tokens": {"type": "var"}, "n": side, "k": side}, ["n", "k"])
     assert small_axes(problem, {"tokens": 1}) is None
     text = json.dumps(problem.model_dump(mode="json"))
     row = {"uuid": "w", "axes": {"tokens": 1}, "inputs": {"x": {"type": "random"}}}
@@ -83,7 +83,7 @@ def test_shipped_problems_are_right_and_small_at_the_small_profile(keys: list[st
         for row in problem.workloads:
             sizes = evaluate_axes(problem.definition.axes, row.axes)
             specs = (*problem.definition.inputs.values(), *problem.definition.outputs.values())
-            assert sum(problem.nbytes(spec, sizes) for spec in specs) <= MOST_BYTES, key
+            assert sum(problem.nbytes(spec, sizes) for spec in specs) <= MAX_BYTES, key
             assert all(size >= 1 for size in row.axes.values()), key
     assert left_out < len(keys) / 2
 
@@ -96,5 +96,5 @@ def test_the_limit_of_work_counts_rows_times_weights(monkeypatch: pytest.MonkeyP
         "outputs": {"y": {"shape": ["tokens", "n"], "dtype": "float32"}},
         "reference": "def run(x, w):\n    return x @ w\n",
     })  # fmt: skip
-    monkeypatch.setattr(small_profile, "MOST_WORK", 2**25)
+    monkeypatch.setattr(small_profile, "MAX_WORK", 2**25)
     assert small_axes(problem, {"tokens": 64}) == {"tokens": 8}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.solutions import (
     check_solution,
+    copy_from_another_gpu,
     dump_solution,
     inspect_solution,
     load_solution,
-    place_of_another_gpu,
     read_spec,
     with_params,
 )
@@ -421,9 +421,9 @@ def test_a_gpu_begins_with_the_solution_of_the_nearest(tmp_path: Path) -> None:
         place = tmp_path / "solutions" / target
         place.mkdir(parents=True)
         (place / "solution.yaml").write_text(target)
-    assert place_of_another_gpu(tmp_path, "cpu") is None
-    assert place_of_another_gpu(tmp_path, "h200") is None
-    assert place_of_another_gpu(tmp_path, "h100") == "h200"
+    assert copy_from_another_gpu(tmp_path, "cpu") is None
+    assert copy_from_another_gpu(tmp_path, "h200") is None
+    assert copy_from_another_gpu(tmp_path, "h100") == "h200"
     assert (tmp_path / "solutions/h100/solution.yaml").read_text() == "h200"
-    assert place_of_another_gpu(tmp_path, "a100") == "b200"
-    assert place_of_another_gpu(tmp_path / "nowhere", "h100") is None
+    assert copy_from_another_gpu(tmp_path, "a100") == "b200"
+    assert copy_from_another_gpu(tmp_path / "nowhere", "h100") is None

@@ -1,4 +1,4 @@
-"""What is refused before it is built: one rule and one verdict for the daemon and the judge."""
+"""Checks of candidates before their build: the daemon and the judge apply one rule with one verdict."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def solution(directory: Path, text: str = SOLUTION) -> Path:
     return directory
 
 
-def test_what_fits_is_returned(definition: Definition, tmp_path: Path) -> None:
-    made = usable_solution(solution(tmp_path / "s"), definition, ("cpp",), "this run allows")
-    assert made.spec.language == "cpp"
-    assert usable_solution(made.directory, definition, (), "").spec == made.spec
+def test_a_valid_solution_is_returned(definition: Definition, tmp_path: Path) -> None:
+    checked = usable_solution(solution(tmp_path / "s"), definition, ("cpp",), "this run allows")
+    assert checked.spec.language == "cpp"
+    assert usable_solution(checked.directory, definition, (), "").spec == checked.spec
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_fits_is_returned(definition: Definition, tmp_path: Path) -> None:
         (SOLUTION.replace("kernel.cpp", "none.cpp"), (), "solution.yaml:2: ", ""),
     ],
 )
-def test_what_is_refused_says_where_and_has_one_verdict(
+def test_a_refusal_names_the_place_and_has_one_verdict(
     text: str, allowed: tuple[str, ...], reason: str, language: str, definition: Definition, tmp_path: Path
 ) -> None:
     with pytest.raises(UnusableSolutionError) as caught:

@@ -43,7 +43,7 @@ SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
 REGISTERS = "launch__registers_per_thread"
 DIRECT = (TIME, DRAM, SM, WARPS, REGISTERS)
-NO_PERMISSION = "the driver does not let this user read counters (ERR_NVGPUCTRPERM)"
+NO_PERMISSION = "the driver does not permit this user to read counters (ERR_NVGPUCTRPERM)"
 SCALE = """
 extern "C" __global__ void scale(const float4* x, float factor, float4* y, long long quads) {
     const long long at = blockIdx.x * 256ll + threadIdx.x;

@@ -26,7 +26,7 @@ def count_held_calls() -> None:
     usual = cuda_cycle.Cycle.bounded
 
     def bounded(self: cuda_cycle.Cycle, *arguments: Any, **named: Any) -> Reading:
-        return replace(usual(self, *arguments, **named), held=False, written_early=False, probe_ns=None)
+        return replace(usual(self, *arguments, **named), was_held=False, written_early=False, probe_ns=None)
 
     def hold(_: cuda_cycle.Cycle) -> None:
         end = now_ns() + secrets.randbelow(_HOLD_NS)

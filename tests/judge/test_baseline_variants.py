@@ -20,14 +20,14 @@ from harness.judge.runners import RunnerFailed
 from harness.model.judging import GpuVariant
 from harness.model.verdict import Verdict
 from harness.runner import reference
-from harness.runner.arena import ArenaField
+from harness.runner.shared_memory import SlotField
 from tests.judge.made import problem, tensor
 
 ADD = "def run(x):\n    return x + 1\n"
 
 
 class ThreeWorkloads:
-    """Reference's runners, without a GPU: a variant with an entry in `fails` raises that error."""
+    """Stands in for the reference's runners without a GPU; a variant in `fails` raises its error."""
 
     def __init__(self, fails: dict[str, Exception]) -> None:
         self.fails = fails
@@ -50,20 +50,28 @@ class ThreeWorkloads:
             raise self.fails[variant]
 
 
-def bench(opponents: ThreeWorkloads, *more: GpuVariant) -> baselines.Bench:
+def bench(opponents: ThreeWorkloads, *variants: GpuVariant) -> baselines.Bench:
     vector = tensor("float32", "n")
-    one = problem({"x": vector}, {"y": vector}, ADD, {"n": 4})
-    workloads = tuple(one.workloads[0].model_copy(update={"uuid": uuid}) for uuid in ("a", "b", "c"))
-    made = one.model_copy(update={"workloads": workloads})
+    template = problem({"x": vector}, {"y": vector}, ADD, {"n": 4})
+    workloads = tuple(template.workloads[0].model_copy(update={"uuid": uuid}) for uuid in ("a", "b", "c"))
+    sample_problem = template.model_copy(update={"workloads": workloads})
     clock: Any = SimpleNamespace(settle=lambda: None, memory=lambda _: SimpleNamespace(capacity=4), summed=None)
-    source = InputSource(made, reference=load_reference(made))
+    source = InputSource(sample_problem, reference=load_reference(sample_problem))
     runners: Any = opponents
     return baselines.Bench(
-        "1", made, load_reference(made), source, clock, runners, "baseline", lambda _: None, more=more
+        "1",
+        sample_problem,
+        load_reference(sample_problem),
+        source,
+        clock,
+        runners,
+        "baseline",
+        lambda _: None,
+        more=variants,
     )
 
 
-def test_a_form_that_cannot_run_is_tried_once_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_that_cannot_run_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(1, 100))
     monkeypatch.setattr(baselines, "_variant", lambda *_: float(next(times)))
     opponents = ThreeWorkloads({"cuda_graph": RunnerFailed(Verdict.RUNTIME_ERROR, "RuntimeError: not captured")})
@@ -81,7 +89,7 @@ def test_a_form_that_cannot_run_is_tried_once_and_the_others_count(monkeypatch: 
     assert table["c"] == {"eager": 7.0, "compile": 8.0, "max_autotune": 9.0, "cuda_graph": None}
 
 
-def test_what_cannot_be_compiled_at_all_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_that_does_not_compile_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_variant", lambda *_: 1.0)
     measured = bench(ThreeWorkloads({"max_autotune": BaselineFailed("no template")}), "max_autotune")
     assert measured.times()["b"] == {"eager": 1.0, "compile": 1.0, "max_autotune": None}
@@ -89,7 +97,7 @@ def test_what_cannot_be_compiled_at_all_is_missing(monkeypatch: pytest.MonkeyPat
     assert bench(ThreeWorkloads({})).times()["a"] == {"eager": 1.0, "compile": 1.0}
 
 
-def test_the_fastest_may_be_any_form() -> None:
+def test_any_variant_may_be_the_fastest() -> None:
     table: Any = {"a": {"eager": 3.0, "compile": 2.0, "cuda_graph": 1.0}, "b": {"eager": 3.0, "max_autotune": 2.0}}
     assert fastest(table) == {"a": "cuda_graph", "b": "max_autotune"}
 
@@ -97,20 +105,20 @@ def test_the_fastest_may_be_any_form() -> None:
 class Slots:
     """Two slots of one vector in host memory."""
 
-    inputs = (ArenaField("x", "float32", (4,), 0, 16, None),)
-    outputs = (ArenaField("y", "float32", (4,), 0, 16, None),)
+    inputs = (SlotField("x", "float32", (4,), 0, 16, None),)
+    outputs = (SlotField("y", "float32", (4,), 0, 16, None),)
     slots = 2
 
     def __init__(self, variant: str, scalars: list[tuple[int, str, Any]] | None = None) -> None:
         self.variant, self.scalars = variant, scalars or []
-        self.given = [torch.full((4,), float(slot)) for slot in range(2)]
-        self.made = [torch.zeros(4) for _ in range(2)]
+        self.vectors = [torch.full((4,), float(slot)) for slot in range(2)]
+        self.results = [torch.zeros(4) for _ in range(2)]
 
     def input_tensors(self, slot: int) -> list[Any]:
-        return [self.given[slot]]
+        return [self.vectors[slot]]
 
     def output_tensors(self, slot: int) -> list[torch.Tensor]:
-        return [self.made[slot]]
+        return [self.results[slot]]
 
     def scalar_readers(self) -> list[tuple[int, str, Any]]:
         return self.scalars
@@ -134,7 +142,7 @@ def test_max_autotune_is_compiled_with_that_mode(loaded: Callable[[Any], Any], m
     for variant in ("compile", "max_autotune", "max_autotune"):
         sets = Slots(variant)
         loaded(sets)(1)
-        assert sets.made[1].tolist() == [2.0] * 4
+        assert sets.results[1].tolist() == [2.0] * 4
     assert modes == [None, "max-autotune"]
 
 
@@ -152,12 +160,12 @@ class Graph:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
-    made: list[Graph] = []
+    captured_graphs: list[Graph] = []
 
     @contextlib.contextmanager
     def capture(graph: Graph, pool: object) -> Iterator[None]:
         assert pool == "pool"
-        made.append(graph)
+        captured_graphs.append(graph)
         yield
 
     cuda = SimpleNamespace(CUDAGraph=Graph, graph=capture, graph_pool_handle=lambda: "pool")
@@ -166,7 +174,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     cuda.stream = lambda _: contextlib.nullcontext()
     cuda.synchronize = lambda: None
     monkeypatch.setattr(torch, "cuda", cuda)
-    return made
+    return captured_graphs
 
 
 def test_every_placement_has_a_graph_that_was_captured_before_it_is_called(
@@ -177,10 +185,10 @@ def test_every_placement_has_a_graph_that_was_captured_before_it_is_called(
     assert [graph.replays for graph in graphs] == [0, 0]
     call(1)
     assert [graph.replays for graph in graphs] == [0, 1]
-    assert [made.tolist() for made in sets.made] == [[0.0] * 4, [2.0] * 4]
+    assert [result.tolist() for result in sets.results] == [[0.0] * 4, [2.0] * 4]
 
 
 @pytest.mark.usefixtures("graphs")
 def test_a_scalar_input_cannot_be_captured(loaded: Callable[[Any], Any]) -> None:
-    with pytest.raises(ValueError, match="keeps the values of Python scalars"):
+    with pytest.raises(ValueError, match="contains the values of Python scalars"):
         loaded(Slots("cuda_graph", [(0, "int", None)]))

@@ -28,7 +28,7 @@ def test_loops_have_the_lowest_priority_and_stop_while_something_is_timed() -> N
         assert _loops() == [pid]
         cores.pause()
         wait_until(lambda: _state(pid) == "T", what="the stop")
-        cores.go_on()
+        cores.resume()
         wait_until(lambda: _state(pid) != "T", what="its continuation")
     finally:
         cores.end()

@@ -1,4 +1,4 @@
-"""Counters: what Nsight Compute prints becomes bounded numbers and a sentence, and what it cannot do a reason."""
+"""Counters: output of Nsight Compute becomes limited numbers and a sentence, and its failures become a reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.judge.counters.latency import staged_replay
 from harness.judge.counters.metrics import METRICS, counters_of, parse_table
 from harness.judge.counters.ncu import find_ncu
 from harness.judge.counters.profiling import ProfileTarget, choose_workload, find_profiled, profile_replay
-from harness.judge.counters.replays import find_replay, keep_replay, replay_key
+from harness.judge.counters.replays import find_replay, replay_key, store_replay
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.sides import Stage, Staged
 from harness.model.config import SandboxKind
@@ -39,17 +39,22 @@ def counters(**changes: str) -> KernelCounters:
 
 
 def test_a_table_becomes_counters() -> None:
-    found = counters()
-    assert found.time_us == 41.216
-    assert found.dram_share == 0.9125
-    assert found.dram_bytes == 134_217_728 + 67_108_864
-    assert (found.l2_share, found.l1_share, found.compute_share, found.tensor_share) == (0.455, 0.301, 0.21, 0.0)
-    assert found.l2_hit_share == pytest.approx(0.334)
-    assert (found.occupancy, found.possible_occupancy) == (0.88, 1.0)
-    assert found.occupancy_limits == ("registers", "warps")
-    assert (found.registers, found.shared_bytes, found.spill_bytes) == (32, 1024, 320)
-    assert (found.bank_conflicts, found.bank_conflict_share) == (250, 0.25)
-    stalls = [(stall.reason, round(stall.share, 3)) for stall in found.stalls]
+    counted = counters()
+    assert counted.time_us == 41.216
+    assert counted.dram_share == 0.9125
+    assert counted.dram_bytes == 134_217_728 + 67_108_864
+    assert (counted.l2_share, counted.l1_share, counted.compute_share, counted.tensor_share) == (
+        0.455,
+        0.301,
+        0.21,
+        0.0,
+    )
+    assert counted.l2_hit_share == pytest.approx(0.334)
+    assert (counted.occupancy, counted.possible_occupancy) == (0.88, 1.0)
+    assert counted.occupancy_limits == ("registers", "warps")
+    assert (counted.registers, counted.shared_bytes, counted.spill_bytes) == (32, 1024, 320)
+    assert (counted.bank_conflicts, counted.bank_conflict_share) == (250, 0.25)
+    stalls = [(stall.reason, round(stall.share, 3)) for stall in counted.stalls]
     assert stalls == [("long scoreboard", round(12 / 16.1, 3)), ("wait", round(2 / 16.1, 3))]
 
 
@@ -63,11 +68,11 @@ def test_only_known_metrics_and_finite_numbers_are_read() -> None:
     }
     (launch,) = parse_table(table([("run", values)]))
     assert "smsp__secret_metric.sum" not in launch.values
-    found = counters_of("run", 0, launch.values)
-    assert found.time_us == 41.5
-    assert found.dram_bytes is None
-    assert found.l2_hit_share is None
-    assert found.compute_share == 1.0
+    counted = counters_of("run", 0, launch.values)
+    assert counted.time_us == 41.5
+    assert counted.dram_bytes is None
+    assert counted.l2_hit_share is None
+    assert counted.compute_share == 1.0
     assert parse_table("==ERROR== nothing\nno table") == []
 
 
@@ -116,17 +121,17 @@ def test_only_known_metrics_and_finite_numbers_are_read() -> None:
     ],
 )
 def test_one_sentence_names_the_bottleneck(changes: dict[str, str], bottleneck: str, words: str) -> None:
-    found = counters(**changes)
-    assert found.bottleneck == bottleneck
-    assert words in found.sentence
+    counted = counters(**changes)
+    assert counted.bottleneck == bottleneck
+    assert words in counted.sentence
     if bottleneck == "latency":
-        assert "occupancy is 20%, limited by registers and warps" in found.sentence
+        assert "occupancy is 20%, limited by registers and warps" in counted.sentence
 
 
 def test_the_largest_cycle_count_of_tensor_cores_counts() -> None:
-    other = "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed"
+    cycles = "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed"
     issued = "sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_active"
-    (launch,) = parse_table(table([("run", MEMORY_BOUND | {other: ("%", "55"), issued: ("%", "99")})]))
+    (launch,) = parse_table(table([("run", MEMORY_BOUND | {cycles: ("%", "55"), issued: ("%", "99")})]))
     assert counters_of("run", 0, launch.values).tensor_share == 0.55
 
 
@@ -149,7 +154,7 @@ def _staged(symbols: dict[str, str], plans: dict[str, ResolvedPlan]) -> Staged:
 
 
 @pytest.fixture
-def made() -> Problem:
+def sample_problem() -> Problem:
     return problem(
         {"x": tensor("float32", "n"), "flag": {"dtype": "bool", "shape": ["n"]}},
         {"y": tensor("float32", "n")},
@@ -168,23 +173,25 @@ def _plan(*kernels: str) -> ResolvedPlan:
     )
 
 
-def _profile(made: Problem, tmp_path: Path, sandbox: SandboxKind = "none") -> Any:
+def _profile(sample_problem: Problem, tmp_path: Path, sandbox: SandboxKind = "none") -> Any:
     staged = _staged({"first": "_Z5firstv", "second": "_Z6secondv"}, {"w": _plan("first", "second", "first")})
-    keep_replay(tmp_path / "cache", "key", staged)
+    store_replay(tmp_path / "cache", "key", staged)
     replay = find_replay(tmp_path / "cache", "key")
     assert replay is not None
     where = ProfileTarget("h200", "NVIDIA H200", "GPU-0", sandbox, tmp_path / "cache")
-    return profile_replay(made, made.workloads[0], replay, InputSource(made, seed=1), where)
+    return profile_replay(
+        sample_problem, sample_problem.workloads[0], replay, InputSource(sample_problem, seed=1), where
+    )
 
 
 @pytest.mark.parametrize("sandbox", ["none", "bubblewrap"])
 def test_launches_are_matched_with_the_plan(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: SandboxKind
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: SandboxKind
 ) -> None:
     rows = [("_Z5firstv", MEMORY_BOUND), ("memset_of_the_driver", MEMORY_BOUND), ("_Z6secondv", MEMORY_BOUND)]
     program = stand_in(tmp_path / "nsight", table(rows))
     monkeypatch.setattr(ncu, "find_ncu", lambda: program)
-    report = _profile(made, tmp_path, sandbox)
+    report = _profile(sample_problem, tmp_path, sandbox)
     assert report.reason is None
     assert [(kernel.kernel, kernel.launch) for kernel in report.kernels] == [("first", 0), ("second", 1)]
     assert report.launches == 3
@@ -194,23 +201,23 @@ def test_launches_are_matched_with_the_plan(
     assert lines[-1].startswith("Times under the profiler are not those of a verdict")
 
 
-@pytest.mark.parametrize(("rows", "found"), [(3, ["first", "second", "first"]), (2, [])])
+@pytest.mark.parametrize(("rows", "kernels"), [(3, ["first", "second", "first"]), (2, [])])
 def test_names_in_another_form_are_matched_by_their_order(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, found: list[str]
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, kernels: list[str]
 ) -> None:
     program = stand_in(tmp_path / "nsight", table([("void first(float)", MEMORY_BOUND)] * rows))
     monkeypatch.setattr(ncu, "find_ncu", lambda: program)
-    report = _profile(made, tmp_path)
-    assert [kernel.kernel for kernel in report.kernels] == found
-    assert (report.reason is None) is bool(found)
+    report = _profile(sample_problem, tmp_path)
+    assert [kernel.kernel for kernel in report.kernels] == kernels
+    assert (report.reason is None) is bool(kernels)
 
 
-def test_a_metric_that_is_refused_is_left_out(made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_metric_is_omitted(sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = STALL.format("gmma")
     program = stand_in(tmp_path / "nsight", table([("_Z5firstv", MEMORY_BOUND)]), refuses=refused)
     monkeypatch.setattr(ncu, "find_ncu", lambda: program)
     assert refused in METRICS
-    assert [kernel.kernel for kernel in _profile(made, tmp_path).kernels] == ["first"]
+    assert [kernel.kernel for kernel in _profile(sample_problem, tmp_path).kernels] == ["first"]
 
 
 @pytest.mark.parametrize(
@@ -219,10 +226,10 @@ def test_a_metric_that_is_refused_is_left_out(made: Problem, tmp_path: Path, mon
         (
             "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters",
             1,
-            "the driver does not let this user read counters (ERR_NVGPUCTRPERM)",
+            "the driver does not permit this user to read counters (ERR_NVGPUCTRPERM)",
             "NVreg_RestrictProfilingToAdminUsers=0",
         ),
-        ("==WARNING== No kernels were profiled.", 0, "Nsight Compute saw no launch", "ncu --version"),
+        ("==WARNING== No kernels were profiled.", 0, "Nsight Compute found no launch", "ncu --version"),
         (
             "==ERROR== Failed to profile: \x1b[31msecret text of somebody",
             9,
@@ -232,28 +239,30 @@ def test_a_metric_that_is_refused_is_left_out(made: Problem, tmp_path: Path, mon
     ],
 )
 def test_why_there_are_no_counters(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, code: int, reason: str, fix: str
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, code: int, reason: str, fix: str
 ) -> None:
     program = stand_in(tmp_path / "nsight", log, code=code)
     monkeypatch.setattr(ncu, "find_ncu", lambda: program)
-    report = _profile(made, tmp_path)
+    report = _profile(sample_problem, tmp_path)
     assert (report.kernels, report.reason) == ((), reason)
     assert fix in (report.fix or "")
     assert report_lines(report)[0] == f"no counters: {reason}"
 
 
-def test_a_profiler_that_hangs_is_ended(made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiler_that_hangs_is_ended(
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = stand_in(tmp_path / "nsight", "")
     program.write_text("#!/bin/sh\nwhile :; do sleep 1; done\n")
     monkeypatch.setattr(ncu, "find_ncu", lambda: program)
     monkeypatch.setattr(ncu, "PROFILE_S", 0.2)
-    report = _profile(made, tmp_path)
+    report = _profile(sample_problem, tmp_path)
     assert (report.reason or "").startswith("Nsight Compute did not finish within")
 
 
-def test_without_nsight_compute(made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nsight_compute(sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ncu, "find_ncu", lambda: None)
-    report = _profile(made, tmp_path)
+    report = _profile(sample_problem, tmp_path)
     assert report.reason == "Nsight Compute (ncu) is not installed on the judge's host"
     find_ncu.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -262,28 +271,30 @@ def test_without_nsight_compute(made: Problem, tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_launcher_gets_its_request_and_the_inputs(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: dict[str, Any] = {}
+    request_files: dict[str, Any] = {}
 
-    def look(stage: Path, **_: object) -> ncu.Profiled:
-        seen["request"] = json.loads((stage / "request.json").read_text())
-        seen["inputs"] = (stage / "inputs").read_bytes()
-        seen["cubin"] = (stage / "replay-0" / "kernel.cubin").read_bytes()
-        return ncu.Profiled(reason="looked")
+    def look(stage: Path, **_: object) -> ncu.NcuResult:
+        request_files["request"] = json.loads((stage / "request.json").read_text())
+        request_files["inputs"] = (stage / "inputs").read_bytes()
+        request_files["cubin"] = (stage / "replay-0" / "kernel.cubin").read_bytes()
+        return ncu.NcuResult(reason="looked")
 
     monkeypatch.setattr("harness.judge.counters.profiling.profile_request", look)
-    _profile(made, tmp_path)
-    request = seen["request"]
+    _profile(sample_problem, tmp_path)
+    request = request_files["request"]
     assert request["inputs"] == {"x": 0, "flag": 448}
     assert request["plan"]["steps"][0]["args"][0] == {"buffer": "input:x", "offset": 0, "kind": "pointer"}
-    assert len(seen["inputs"]) == request["input_bytes"] == 4096
-    assert any(seen["inputs"][:400])
-    assert set(seen["inputs"][448:548]) <= {0, 1}
-    assert seen["cubin"] == b"\x7fELF"
+    assert len(request_files["inputs"]) == request["input_bytes"] == 4096
+    assert any(request_files["inputs"][:400])
+    assert set(request_files["inputs"][448:548]) <= {0, 1}
+    assert request_files["cubin"] == b"\x7fELF"
 
 
-def test_what_was_tampered_with_or_has_not_passed_is_not_profiled(made: Problem, tmp_path: Path) -> None:
+def test_solutions_that_were_changed_or_have_not_passed_are_not_profiled(
+    sample_problem: Problem, tmp_path: Path
+) -> None:
     directory = tmp_path / "solution"
     directory.mkdir()
     (directory / "kernel.cu").write_text("__global__ void run(const float* x, float* y) {}")
@@ -292,35 +303,35 @@ def test_what_was_tampered_with_or_has_not_passed_is_not_profiled(made: Problem,
     )
     solution = load_solution(directory)
     where = ProfileTarget("h200", "NVIDIA H200", "GPU-0", "none", tmp_path / "cache")
-    report = find_profiled(made, solution, None, where)
+    report = find_profiled(sample_problem, solution, None, where)
     assert isinstance(report, CounterReport)
     assert report.needs_verdict
     assert "only a solution that PASSED" in (report.reason or "")
-    key = replay_key(made, solution, "NVIDIA H200")
-    assert key != replay_key(made, solution, "NVIDIA B200")
-    keep_replay(tmp_path / "cache", key, _staged({"run": "run"}, {"w": _plan("run")}))
-    found = find_profiled(made, solution, None, where)
-    assert not isinstance(found, CounterReport)
-    assert (found[0].uuid, found[1].symbols) == ("w", {"run": "run"})
+    key = replay_key(sample_problem, solution, "NVIDIA H200")
+    assert key != replay_key(sample_problem, solution, "NVIDIA B200")
+    store_replay(tmp_path / "cache", key, _staged({"run": "run"}, {"w": _plan("run")}))
+    profiled = find_profiled(sample_problem, solution, None, where)
+    assert not isinstance(profiled, CounterReport)
+    assert (profiled[0].uuid, profiled[1].symbols) == ("w", {"run": "run"})
     (tmp_path / "cache" / "replays" / key / "kernel.cubin").write_bytes(b"other")
     assert find_replay(tmp_path / "cache", key) is None
 
 
-def test_elsewhere_it_says_why(made: Problem, tmp_path: Path) -> None:
+def test_a_report_without_counters_has_the_reason(sample_problem: Problem, tmp_path: Path) -> None:
     directory = tmp_path / "solution"
     directory.mkdir()
     (directory / "kernel.py").write_text("def run(x, flag):\n    return x\n")
     (directory / "solution.yaml").write_text("language: pytorch\nentry: kernel.py::run\n")
     solution = load_solution(directory)
-    report = find_profiled(made, solution, None, WHERE)
+    report = find_profiled(sample_problem, solution, None, WHERE)
     assert isinstance(report, CounterReport)
     assert "language pytorch makes its launches from its own host code" in (report.reason or "")
     on_cpu = ProfileTarget("cpu", "a CPU", "cpu", "none", tmp_path)
-    report = find_profiled(made, solution, None, on_cpu)
+    report = find_profiled(sample_problem, solution, None, on_cpu)
     assert isinstance(report, CounterReport)
     assert report.reason == "no hardware counters are read on the target cpu"
-    assert choose_workload(made, "x") is None
-    assert choose_workload(made, None) == made.workloads[0]
+    assert choose_workload(sample_problem, "x") is None
+    assert choose_workload(sample_problem, None) == sample_problem.workloads[0]
 
 
 def test_the_request_asks_for_whitelisted_metrics_of_the_marked_launches_only() -> None:
@@ -331,7 +342,7 @@ def test_the_request_asks_for_whitelisted_metrics_of_the_marked_launches_only() 
 
 
 def test_a_runner_loads_a_replay_as_it_was_kept(tmp_path: Path) -> None:
-    keep_replay(tmp_path / "cache", "key", _staged({"run": "run"}, {"w": _plan("run")}))
+    store_replay(tmp_path / "cache", "key", _staged({"run": "run"}, {"w": _plan("run")}))
     replay = find_replay(tmp_path / "cache", "key")
     assert replay is not None
     staged = staged_replay(replay)

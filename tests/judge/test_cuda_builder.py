@@ -31,44 +31,44 @@ def _hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def made() -> Problem:
+def sample_problem() -> Problem:
     return problem(
         {"x": tensor("float32", "n")}, {"y": tensor("float32", "n")}, "def run(x):\n    return x\n", {"n": 7}
     )
 
 
-def build(made: Problem, tmp_path: Path, source: str = KERNEL) -> SealedBuild:
+def build(sample_problem: Problem, tmp_path: Path, source: str = KERNEL) -> SealedBuild:
     directory = tmp_path / "solution"
     directory.mkdir(exist_ok=True)
     (directory / "kernel.cu").write_text(source)
     launch = {"kernel": "run", "grid": [1], "block": ["n"], "args": ["x", "y"]}
     spec = {"language": "cuda", "entry": "kernel.cu::run", "launch": [launch], "params": {"SCALE": 3}}
     (directory / "solution.yaml").write_text(yaml.safe_dump(spec))
-    return build_cuda(made, load_solution(directory), cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+    return build_cuda(sample_problem, load_solution(directory), cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
-def test_a_cubin_is_made_once_and_again_when_it_was_tampered_with(made: Problem, tmp_path: Path) -> None:
-    first = build(made, tmp_path)
+def test_a_cubin_is_made_once_and_again_when_it_was_tampered_with(sample_problem: Problem, tmp_path: Path) -> None:
+    first = build(sample_problem, tmp_path)
     cubin = first.directory / "kernel.cubin"
-    whole = cubin.read_bytes()
+    content = cubin.read_bytes()
     assert not first.cached
-    assert whole.startswith(b"\x7fELF")
+    assert content.startswith(b"\x7fELF")
     assert json.loads((first.directory / "names.json").read_text())["symbols"] == {"run": "run"}
-    assert build(made, tmp_path).cached
-    cubin.write_bytes(whole + b"x")
-    again = build(made, tmp_path)
-    assert (again.cached, again.directory, cubin.read_bytes()) == (False, first.directory, whole)
+    assert build(sample_problem, tmp_path).cached
+    cubin.write_bytes(content + b"x")
+    rebuilt = build(sample_problem, tmp_path)
+    assert (rebuilt.cached, rebuilt.directory, cubin.read_bytes()) == (False, first.directory, content)
 
 
-def test_a_compiler_that_says_no_is_quoted_in_the_users_own_lines(made: Problem, tmp_path: Path) -> None:
+def test_a_compiler_that_says_no_is_quoted_in_the_users_own_lines(sample_problem: Problem, tmp_path: Path) -> None:
     with pytest.raises(BuildFailed) as failed:
-        build(made, tmp_path, KERNEL.replace("SCALE", "FACTOR"))
+        build(sample_problem, tmp_path, KERNEL.replace("SCALE", "FACTOR"))
     assert failed.value.reason.startswith('kernel.cu(1): error: identifier "FACTOR" is undefined')
     assert not list((tmp_path / "cache" / "cubins").iterdir())
 
 
 def test_a_compiler_that_cannot_be_loaded_is_no_fault_of_the_sources(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "toolkit" / "libnvrtc.so"
     broken.parent.mkdir()
@@ -76,12 +76,12 @@ def test_a_compiler_that_cannot_be_loaded_is_no_fault_of_the_sources(
     real = find_toolkit()
     monkeypatch.setattr(cuda_builder, "find_toolkit", lambda: replace(real, library=broken))
     with pytest.raises(ConfigurationError, match=r"the compiler cannot be used here: .*libnvrtc\.so"):
-        build(made, tmp_path)
+        build(sample_problem, tmp_path)
 
 
 def test_a_compiler_that_takes_too_long_is_stopped(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_builder, "BUILD_S", 0.01)
     with pytest.raises(BuildFailed, match="the compiler was stopped after"):
-        build(made, tmp_path)
+        build(sample_problem, tmp_path)

@@ -1,4 +1,4 @@
-"""What is evidence of work between calls, and what is not."""
+"""Observations that show work between calls, and observations that do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.model.verdict import Verdict
 USUAL_PROBE_NS = 160_000.0
 
 
-def test_three_writes_before_the_call_are_refused_and_two_are_not() -> None:
+def test_three_early_writes_are_rejected_and_two_are_not() -> None:
     conduct = Conduct(USUAL_PROBE_NS)
     early = Reading(100_000, 90_000, 0, written_early=True)
     conduct.add(early)
@@ -25,9 +25,9 @@ def test_three_writes_before_the_call_are_refused_and_two_are_not() -> None:
     assert refused.value.verdict is Verdict.REWARD_HACK
 
 
-def test_slow_probes_count_only_in_a_row() -> None:
+def test_only_consecutive_slow_probes_count() -> None:
     conduct = Conduct(USUAL_PROBE_NS)
-    slow, usual = (Reading(100_000, 90_000, 0, held=True, probe_ns=ns) for ns in (2_100_000, 175_000))
+    slow, usual = (Reading(100_000, 90_000, 0, was_held=True, probe_ns=ns) for ns in (2_100_000, 175_000))
     for reading in (slow, slow, usual, slow, slow):
         conduct.add(reading)
     with pytest.raises(RunnerFailed, match="keeps the device busy"):
@@ -37,12 +37,12 @@ def test_slow_probes_count_only_in_a_row() -> None:
 def calls(conduct: Conduct, held_ns: float, free_ns: float, held_share: float = 0.25, count: int = 300) -> None:
     generator = random.Random(0)
     for _ in range(count):
-        held = generator.random() < held_share
-        ns = round(generator.gauss(held_ns if held else free_ns, 2_000))
-        conduct.add(Reading(ns, ns, 0, held=held))
+        is_held = generator.random() < held_share
+        ns = round(generator.gauss(held_ns if is_held else free_ns, 2_000))
+        conduct.add(Reading(ns, ns, 0, was_held=is_held))
 
 
-def test_calls_that_get_faster_with_the_time_before_them_are_refused() -> None:
+def test_held_calls_that_are_always_faster_are_rejected() -> None:
     conduct = Conduct(USUAL_PROBE_NS)
     calls(conduct, held_ns=60_000, free_ns=100_000)
     with pytest.raises(RunnerFailed, match="work begins before the call is made"):
@@ -50,20 +50,20 @@ def test_calls_that_get_faster_with_the_time_before_them_are_refused() -> None:
 
 
 @pytest.mark.parametrize("held_ns", [100_000, 98_500, 114_000], ids=["alike", "within the clock's error", "slower"])
-def test_honest_calls_are_not_accused(held_ns: float) -> None:
+def test_honest_calls_are_not_rejected(held_ns: float) -> None:
     conduct = Conduct(USUAL_PROBE_NS)
     calls(conduct, held_ns=held_ns, free_ns=100_000)
     conduct.conclude()
 
 
-def test_a_fall_in_one_part_of_the_time_is_the_machines() -> None:
+def test_faster_held_calls_in_one_part_of_the_time_are_not_rejected() -> None:
     conduct = Conduct(USUAL_PROBE_NS)
     calls(conduct, held_ns=60_000, free_ns=100_000, count=100)
     calls(conduct, held_ns=100_000, free_ns=100_000, count=200)
     conduct.conclude()
 
 
-def test_few_held_calls_say_nothing() -> None:
+def test_few_held_calls_are_no_evidence() -> None:
     conduct = Conduct(USUAL_PROBE_NS)
     calls(conduct, held_ns=10_000, free_ns=100_000, count=12)
     conduct.conclude()

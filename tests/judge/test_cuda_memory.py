@@ -1,4 +1,4 @@
-"""Poison and samples of outputs, on memory of the host: the same functions serve the device."""
+"""Poison and samples of outputs in host memory, by the functions that are used on the device."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ LAYOUT = Layout(
     axes=(),
 )
 
-GIVEN = torch.empty(0, dtype=torch.uint8)
+NO_INPUTS = torch.empty(0, dtype=torch.uint8)
 
 
 def words(outputs: torch.Tensor, sample: OutputSample) -> torch.Tensor:
     return outputs.view(torch.int64)[sample.indices]
 
 
-def test_poisoned_outputs_are_known_from_any_sample() -> None:
+def test_poison_is_detected_in_every_sample() -> None:
     outputs = torch.zeros(STRIDE, dtype=torch.uint8)
-    poison(outputs, LAYOUT, GIVEN)
+    poison(outputs, LAYOUT, NO_INPUTS)
     for _ in range(200):
         sample = OutputSample.draw(STRIDE)
         assert is_poisoned(words(outputs, sample), LAYOUT, sample)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 4096), (4160, 8256), (8448, STRIDE)], ids=["y", "index", "after"])
-def test_what_was_written_is_seen(begin: int, end: int) -> None:
+def test_written_bytes_are_detected(begin: int, end: int) -> None:
     outputs = torch.zeros(STRIDE, dtype=torch.uint8)
-    poison(outputs, LAYOUT, GIVEN)
+    poison(outputs, LAYOUT, NO_INPUTS)
     outputs[begin:end] = 1
     sample = OutputSample.draw(STRIDE)
     assert not is_poisoned(words(outputs, sample), LAYOUT, sample)
 
 
-def test_an_output_that_is_updated_in_place_begins_as_its_input() -> None:
+def test_an_output_that_is_updated_in_place_has_the_content_of_its_input() -> None:
     cache = Field("cache", "float32", (1000,), 64, 4000, None)
     fields = (
         Field("y", "float32", (1025,), 0, 4100, None),
         Field("new", "float32", (1000,), 4160, 4000, None, "cache"),
     )
     layout = Layout((cache,), fields, 4096, STRIDE, ())
-    given, outputs = torch.randint(256, (4096,), dtype=torch.uint8), torch.zeros(STRIDE, dtype=torch.uint8)
-    poison(outputs, layout, given)
-    assert torch.equal(outputs[4160:8160], given[64:4064])
+    input_bytes, outputs = torch.randint(256, (4096,), dtype=torch.uint8), torch.zeros(STRIDE, dtype=torch.uint8)
+    poison(outputs, layout, input_bytes)
+    assert torch.equal(outputs[4160:8160], input_bytes[64:4064])
     assert outputs[:4100].eq(255).all()
     assert outputs[8160:].eq(255).all()
     sample = OutputSample.draw(STRIDE)
@@ -65,7 +65,7 @@ def test_an_output_that_is_updated_in_place_begins_as_its_input() -> None:
     assert not is_poisoned(words(outputs, sample), layout, sample)
 
 
-def test_a_sample_lies_within_the_outputs_and_moves() -> None:
+def test_samples_are_within_the_outputs_at_varying_offsets() -> None:
     offsets = set()
     for _ in range(100):
         sample = OutputSample.draw(STRIDE)

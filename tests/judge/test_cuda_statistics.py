@@ -5,7 +5,7 @@ import pytest
 from harness.judge.devices.cuda_statistics import bounded_process_error, held_calls, middle_mean, process_offset_ns
 
 
-def test_a_process_decides_about_the_time_beyond_the_bound() -> None:
+def test_the_process_error_is_a_share_of_the_time_above_the_bound() -> None:
     alone = bounded_process_error(8_000_000, 0.0)
     assert alone == pytest.approx(0.015, rel=0.01)
     assert bounded_process_error(8_000_000, 4_000_000) == pytest.approx(alone / 2, rel=0.01)
@@ -24,9 +24,9 @@ def test_a_process_offset_is_the_difference_of_short_kernels_unless_it_was_distu
 
 
 def test_some_calls_are_held_but_never_the_first_nor_all() -> None:
-    seen = [held_calls(10) for _ in range(300)]
-    assert all(0 not in held and len(held) < 9 for held in seen)
-    assert 1.8 < sum(map(len, seen)) / len(seen) < 2.7
+    batches = [held_calls(10) for _ in range(300)]
+    assert all(0 not in held_indices and len(held_indices) < 9 for held_indices in batches)
+    assert 1.8 < sum(map(len, batches)) / len(batches) < 2.7
     assert {len(held_calls(2)) for _ in range(50)} == {0}
     assert held_calls(1) == frozenset()
 

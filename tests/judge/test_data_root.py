@@ -10,7 +10,7 @@ import pytest
 
 from harness.judge.judge import Judge
 from harness.model.verdict import Verdict
-from harness.sol.measured_gpu import hardware_directory, keep
+from harness.sol.measured_gpu import hardware_directory, store_rates
 from harness.sol.roofline import Bounds, NoBoundError
 from harness.sol.targets import MEASURE
 from harness.workspace.blocking_judge import JudgeProcess
@@ -67,7 +67,7 @@ def test_an_unlisted_gpu_has_no_bound_until_it_is_measured(tmp_path: Path, monke
     assert isinstance(why, NoBoundError)
     assert "`gb200` are neither listed nor measured" in why.message
     assert why.remedy == MEASURE
-    keep(GB200, hardware_directory())
+    store_rates(GB200, hardware_directory())
     found = ours.bounds(problem, problem.workloads[0])
     assert isinstance(found, Bounds)
     assert found.is_measured

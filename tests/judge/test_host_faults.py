@@ -23,7 +23,8 @@ from harness.judge.isolation.resource_limits import SandboxLimits, reached_memor
 from harness.model.judging import JudgeReady, JudgeRequest
 from harness.model.problem import Problem
 from harness.model.verdict import Verdict
-from harness.workspace.judge_client import JudgeClient, JudgeLost, JudgeNotice, RequestAnswered, judge_command
+from harness.workspace.judge_client import JudgeClient, JudgeLost, RequestAnswered, judge_command
+from harness.workspace.judge_endpoint import JudgeNotice
 from tests.judge.confined import confined
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
 from tests.judge.made import problem, tensor

@@ -24,17 +24,17 @@ from tests.judge.made import problem, tensor
 _SIZES = {"B": 64, "H": 96, "V": 50, "E": 8, "P": 33, "T": 640}
 
 
-def _one(name: str, dtype: str = "float32", *shape: str, **more: Any) -> Problem:
+def _problem_of_one_input(name: str, dtype: str = "float32", *shape: str, **spec: Any) -> Problem:
     return problem(
-        {name: tensor(dtype, *(shape or ("B", "H")), **more), "x": tensor("float32", "V", "H")},
+        {name: tensor(dtype, *(shape or ("B", "H")), **spec), "x": tensor("float32", "V", "H")},
         {"y": tensor("float32", "B", "H")},
         f"def run({name}, x):\n    return x\n",
         _SIZES,
     )
 
 
-def _drawn(made: Problem, name: str, seed: int = 1) -> torch.Tensor:
-    value = InputSource(made, seed=seed).draw(made.workloads[0])[name]
+def _drawn(sample_problem: Problem, name: str, seed: int = 1) -> torch.Tensor:
+    value = InputSource(sample_problem, seed=seed).draw(sample_problem.workloads[0])[name]
     assert isinstance(value, torch.Tensor)
     return value
 
@@ -73,39 +73,39 @@ def _drawn(made: Problem, name: str, seed: int = 1) -> torch.Tensor:
     ],
 )
 def test_roles_come_from_names_dtypes_and_ranks(name: str, dtype: str, shape: tuple[str, ...], role: Role) -> None:
-    assert purpose_of(name, _one(name, dtype, *shape).definition, _SIZES).role is role
+    assert purpose_of(name, _problem_of_one_input(name, dtype, *shape).definition, _SIZES).role is role
 
 
 def test_a_normalisation_weight_is_never_one_so_that_ignoring_it_is_wrong() -> None:
     for dtype in ("float32", "bfloat16", "float16"):
-        value = _drawn(_one("norm_weight", dtype, "T"), "norm_weight").float()
+        value = _drawn(_problem_of_one_input("norm_weight", dtype, "T"), "norm_weight").float()
         assert float((value - 1).abs().min()) > 0.05
         assert float(value.min()) > 0.4
         assert float(value.max()) < 1.6
 
 
-def test_weights_keep_the_scale_of_what_goes_in() -> None:
-    made = problem(
+def test_products_with_weights_have_the_scale_of_the_activations() -> None:
+    sample_problem = problem(
         {"x": tensor("float32", "B", "T"), "w": tensor("float32", "H", "T")},
         {"y": tensor("float32", "B", "H")},
         "def run(x, w):\n    return x @ w.T\n",
         _SIZES,
     )
-    values = InputSource(made, seed=3).draw(made.workloads[0])
+    values = InputSource(sample_problem, seed=3).draw(sample_problem.workloads[0])
     x, w = values["x"], values["w"]
     assert isinstance(x, torch.Tensor)
     assert isinstance(w, torch.Tensor)
     assert 0.7 < float((x @ w.T).std()) < 1.4
 
 
-def test_rotary_tables_hold_the_same_angles_and_not_one_twice() -> None:
-    made = problem(
+def test_rotary_tables_have_the_same_random_angles() -> None:
+    sample_problem = problem(
         {"cos": tensor("float32", "B", "H"), "sin": tensor("float32", "B", "H")},
         {"y": tensor("float32", "B", "H")},
         "def run(cos, sin):\n    return cos\n",
         _SIZES,
     )
-    values = InputSource(made, seed=4).draw(made.workloads[0])
+    values = InputSource(sample_problem, seed=4).draw(sample_problem.workloads[0])
     cos, sin = values["cos"], values["sin"]
     assert isinstance(cos, torch.Tensor)
     assert isinstance(sin, torch.Tensor)
@@ -114,24 +114,24 @@ def test_rotary_tables_hold_the_same_angles_and_not_one_twice() -> None:
 
 
 def test_probabilities_decays_masks_and_indices_stay_in_their_ranges() -> None:
-    probs = _drawn(_one("probs"), "probs")
+    probs = _drawn(_problem_of_one_input("probs"), "probs")
     torch.testing.assert_close(probs.sum(-1), torch.ones(_SIZES["B"]))
     assert len({float(row[0]) for row in probs}) == _SIZES["B"]
-    decay = _drawn(_one("decay"), "decay")
+    decay = _drawn(_problem_of_one_input("decay"), "decay")
     assert float(decay.min()) > 0
     assert float(decay.max()) < 1
-    mask = _drawn(_one("attn_mask", "float32"), "attn_mask")
+    mask = _drawn(_problem_of_one_input("attn_mask", "float32"), "attn_mask")
     assert set(mask.flatten().tolist()) == {0.0, -10000.0}
     assert not bool(mask[:, 0].any())
-    ids = _drawn(_one("row_ids", "int64", "T"), "row_ids")
+    ids = _drawn(_problem_of_one_input("row_ids", "int64", "T"), "row_ids")
     assert int(ids.min()) >= 0
     assert int(ids.max()) == _SIZES["V"] - 1
-    slots = _drawn(_one("slots", "int64", "E"), "slots")
+    slots = _drawn(_problem_of_one_input("slots", "int64", "E"), "slots")
     assert len(set(slots.tolist())) == _SIZES["E"]
-    offsets = _drawn(_one("indptr", "int32", "B"), "indptr")
+    offsets = _drawn(_problem_of_one_input("indptr", "int32", "B"), "indptr")
     assert int(offsets[0]) == 0
     assert bool((offsets.diff() >= 0).all())
-    lengths = _drawn(_one("seq_lens", "int32", "B"), "seq_lens")
+    lengths = _drawn(_problem_of_one_input("seq_lens", "int32", "B"), "seq_lens")
     assert int(lengths.min()) >= 1
 
 
@@ -141,7 +141,7 @@ def test_probabilities_decays_masks_and_indices_stay_in_their_ranges() -> None:
      "int64", "int32", "int16", "int8", "bool"],
 )  # fmt: skip
 def test_every_dtype_is_drawn_varied_and_finite(dtype: str) -> None:
-    value = _drawn(_one("q", dtype), "q")
+    value = _drawn(_problem_of_one_input("q", dtype), "q")
     assert value.shape == (64, 96)
     if "float4" in dtype:
         assert len(set(value.view(torch.uint8).flatten().tolist())) > 200
@@ -152,28 +152,28 @@ def test_every_dtype_is_drawn_varied_and_finite(dtype: str) -> None:
 
 
 def test_no_two_draws_and_no_two_sources_are_alike() -> None:
-    made = _one("q")
-    source = InputSource(made)
-    first, second = source.draw(made.workloads[0])["q"], source.draw(made.workloads[0])["q"]
+    sample_problem = _problem_of_one_input("q")
+    source = InputSource(sample_problem)
+    first, second = source.draw(sample_problem.workloads[0])["q"], source.draw(sample_problem.workloads[0])["q"]
     assert isinstance(first, torch.Tensor)
     assert isinstance(second, torch.Tensor)
-    both = torch.cat((first, second)).view(-1)
-    assert len(set(both.tolist())) > 0.99 * len(both)
-    other = InputSource(made).draw(made.workloads[0])["q"]
-    assert isinstance(other, torch.Tensor)
-    assert not torch.equal(first, other)
+    values = torch.cat((first, second)).view(-1)
+    assert len(set(values.tolist())) > 0.99 * len(values)
+    value_of_another_source = InputSource(sample_problem).draw(sample_problem.workloads[0])["q"]
+    assert isinstance(value_of_another_source, torch.Tensor)
+    assert not torch.equal(first, value_of_another_source)
 
 
 def test_the_pool_cannot_be_recognised_by_its_values() -> None:
-    """A unary function of an input could be looked up if slices came back as they were."""
-    made = _one("q", "float32", "T")
-    source = InputSource(made, seed=7)
-    seen: set[float] = set()
+    """The result of a unary function could be looked up if slices had no factor."""
+    sample_problem = _problem_of_one_input("q", "float32", "T")
+    source = InputSource(sample_problem, seed=7)
+    earlier_values: set[float] = set()
     for _ in range(400):  # 256,000 values of a pool of 65,536
-        value = source.draw(made.workloads[0])["q"]
+        value = source.draw(sample_problem.workloads[0])["q"]
         assert isinstance(value, torch.Tensor)
-        assert len(seen.intersection(value.tolist())) < 40
-        seen.update(value.tolist())
+        assert len(earlier_values.intersection(value.tolist())) < 40
+        earlier_values.update(value.tolist())
 
 
 def copy_all(pieces: Sequence[Piece]) -> None:
@@ -188,9 +188,11 @@ def copy_all(pieces: Sequence[Piece]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_many_sets_of_one_slice_each_are_drawn_like_single_ones(dtype: str) -> None:
+def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(dtype: str) -> None:
     inputs = {"x": tensor(dtype, "R", "C"), "weight": tensor(dtype, "C")}
-    made = problem(inputs, {"y": tensor(dtype, "R", "C")}, "def run(x, weight):\n    return x\n", {"R": 16, "C": 512})
+    sample_problem = problem(
+        inputs, {"y": tensor(dtype, "R", "C")}, "def run(x, weight):\n    return x\n", {"R": 16, "C": 512}
+    )
     sets = [
         {
             "x": torch.empty(16, 512, dtype=torch_dtype(dtype)),
@@ -198,7 +200,7 @@ def test_many_sets_of_one_slice_each_are_drawn_like_single_ones(dtype: str) -> N
         }
         for _ in range(64)
     ]
-    InputSource(made, seed=3, copy_all=copy_all).refill_all(made.workloads[0], sets)
+    InputSource(sample_problem, seed=3, copy_all=copy_all).refill_all(sample_problem.workloads[0], sets)
     x = torch.stack([into["x"].float() for into in sets])
     assert abs(float(x.std()) - 1.0) < 0.05
     assert abs(float(x.mean())) < 0.02
@@ -206,13 +208,15 @@ def test_many_sets_of_one_slice_each_are_drawn_like_single_ones(dtype: str) -> N
     assert 0.7 < float(weight.mean()) < 1.3
     assert float(weight.min()) > 0  # around one, and never the other sign
     scales = weight.mean(dim=1)
-    assert float(scales.max() - scales.min()) > 0.02  # each slice has a factor of its own
-    for number, one in enumerate(x):
-        assert not any(torch.equal(one, other) or torch.equal(one, -other) for other in x[:number])
+    assert float(scales.max() - scales.min()) > 0.02  # each slice has another factor
+    for number, values in enumerate(x):
+        assert not any(
+            torch.equal(values, earlier_values) or torch.equal(values, -earlier_values) for earlier_values in x[:number]
+        )
 
 
-def test_sets_that_are_copied_all_at_once_are_the_same_sets() -> None:
-    """With a stand-in for the device's copies: what it is told to copy is what would have been copied one by one."""
+def test_batched_copies_have_the_result_of_separate_copies() -> None:
+    """A stand-in replaces the device's copies. The batched copies must have the same result as separate copies."""
     inputs = {
         "mask": tensor("bool", "R", "C"),
         "ids": tensor("int64", "R"),
@@ -221,52 +225,55 @@ def test_sets_that_are_copied_all_at_once_are_the_same_sets() -> None:
         "wide": tensor("float64", "C"),
         "eps": {"dtype": "float32", "shape": None},
     }
-    made = problem(inputs, {"y": tensor("float32", "R", "C")}, "def run():\n    pass\n", {"R": 96, "C": 1024})
+    sample_problem = problem(inputs, {"y": tensor("float32", "R", "C")}, "def run():\n    pass\n", {"R": 96, "C": 1024})
     launches: list[int] = []
 
-    def counted(pieces: Sequence[Piece]) -> None:
+    def count_and_copy(pieces: Sequence[Piece]) -> None:
         launches.append(len(pieces))
         copy_all(pieces)
 
     def empty() -> dict[str, torch.Tensor]:
         return {
-            name: torch.empty(made.shape(spec, made.sizes(made.workloads[0])), dtype=torch_dtype(spec.dtype))
+            name: torch.empty(
+                sample_problem.shape(spec, sample_problem.sizes(sample_problem.workloads[0])),
+                dtype=torch_dtype(spec.dtype),
+            )
             if spec.shape is not None
             else torch.empty((), dtype=torch.float64)
-            for name, spec in made.definition.inputs.items()
+            for name, spec in sample_problem.definition.inputs.items()
         }
 
-    plain, together = [empty() for _ in range(3)], [empty() for _ in range(3)]
-    source = InputSource(made, seed=4)
+    plain, batched = [empty() for _ in range(3)], [empty() for _ in range(3)]
+    source = InputSource(sample_problem, seed=4)
     for into in plain:
-        source.refill(made.workloads[0], into)
-    at_once = InputSource(made, seed=4, copy_all=counted)
-    for into in together:
-        at_once.refill_all(made.workloads[0], [into])
-    for one, other in zip(plain, together, strict=True):
-        for name, value in one.items():
-            assert torch.equal(value, other[name]), name
-    assert len(launches) == 6  # a mask's first column is set after its copies, so these are a launch of their own
+        source.refill(sample_problem.workloads[0], into)
+    batching_source = InputSource(sample_problem, seed=4, copy_all=count_and_copy)
+    for into in batched:
+        batching_source.refill_all(sample_problem.workloads[0], [into])
+    for plain_set, batched_set in zip(plain, batched, strict=True):
+        for name, value in plain_set.items():
+            assert torch.equal(value, batched_set[name]), name
+    assert len(launches) == 6  # a mask's first column is set after its copies, which therefore need a separate launch
 
 
 @pytest.mark.slow
 @pytest.mark.serial
 def test_refill_writes_in_place_at_the_speed_of_memory() -> None:
-    made = problem(
+    sample_problem = problem(
         {"x": tensor("float32", "R", "C"), "eps": {"dtype": "float32", "shape": None}},
         {"y": tensor("float32", "R", "C")},
         "def run(x, eps):\n    return x\n",
         {"R": 256, "C": 4096},
         given={"eps": {"type": "scalar", "value": 1e-5}},
     )
-    source = InputSource(made)
+    source = InputSource(sample_problem)
     into = {"x": torch.empty(256, 4096), "eps": torch.empty((), dtype=torch.float64)}
-    source.refill(made.workloads[0], into)
+    source.refill(sample_problem.workloads[0], into)
     address = into["x"].data_ptr()
     fastest = math.inf
     for _ in range(20):
         begin = time.perf_counter()
-        source.refill(made.workloads[0], into)
+        source.refill(sample_problem.workloads[0], into)
         fastest = min(fastest, time.perf_counter() - begin)
     assert into["x"].data_ptr() == address
     assert float(into["eps"]) == 1e-5
@@ -274,7 +281,7 @@ def test_refill_writes_in_place_at_the_speed_of_memory() -> None:
 
 
 def test_scalars_are_python_numbers_of_their_kind() -> None:
-    made = problem(
+    sample_problem = problem(
         {
             "x": tensor("float32", "B"),
             "n": {"dtype": "int32", "shape": None},
@@ -286,7 +293,7 @@ def test_scalars_are_python_numbers_of_their_kind() -> None:
         _SIZES,
         given={"n": {"type": "scalar", "value": 7}, "flag": {"type": "scalar", "value": True}},
     )
-    values = InputSource(made).draw(made.workloads[0])
+    values = InputSource(sample_problem).draw(sample_problem.workloads[0])
     assert values["n"] == 7
     assert type(values["n"]) is int
     assert values["flag"] is True
@@ -294,21 +301,21 @@ def test_scalars_are_python_numbers_of_their_kind() -> None:
     assert 0.5 <= values["alpha"] <= 1.5
 
 
-def test_the_problem_may_say_what_an_input_is() -> None:
-    made = _one("q", "float32", "T", x_distribution={"role": "uniform", "low": 2, "high": 3})
-    value = _drawn(made, "q")
+def test_a_problem_can_state_the_role_of_an_input() -> None:
+    sample_problem = _problem_of_one_input("q", "float32", "T", x_distribution={"role": "uniform", "low": 2, "high": 3})
+    value = _drawn(sample_problem, "q")
     assert float(value.min()) >= 2
     assert float(value.max()) <= 3
-    made = _one("ids", "int32", "T", x_distribution={"role": "index", "below": "E"})
-    assert int(_drawn(made, "ids").max()) == _SIZES["E"] - 1
+    sample_problem = _problem_of_one_input("ids", "int32", "T", x_distribution={"role": "index", "below": "E"})
+    assert int(_drawn(sample_problem, "ids").max()) == _SIZES["E"] - 1
     with pytest.raises(
         FormatError, match="input `q`: `x_distribution` is 'gaussian'; expected one of normal, around_one"
     ):
-        _drawn(_one("q", x_distribution="gaussian"), "q")
+        _drawn(_problem_of_one_input("q", x_distribution="gaussian"), "q")
     with pytest.raises(
         FormatError, match="`x_distribution` has the bound 'Q'; expected a number or the name of an axis"
     ):
-        _drawn(_one("q", x_distribution={"role": "uniform", "high": "Q"}), "q")
+        _drawn(_problem_of_one_input("q", x_distribution={"role": "uniform", "high": "Q"}), "q")
 
 
 def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> None:
@@ -319,20 +326,20 @@ def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> 
         "def wrong(sizes, device):\n    return {'x': torch.rand(2), 'n': 3}\n"
     )
     inputs = {"x": tensor("float32", "B"), "n": {"dtype": "int32", "shape": None}}
-    given = {name: {"type": "custom"} for name in inputs}
+    sources = {name: {"type": "custom"} for name in inputs}
     outputs = {"y": tensor("float32", "B")}
-    made = problem(inputs, outputs, reference, _SIZES, given=given, entrypoint="make")
-    source = InputSource(made)
+    sample_problem = problem(inputs, outputs, reference, _SIZES, given=sources, entrypoint="make")
+    source = InputSource(sample_problem)
     state = torch.get_rng_state()
-    first, second = (source.draw(made.workloads[0])["x"] for _ in range(2))
+    first, second = (source.draw(sample_problem.workloads[0])["x"] for _ in range(2))
     assert isinstance(first, torch.Tensor)
     assert isinstance(second, torch.Tensor)
     assert not torch.equal(first, second)
     assert torch.equal(state, torch.get_rng_state())  # the judge's own generator is left alone
     into = {"x": torch.empty(64), "n": torch.empty((), dtype=torch.int64)}
-    source.refill(made.workloads[0], into)
+    source.refill(sample_problem.workloads[0], into)
     assert int(into["n"]) == 3
-    bad = problem(inputs, outputs, reference, _SIZES, given=given, entrypoint="wrong")
+    bad = problem(inputs, outputs, reference, _SIZES, given=sources, entrypoint="wrong")
     with pytest.raises(
         InvalidReferenceError, match=r"input `x` is torch.float32 \(2,\); expected torch.float32 \(64,\)"
     ):
@@ -345,13 +352,13 @@ def _write_safetensors(path: Path, name: str, value: torch.Tensor, dtype: str) -
     path.write_bytes(len(header).to_bytes(8, "little") + header + raw)
 
 
-def test_safetensors_are_read_from_the_problem_or_the_data_root_and_nowhere_else(tmp_path: Path) -> None:
+def test_safetensors_are_read_from_the_problem_and_the_data_root_only(tmp_path: Path) -> None:
     root, data = tmp_path / "problem", tmp_path / "data"
     root.mkdir()
     data.mkdir()
     value = torch.randn(64).bfloat16()
     _write_safetensors(data / "t.safetensors", "key", value, "BF16")
-    made = problem(
+    sample_problem = problem(
         {"x": tensor("bfloat16", "B")},
         {"y": tensor("bfloat16", "B")},
         "def run(x):\n    return x\n",
@@ -359,7 +366,7 @@ def test_safetensors_are_read_from_the_problem_or_the_data_root_and_nowhere_else
         given={"x": {"type": "safetensors", "path": "t.safetensors", "tensor_key": "key"}},
         directory=root,
     ).model_copy(update={"data_root": data})
-    drawn = InputSource(made).draw(made.workloads[0])["x"]
+    drawn = InputSource(sample_problem).draw(sample_problem.workloads[0])["x"]
     assert isinstance(drawn, torch.Tensor)
     assert torch.equal(drawn, value)
     with pytest.raises(FormatError, match=r"`\.\./data/t.safetensors` is not a file below"):
@@ -371,40 +378,40 @@ def test_safetensors_are_read_from_the_problem_or_the_data_root_and_nowhere_else
         read_safetensors("bad.safetensors", "key", [data])
 
 
-def test_stress_cases_are_what_they_say() -> None:
-    made = _one("q")
-    workload = made.workloads[0]
-    assert stress_cases(made, workload) == tuple(CASES)
-    source = InputSource(made, seed=9)
-    found = {}
+def test_each_stress_case_has_its_values() -> None:
+    sample_problem = _problem_of_one_input("q")
+    workload = sample_problem.workloads[0]
+    assert stress_cases(sample_problem, workload) == tuple(CASES)
+    source = InputSource(sample_problem, seed=9)
+    values_by_case = {}
     for case in CASES:
-        value = make(case, made, workload, source.draw(workload))["q"]
+        value = make(case, sample_problem, workload, source.draw(workload))["q"]
         assert isinstance(value, torch.Tensor)
-        found[case] = value
-    assert 200 < float(found["large"].std()) < 320
-    assert float(found["small"].abs().max()) < 0.01
-    assert 7 < float(found["offset"].mean()) < 9
-    assert not bool(found["zeros"].any())
-    assert 0 < float(found["denormals"].abs().max()) < torch.finfo(torch.float32).tiny
-    assert not bool(found["tail"][:-1, :-3].any())
-    assert bool(found["tail"][:, -3:].all())
-    assert bool(found["tail"][-1].all())
-    assert float(found["spike"].view(-1)[-1]) == 512.0
-    assert set(found["integers"].flatten().tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}
+        values_by_case[case] = value
+    assert 200 < float(values_by_case["large"].std()) < 320
+    assert float(values_by_case["small"].abs().max()) < 0.01
+    assert 7 < float(values_by_case["offset"].mean()) < 9
+    assert not bool(values_by_case["zeros"].any())
+    assert 0 < float(values_by_case["denormals"].abs().max()) < torch.finfo(torch.float32).tiny
+    assert not bool(values_by_case["tail"][:-1, :-3].any())
+    assert bool(values_by_case["tail"][:, -3:].all())
+    assert bool(values_by_case["tail"][-1].all())
+    assert float(values_by_case["spike"].view(-1)[-1]) == 512.0
+    assert set(values_by_case["integers"].flatten().tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}
 
 
-def test_integers_and_masks_are_left_alone_by_stress() -> None:
-    made = problem(
+def test_stress_cases_do_not_change_integers_and_masks() -> None:
+    sample_problem = problem(
         {"mask": tensor("bool", "B"), "row_ids": tensor("int32", "B")},
         {"y": tensor("float32", "B")},
         "def run(mask, row_ids):\n    return mask.float()\n",
         _SIZES,
     )
-    assert stress_cases(made, made.workloads[0]) == ()
+    assert stress_cases(sample_problem, sample_problem.workloads[0]) == ()
 
 
-def test_the_tolerance_of_a_stress_case_means_what_the_workloads_does() -> None:
-    tolerance = _one("q").workloads[0].tolerance
+def test_the_tolerance_of_a_stress_case_is_equivalent_to_the_workloads() -> None:
+    tolerance = _problem_of_one_input("q").workloads[0].tolerance
     large = tolerance_for("large", tolerance, {"y": torch.full((8,), 256.0)}, {"y": 1.0})["y"]
     assert large.max_atol == pytest.approx(2.56)
     assert large.max_rtol == tolerance.max_rtol

@@ -442,6 +442,6 @@ def test_a_request_of_another_protocol_ends_the_judge_with_the_fix(
     with contextlib.closing(process), pytest.raises(ConfigurationError) as refused:
         judge(process, write_problem(tmp_path), None, protocol=JUDGE_PROTOCOL + 1)
     other, ours = JUDGE_PROTOCOL + 1, JUDGE_PROTOCOL
-    expected = f"the client speaks judge protocol {other}, and this process speaks judge protocol {ours}"
+    expected = f"the client uses judge protocol {other}, and this process uses judge protocol {ours}"
     assert refused.value.message == f"a request on stdin: {expected}"
     assert refused.value.remedy == PROTOCOL_FIX

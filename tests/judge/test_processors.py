@@ -1,4 +1,4 @@
-"""Which processors the judge of a GPU and a timed runner get."""
+"""Processors of the judge of a GPU and of the timed runner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.judge.devices.processors import TimingCores, assign, physical_cores
 
 
 def system(root: Path, siblings: dict[int, str]) -> Path:
-    """A description of processors: the number of each and the list of those on its core."""
+    """Write a description of processors: for each number, the list of the processors of its core."""
     for number, text in siblings.items():
         directory = root / f"cpu{number}" / "topology"
         directory.mkdir(parents=True)
@@ -21,10 +21,10 @@ def system(root: Path, siblings: dict[int, str]) -> Path:
 
 def test_judge_and_runner_are_never_on_one_core(tmp_path: Path) -> None:
     threads = {number: f"{number % 8},{number % 8 + 8}" for number in range(16)}
-    found = assign(range(16), system=system(tmp_path, threads))
-    assert found is not None
-    assert (found.judge, found.timed) == (frozenset({7, 15}), frozenset({6, 14}))
-    assert found.others == frozenset(range(16)) - {6, 7, 14, 15}
+    processors = assign(range(16), system=system(tmp_path, threads))
+    assert processors is not None
+    assert (processors.judge, processors.timed) == (frozenset({7, 15}), frozenset({6, 14}))
+    assert processors.remaining == frozenset(range(16)) - {6, 7, 14, 15}
 
 
 def test_ranges_and_processors_that_may_not_be_used(tmp_path: Path) -> None:
@@ -33,21 +33,27 @@ def test_ranges_and_processors_that_may_not_be_used(tmp_path: Path) -> None:
 
 
 def test_with_many_cores_their_neighbours_stay_idle(tmp_path: Path) -> None:
-    found = assign(range(16), system=tmp_path)
-    assert found is not None
-    assert (found.judge, found.timed, found.others) == (frozenset({14}), frozenset({12}), frozenset(range(12)))
+    processors = assign(range(16), system=tmp_path)
+    assert processors is not None
+    assert (processors.judge, processors.timed, processors.remaining) == (
+        frozenset({14}),
+        frozenset({12}),
+        frozenset(range(12)),
+    )
 
 
 def test_judges_of_one_host_have_disjoint_cores_on_the_node_of_their_gpu(tmp_path: Path) -> None:
     nodes = [frozenset(range(32)), frozenset(range(32, 64))]
     near_gpus = [nodes[0], nodes[0], nodes[1], nodes[1]]
-    found = [assign(range(64), near_gpus, gpu, tmp_path) for gpu in range(4)]
-    own = [each.judge | each.timed for each in found if each is not None]
+    assigned = [assign(range(64), near_gpus, gpu, tmp_path) for gpu in range(4)]
+    own = [processors.judge | processors.timed for processors in assigned if processors is not None]
     assert [min(processors) for processors in own] == [28, 24, 60, 56]
     assert sum(map(len, own)) == len(frozenset[int]().union(*own)) == 8
     assert all(processors <= near for processors, near in zip(own, near_gpus, strict=True))
-    others = {each.others for each in found if each is not None}
-    assert others == {frozenset([*range(24), *range(32, 56)])}  # no runner starts where another judge times
+    remaining = {processors.remaining for processors in assigned if processors is not None}
+    assert remaining == {
+        frozenset([*range(24), *range(32, 56)])
+    }  # no runner starts on a core of another judge's timings
 
 
 def test_gpus_that_share_too_few_cores_are_not_pinned(tmp_path: Path) -> None:
@@ -73,10 +79,10 @@ def test_every_batch_but_a_workloads_first_is_pinned(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, processors: own.append(processors))
     allowed = frozenset(range(5))
     cores, runner = TimingCores(allowed, system=system(tmp_path, {number: str(number) for number in allowed})), Runner()
-    with cores.kept_for(runner, pinned.append):
+    with cores.pinned(runner, pinned.append):
         pass
     assert (own, pinned) == ([], [])
-    with cores.kept_for(runner, pinned.append):
+    with cores.pinned(runner, pinned.append):
         (judge,), (timed,) = own, pinned
         assert len(judge) == len(timed) == 1
         assert judge.isdisjoint(timed)

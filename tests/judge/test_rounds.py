@@ -31,7 +31,7 @@ class Machine:
     def rounds(self) -> Rounds:
         device = create_autospec(Device, instance=True)
         device.calibration = Calibration(0.0, 0.0)
-        device.each.side_effect = lambda work, slots: [work(slot) for slot in slots]
+        device.map_slots.side_effect = lambda work, slots: [work(slot) for slot in slots]
         baseline, candidate = (
             Side(device, create_autospec(Runner, instance=True), trusted, 1.0, {}) for trusted in (True, False)
         )

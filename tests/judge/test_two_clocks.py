@@ -38,9 +38,7 @@ def two_clocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProces
 
 
 @pytest.mark.slow
-def test_baselines_are_measured_by_both_clocks_each_with_what_runs_there(
-    two_clocks: JudgeProcess, tmp_path: Path
-) -> None:
+def test_baselines_are_measured_by_both_clocks(two_clocks: JudgeProcess, tmp_path: Path) -> None:
     scale = write_problem(tmp_path)
     write_cpp(scale / "baseline")
     answer = judge(two_clocks, scale, None)
@@ -50,9 +48,9 @@ def test_baselines_are_measured_by_both_clocks_each_with_what_runs_there(
         assert (second[variant] or 0.0) > 10 * (first[variant] or 0.0) > 0.0, answer.environment  # of 100 ticks
     assert first["baseline"] is not None
     assert second["baseline"] is None
-    told = answer.environment.model_dump()
-    assert "missing_baselines" not in told
-    assert "baseline/ is in cpp, which does not run" in told["missing_sealed_baselines"]["baseline"]
+    environment = answer.environment.model_dump()
+    assert "missing_baselines" not in environment
+    assert "baseline/ is in cpp, which does not run" in environment["missing_sealed_baselines"]["baseline"]
     assert answer.workloads[0].baseline_us == min(time for time in first.values() if time)
 
 
@@ -64,11 +62,14 @@ def test_a_sealed_candidate_races_the_fastest_by_its_clock(two_clocks: JudgeProc
     sealed = write_pytorch(tmp_path / "sealed", _MUL, params={"sealed": 1})
     answer = judge(two_clocks, scale, sealed, **raced)
     assert answer.verdict is Verdict.PASSED, answer.reason
-    assert [one.variant for one in answer.workloads] == ["baseline", "eager"]  # which is all that is known of n50000
-    assert all((one.baseline_us or 0.0) > 100.0 for one in answer.workloads)
+    assert [workload.variant for workload in answer.workloads] == [
+        "baseline",
+        "eager",
+    ]  # the only baseline with a measurement for n50000
+    assert all((workload.baseline_us or 0.0) > 100.0 for workload in answer.workloads)
     bounded = judge(two_clocks, scale, write_pytorch(tmp_path / "bounded", _MUL), **raced)
     assert bounded.verdict is Verdict.PASSED, bounded.reason
-    assert [one.variant for one in bounded.workloads] == ["eager", "eager"]
+    assert [workload.variant for workload in bounded.workloads] == ["eager", "eager"]
 
 
 def test_a_device_with_one_clock_has_one_fastest_baseline(court: JudgeProcess, tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_device_with_one_clock_has_one_fastest_baseline(court: JudgeProcess, t
 
 
 class _Opponents:
-    """Reference's runners of which each breaks when it is to run eagerly, and is not asked again."""
+    """Stands in for the reference's runners; each fails at the eager variant and is not used again."""
 
     def __init__(self) -> None:
         self.started = 0
@@ -96,12 +97,12 @@ class _Opponents:
     def drop(self, _: object) -> None:
         self._alive = False
 
-    def prepare(self, *told: object) -> None:
-        if told[-1] == "eager":
+    def prepare(self, *arguments: object) -> None:
+        if arguments[-1] == "eager":
             raise RunnerFailed(Verdict.RUNTIME_ERROR, "killed by SIGSEGV")
 
 
-def test_a_reference_that_fails_on_the_second_clock_only_is_missing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_that_fails_on_one_clock_is_missing_there(monkeypatch: pytest.MonkeyPatch) -> None:
     vector = tensor("float32", "n")
     scale = problem({"x": vector}, {"y": vector}, "def run(x):\n    return x * 2\n", {"n": 4})
     reference = load_reference(scale)
@@ -116,17 +117,17 @@ def test_a_reference_that_fails_on_the_second_clock_only_is_missing_there(monkey
     second = bench(opponents)
     assert second.times() == {"w": {"eager": None, "compile": 5.0}}
     assert second.missing == {"eager": "workload w: killed by SIGSEGV"}
-    assert opponents.started == 2  # the one that broke serves nothing more
+    assert opponents.started == 2  # the failed runner is not used again
     with pytest.raises(BaselineFailed, match="the reference failed on workload w: killed by SIGSEGV"):
         bench(_Opponents()).times(must_run="eager")
 
 
 @pytest.mark.parametrize(("measured", "subtracted"), [(2_100.0, 2_100.0), (4_370.0, 2_400.0)])
-def test_no_more_is_subtracted_for_an_event_pair_than_cupti_has_shown(measured: float, subtracted: float) -> None:
+def test_the_subtracted_event_overhead_is_limited_to_cuptis_measurement(measured: float, subtracted: float) -> None:
     """With a stand-in for the GPU."""
     device = mock.create_autospec(CudaDevice, instance=True)
     device.target, device.summed, device.copy_all = "h200", None, None
     device.languages = CudaDevice.languages
     clock = SealedClock(device, measured)
-    assert clock.calibration.around_ns == subtracted
-    assert clock.languages == CudaDevice.languages  # of a problem's own baseline, which is raced on either clock
+    assert clock.calibration.call_overhead_ns == subtracted
+    assert clock.languages == CudaDevice.languages  # a problem's own baseline is raced on both clocks

@@ -105,7 +105,7 @@ def _missing_args(path: Path, tree: ast.Module) -> Iterator[Violation]:
     """Yield the public functions and methods of two or more parameters whose docstring has no `Args`."""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
     for node in [*tree.body, *(child for owner in classes for child in owner.body)]:
-        if not isinstance(node, _FUNCTIONS) or node.name.startswith("_") or _is_of_framework(node):
+        if not isinstance(node, _FUNCTIONS) or node.name.startswith("_") or is_of_framework(node):
             continue
         arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
         names = [argument.arg for argument in arguments if argument.arg not in {"self", "cls"}]
@@ -113,7 +113,8 @@ def _missing_args(path: Path, tree: ast.Module) -> Iterator[Violation]:
             yield Violation(path, node.lineno, "public function without Args", node.name)
 
 
-def _is_of_framework(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_of_framework(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return true if a decorator makes the function a command or a validator, whose arguments a framework passes."""
     decorators = [item.func if isinstance(item, ast.Call) else item for item in node.decorator_list]
     names = {item.attr if isinstance(item, ast.Attribute) else getattr(item, "id", "") for item in decorators}
     return bool(names & _FRAMEWORK_DECORATORS)

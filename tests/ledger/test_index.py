@@ -25,6 +25,7 @@ from harness.model.geometric_mean import geometric_mean
 from harness.model.paths import ledger_file
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
 from tests.ledger.ledgers import DIGEST, JUDGE, PROBLEM, draft, git, make_workspace, ticking, workload
 
 FILE = ledger_file(PROBLEM)
@@ -246,6 +247,19 @@ def test_an_index_replaced_by_another_process_is_opened_again(
     with Index(workspace, branch="main") as second_index:
         fill(ledger, 2)
         second_index.refresh(repo)
+    assert index.count() == 5
+
+
+def test_who_is_impatient_reads_the_index_as_it_is_while_another_refreshes_it(
+    workspace: Workspace, ledger: Ledger, index: Index, repo: Repo
+) -> None:
+    fill(ledger)
+    index.refresh(repo, patience_s=0)
+    fill(ledger, 2)
+    with file_lock(workspace.index_file.with_name("index.lock"), owner="another process"):
+        assert index.refresh(repo, patience_s=0) == []
+        assert index.count() == 3
+    assert index.refresh(repo, patience_s=0) == []
     assert index.count() == 5
 
 

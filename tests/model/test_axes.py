@@ -106,12 +106,12 @@ def test_integer_arithmetic_agrees_with_python(text: str) -> None:
     except ZeroDivisionError:
         expected = None
     try:
-        found: int | None = evaluate(text, NAMES)
+        value: int | None = evaluate(text, NAMES)
     except FormatError as error:
-        found = None
+        value = None
         if "too large" in error.message or "characters" in error.message:
             return  # an intermediate value is out of bounds: refused whatever the result would be
-    assert found == expected
+    assert value == expected
 
 
 @given(st.integers(-1000, 1000), st.integers(-1000, 1000), st.integers(-50, 50))

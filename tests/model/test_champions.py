@@ -27,12 +27,12 @@ ROW = Row(
 )
 
 
-def measured(low: float | None, trust: str = "bounded", seq: int = 1, verdict: str = "PASSED") -> Row:
-    return replace(ROW, speedup_ci95_low=low, trust=trust, seq=seq, verdict=verdict)
+def measured(speedup_ci95_low: float | None, trust: str = "bounded", seq: int = 1, verdict: str = "PASSED") -> Row:
+    return replace(ROW, speedup_ci95_low=speedup_ci95_low, trust=trust, seq=seq, verdict=verdict)
 
 
 @pytest.mark.parametrize(
-    ("evaluation", "champion", "needed"),
+    ("evaluation", "champion", "expected"),
     [
         (measured(1.2), None, True),
         (measured(1.0), None, False),
@@ -47,13 +47,15 @@ def measured(low: float | None, trust: str = "bounded", seq: int = 1, verdict: s
         (measured(1.3, "bounded"), measured(1.2, "sealed"), True),
     ],
 )
-def test_what_makes_a_champion(evaluation: Row, champion: Row | None, needed: bool) -> None:
-    assert is_new_champion(evaluation, champion) is needed
-    assert needs_confirmation(evaluation, champion) is needed
+def test_a_higher_lower_bound_of_a_trusted_pass_makes_a_champion(
+    evaluation: Row, champion: Row | None, expected: bool
+) -> None:
+    assert is_new_champion(evaluation, champion) is expected
+    assert needs_confirmation(evaluation, champion) is expected
 
 
-def test_the_order_never_goes_in_circles() -> None:
-    rows = [measured(low, trust) for low in (1.1, 2.0, 3.0) for trust in Trust]
+def test_the_rank_is_a_total_order() -> None:
+    rows = [measured(ci95_low, trust) for ci95_low in (1.1, 2.0, 3.0) for trust in Trust]
     ordered = sorted(rows, key=rank)
     assert [row.trust for row in ordered[:3]] == ["launch-bound"] * 3
     assert champion_of(reversed([measured(1.2, seq=1), measured(1.2, seq=2)])) == measured(1.2, seq=1)
@@ -62,7 +64,9 @@ def test_the_order_never_goes_in_circles() -> None:
 def test_entries_and_rows_have_the_same_order() -> None:
     place = {"prev": None, "at": "2026-11-21T02:00:00.000Z"}
     drafts = [draft("confirmation", cites=1, speedup=speedup) for speedup in (1.5, 1.2, 2.0)]
-    entries = [Entry.model_validate({**dict(each), "seq": seq, **place}) for seq, each in enumerate(drafts, 1)]
+    entries = [
+        Entry.model_validate({**dict(new_entry), "seq": seq, **place}) for seq, new_entry in enumerate(drafts, 1)
+    ]
     rows = [measured(entry.speedup_ci95_low, str(entry.trust), entry.seq) for entry in entries]
     assert [rank(row) for row in rows] == [rank(entry) for entry in entries]
     champion = champion_of(entries)
@@ -82,7 +86,7 @@ def test_numbers_of_another_judge_protocol_do_not_count_and_never_stand_above_ne
 
 
 def test_the_best_of_a_protocol_are_its_champion_and_runner_up_or_its_best_evaluation() -> None:
-    rows = [replace(measured(low, seq=seq), tree=tree) for seq, (low, tree) in enumerate(_TREES, 1)]
+    rows = [replace(measured(ci95_low, seq=seq), tree=tree) for seq, (ci95_low, tree) in enumerate(_TREES, 1)]
     assert [row.seq for row in best_of(rows)] == [2, 4]
     evaluations = [replace(row, kind="evaluation") for row in rows]
     assert [row.seq for row in best_of([rows[2], *evaluations])] == [2]

@@ -33,7 +33,7 @@ _ratios = st.lists(st.floats(-3, 3), min_size=2, max_size=40)
 
 
 def stop_adaptively(blocks: Blocks, half_width: float) -> tuple[Blocks, Blocks, npt.NDArray[np.int64]]:
-    """`blocks_needed` and `stopped_interval` for many runs at once: mean, half-width and blocks of each run."""
+    """Return mean, half-width and blocks of many runs, by the rules of `blocks_needed` and `stopped_interval`."""
     count = np.arange(1, blocks.shape[1] + 1)
     mean = np.cumsum(blocks, axis=1) / count
     variance = (np.cumsum(blocks**2, axis=1) - count * mean**2) / np.maximum(count - 1, 1)
@@ -47,7 +47,7 @@ def stop_adaptively(blocks: Blocks, half_width: float) -> tuple[Blocks, Blocks, 
 
 
 def noise(kind: str, spread: float, rng: np.random.Generator) -> tuple[Blocks, float]:
-    """Log ratios of many runs, and their true mean."""
+    """Return the log ratios of many runs, and their true mean."""
     shape = (_RUNS, MAX_BLOCKS)
     unit = rng.normal(0, 1, shape)
     if kind == "contaminated":
@@ -64,16 +64,16 @@ def test_adaptive_stopping_keeps_the_coverage(spread: float) -> None:
     assert 0.93 <= np.mean(np.abs(mean - truth) <= half) <= 0.97
 
 
-@pytest.mark.parametrize(("kind", "least"), [("contaminated", 0.94), ("spikes", 0.915)])
+@pytest.mark.parametrize(("kind", "min_coverage"), [("contaminated", 0.94), ("spikes", 0.915)])
 @pytest.mark.parametrize("spread", [0.03, 0.05, 0.08])
-def test_heavy_tails_cost_little_coverage(kind: str, least: float, spread: float) -> None:
+def test_heavy_tails_cost_little_coverage(kind: str, min_coverage: float, spread: float) -> None:
     blocks, truth = noise(kind, spread, np.random.default_rng(11))
     mean, half, _ = stop_adaptively(blocks, 0.02)
-    assert least <= np.mean(np.abs(mean - truth) <= half) <= 0.97
+    assert min_coverage <= np.mean(np.abs(mean - truth) <= half) <= 0.97
 
 
-def test_a_plain_interval_would_not_keep_it() -> None:
-    """Why the quantile is 96 %'s: the same stopping with the plain 95 % interval covers less than 94.5 %."""
+def test_a_plain_interval_has_too_little_coverage() -> None:
+    """The same stopping with the plain 95 % interval covers less than 94.5 %, so the quantile is that of 96 %."""
     blocks, truth = noise("normal", 0.05, np.random.default_rng(7))
     count = np.arange(1, MAX_BLOCKS + 1)
     mean = np.cumsum(blocks, axis=1) / count
@@ -86,17 +86,17 @@ def test_a_plain_interval_would_not_keep_it() -> None:
     assert np.mean(np.abs(mean[runs, stop] - truth) <= half[runs, stop]) < 0.945
 
 
-def test_the_simulated_rule_is_the_functions_own() -> None:
+def test_the_simulation_stops_like_the_function() -> None:
     blocks, _ = noise("normal", 0.04, np.random.default_rng(3))
     means, halves, counts = stop_adaptively(blocks[:40], 0.02)
     for run, mean, half, count in zip(blocks, means, halves, counts, strict=False):
-        kept: list[float] = []
-        while len(kept) < blocks_needed(kept, 0.02):
-            kept.append(float(run[len(kept)]))
-            if len(kept) >= FIRST_BLOCKS and blocks_needed(kept, 0.02) == len(kept):
+        kept_ratios: list[float] = []
+        while len(kept_ratios) < blocks_needed(kept_ratios, 0.02):
+            kept_ratios.append(float(run[len(kept_ratios)]))
+            if len(kept_ratios) >= FIRST_BLOCKS and blocks_needed(kept_ratios, 0.02) == len(kept_ratios):
                 break
-        assert len(kept) == count
-        assert stopped_interval(kept) == pytest.approx((mean, half), rel=1e-6)
+        assert len(kept_ratios) == count
+        assert stopped_interval(kept_ratios) == pytest.approx((mean, half), rel=1e-6)
 
 
 def test_the_summary_of_stopped_workloads_keeps_the_coverage() -> None:
@@ -110,25 +110,25 @@ def test_the_summary_of_stopped_workloads_keeps_the_coverage() -> None:
             blocks = truth + spread * rng.normal(0, 1, (1, MAX_BLOCKS))
             _, _, count = stop_adaptively(blocks, 0.02)
             workloads.append(blocks[0, : count[0]].tolist())
-        _, (low, high) = summary_interval(workloads)
-        hits += low <= math.exp(truths.mean()) <= high
+        _, (lower, upper) = summary_interval(workloads)
+        hits += lower <= math.exp(truths.mean()) <= upper
     assert 0.92 <= hits / runs <= 0.985  # 400 runs: two standard errors are 2.2 %
 
 
 @given(_ratios)
 def test_the_speedup_lies_in_its_interval(ratios: list[float]) -> None:
-    speedup, (low, high) = workload_interval(ratios)
-    assert low <= speedup <= high
+    speedup, (lower, upper) = workload_interval(ratios)
+    assert lower <= speedup <= upper
     assert speedup == pytest.approx(math.exp(sum(ratios) / len(ratios)))
 
 
 @given(st.lists(st.floats(-3, 3), max_size=60), st.floats(1e-3, 0.5), st.integers(12, 400))
-def test_blocks_needed_never_asks_past_the_cap_nor_for_fewer_than_there_are(
-    ratios: list[float], half_width: float, most: int
+def test_blocks_needed_is_between_the_measured_blocks_and_the_maximum(
+    ratios: list[float], half_width: float, max_blocks: int
 ) -> None:
-    needed = blocks_needed(ratios, half_width, most=most)
-    assert FIRST_BLOCKS <= needed <= max(most, len(ratios))
-    assert needed >= min(len(ratios), most)
+    block_count = blocks_needed(ratios, half_width, max_blocks=max_blocks)
+    assert FIRST_BLOCKS <= block_count <= max(max_blocks, len(ratios))
+    assert block_count >= min(len(ratios), max_blocks)
 
 
 def test_equal_blocks_have_an_interval_of_no_width() -> None:
@@ -142,7 +142,7 @@ def test_one_workload_summarises_to_its_own_interval() -> None:
 
 
 def test_errors_of_the_setup_keep_the_coverage() -> None:
-    """What is drawn once for an evaluation, or once for a workload of it, moves all blocks together."""
+    """An error that is drawn once per evaluation or per workload shifts all of its blocks equally."""
     rng = np.random.default_rng(7)
     setup, runs = SetupError(placement=0.004, process=0.006), 1000
     alone = together = 0
@@ -152,10 +152,10 @@ def test_errors_of_the_setup_keep_the_coverage() -> None:
             (0.3 + process + rng.normal(0, setup.placement) + 0.01 * rng.normal(0, 1, FIRST_BLOCKS)).tolist()
             for _ in range(5)
         ]
-        _, (low, high) = workload_interval(workloads[0], setup)
-        alone += low <= math.exp(0.3) <= high
-        _, (low, high) = summary_interval(workloads, [setup] * 5)
-        together += low <= math.exp(0.3) <= high
+        _, (lower, upper) = workload_interval(workloads[0], setup)
+        alone += lower <= math.exp(0.3) <= upper
+        _, (lower, upper) = summary_interval(workloads, [setup] * 5)
+        together += lower <= math.exp(0.3) <= upper
     assert 0.94 <= alone / runs <= 0.99
     assert 0.94 <= together / runs <= 0.99
 
@@ -163,8 +163,8 @@ def test_errors_of_the_setup_keep_the_coverage() -> None:
 def test_the_processes_error_does_not_shrink_with_the_number_of_workloads() -> None:
     ratios = [0.5] * FIRST_BLOCKS
     for count in (1, 20):
-        _, (low, high) = summary_interval([ratios] * count, [SetupError(process=0.01)] * count)
-        assert 0.018 < math.log(high / low) / 2 < 0.022
+        _, (lower, upper) = summary_interval([ratios] * count, [SetupError(process=0.01)] * count)
+        assert 0.018 < math.log(upper / lower) / 2 < 0.022
 
 
 def test_one_workload_with_errors_of_its_setup_summarises_to_its_own_interval() -> None:

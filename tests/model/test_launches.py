@@ -105,7 +105,7 @@ def test_repeat_makes_several_launches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("launch", "workspaces", "where", "what"),
+    ("launch", "workspaces", "where", "message"),
     [
         ({"grid": ["width * width * width"]}, {}, "launch[0].grid[0]", "gives 68719476736; expected 1 to 2147483647"),
         ({"grid": ["rows - 6"]}, {}, "launch[0].grid[0]", "gives 0; expected 1"),
@@ -163,9 +163,9 @@ def test_repeat_makes_several_launches() -> None:
     ],
 )
 def test_a_bad_plan_names_its_field(
-    launch: dict[str, Any], workspaces: dict[str, dict[str, Any]], where: str, what: str
+    launch: dict[str, Any], workspaces: dict[str, dict[str, Any]], where: str, message: str
 ) -> None:
     with pytest.raises(FormatError) as caught:
         plan(launch, workspaces)
     assert caught.value.where == where
-    assert what in caught.value.message
+    assert message in caught.value.message

@@ -13,7 +13,7 @@ NASTY = "a\x1b[2J\r\nb\u202ec\u2066d\x00e\x7ff\x85g\U000e0041h\ud800"
 ESCAPED = r"a\x1b[2J\r\nb\u202ec\u2066d\x00e\x7ff\x85g\U000e0041h\ud800"
 
 
-def test_what_steers_a_terminal_is_escaped() -> None:
+def test_characters_that_control_a_terminal_are_escaped() -> None:
     assert printable(NASTY) == ESCAPED
     assert printable("a\tb\r\nc\x1b", keep_newlines=True) == "a\tb\\r\nc\\x1b"
     assert printable("µ 95 % → \u202f1.2 日本 😀\u00a0\ud7fc") == "µ 95 % → \u202f1.2 日本 😀\u00a0\ud7fc"

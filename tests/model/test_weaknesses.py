@@ -103,20 +103,22 @@ def test_a_variant_that_is_missing_on_some_workloads_is_counted() -> None:
 
 
 def test_an_entry_and_its_document_have_the_same_facts() -> None:
-    made = draft(trust=Trust.LAUNCH_BOUND)
-    changed = made.model_copy(
+    launch_bound = draft(trust=Trust.LAUNCH_BOUND)
+    changed = launch_bound.model_copy(
         update={
             "device": DeviceRecord.model_validate({"name": "H200", "id": "GPU-1", "others": 1, "around_us": 17.0}),
-            "environment": EnvironmentRecord.model_validate({**made.environment.model_dump(), "sandbox": "none"})
-            if made.environment
+            "environment": EnvironmentRecord.model_validate(
+                {**launch_bound.environment.model_dump(), "sandbox": "none"}
+            )
+            if launch_bound.environment
             else None,
         }
     )
     entry = EntryDraft.model_validate(changed.model_dump())
-    found = weaknesses(facts_of(entry))
-    assert found == weaknesses(facts_of_document(entry.model_dump(mode="json")))
-    assert [weakness.kind for weakness in found] == ["no-sandbox", "shared-device", "launch-bound"]
-    assert from_text(to_text(found)) == found
+    found_weaknesses = weaknesses(facts_of(entry))
+    assert found_weaknesses == weaknesses(facts_of_document(entry.model_dump(mode="json")))
+    assert [weakness.kind for weakness in found_weaknesses] == ["no-sandbox", "shared-device", "launch-bound"]
+    assert from_text(to_text(found_weaknesses)) == found_weaknesses
     assert to_text(()) is None
 
 

@@ -32,7 +32,7 @@ _OPERATIONS = ("rmsnorm", "softmax", "gemm_bf16", "gqa_decode", "swiglu", "rope"
 
 @dataclass
 class _Problem:
-    """What is true of one problem, which measurements show with some noise."""
+    """True values of one problem; measurements add noise to them."""
 
     key: str
     baseline_us: float
@@ -44,7 +44,7 @@ class _Problem:
 
 
 class _Writer:
-    """Ledger files with good chains."""
+    """Writes ledger files with valid chains."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._root = workspace.root
@@ -52,7 +52,7 @@ class _Writer:
         self._heads: dict[str, Head] = {}
 
     def add(self, file: str, at: datetime, make: Any) -> int:
-        """Append what `make(seq, prev, at)` renders; its seq."""
+        """Append the document of `make(seq, prev, at)` and return its seq."""
         raws = self._raws.setdefault(file, [])
         stamp = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         raws.append(make(len(raws) + 1, hash_of(raws[-1]) if raws else None, stamp))
@@ -70,24 +70,24 @@ class _Writer:
 def make_run(
     root: Path, *, problems: int, entries: int, days: float = 21.0, workers: int = 12, seed: int = 3
 ) -> Workspace:
-    """A workspace on branch main whose ledger holds about so many entries of run `main`, target `h200`."""
+    """Create a workspace whose ledger on main has about `entries` entries of run `main`, target `h200`."""
     workspace = make_workspace(root)
     rng = random.Random(seed)
     writer = _Writer(workspace)
-    known = [_problem(rng, number) for number in range(problems)]
+    run_problems = [_problem(rng, number) for number in range(problems)]
     at, step = BEGIN, timedelta(days=days) / entries
-    for one in known:
-        _enter(writer, one, at, kind="baseline")
-    made, present = problems, dict.fromkeys((f"w{number:02d}" for number in range(1, workers + 1)), "")
-    place = {worker: known[number % problems] for number, worker in enumerate(present)}
-    while made < entries:
+    for problem in run_problems:
+        _enter(writer, problem, at, kind="baseline")
+    entry_count, present = problems, dict.fromkeys((f"w{number:02d}" for number in range(1, workers + 1)), "")
+    place = {worker: run_problems[number % problems] for number, worker in enumerate(present)}
+    while entry_count < entries:
         at += step
         worker = f"w{rng.randrange(workers) + 1:02d}"
         if not present[worker] or rng.random() < 0.03:
-            place[worker] = _next(rng, known)
+            place[worker] = _next(rng, run_problems)
             present[worker] = place[worker].key
             _move(writer, at, present, worker)
-        made += _evaluate(rng, writer, place[worker], at, worker)
+        entry_count += _evaluate(rng, writer, place[worker], at, worker)
         if rng.random() < 0.02:
             _account(rng, writer, at, worker)
     writer.write()
@@ -106,30 +106,30 @@ def _problem(rng: random.Random, number: int) -> _Problem:
     return _Problem(key, baseline, baseline * math.exp(-headroom), skill)
 
 
-def _next(rng: random.Random, known: list[_Problem]) -> _Problem:
-    return min(rng.sample(known, min(6, len(known))), key=lambda one: one.seq)
+def _next(rng: random.Random, run_problems: list[_Problem]) -> _Problem:
+    return min(rng.sample(run_problems, min(6, len(run_problems))), key=lambda problem: problem.seq)
 
 
-def _evaluate(rng: random.Random, writer: _Writer, one: _Problem, at: datetime, worker: str) -> int:
-    """One evaluation, and what follows when it is a gain; how many entries that made."""
+def _evaluate(rng: random.Random, writer: _Writer, problem: _Problem, at: datetime, worker: str) -> int:
+    """Enter one evaluation, and after a gain its confirmation and champion; return the number of entries."""
     if rng.random() < 0.3:
-        _enter(writer, one, at, worker=worker, verdict=rng.choice(_FAILURES), rng=rng)
+        _enter(writer, problem, at, worker=worker, verdict=rng.choice(_FAILURES), rng=rng)
         return 1
-    tried = one.reached + rng.gauss(0.0, 0.08) + 0.06 * max(0.0, one.skill - one.reached)
-    evaluation = _enter(writer, one, at, worker=worker, log=tried, rng=rng)
-    if tried <= max(one.reached, 0.0) + 0.012 or tried > one.skill:
-        one.reached = max(one.reached, min(tried, one.skill))
+    tried = problem.reached + rng.gauss(0.0, 0.08) + 0.06 * max(0.0, problem.skill - problem.reached)
+    evaluation = _enter(writer, problem, at, worker=worker, log=tried, rng=rng)
+    if tried <= max(problem.reached, 0.0) + 0.012 or tried > problem.skill:
+        problem.reached = max(problem.reached, min(tried, problem.skill))
         return 1
-    one.reached = tried
-    same = (writer, one, at + timedelta(seconds=20))
-    confirmation = _enter(*same, worker=worker, log=tried - 0.002, rng=rng, kind="confirmation", cites=evaluation)
-    _enter(*same, worker=worker, rng=rng, kind="champion", cites=confirmation)
+    problem.reached = tried
+    common = (writer, problem, at + timedelta(seconds=20))
+    confirmation = _enter(*common, worker=worker, log=tried - 0.002, rng=rng, kind="confirmation", cites=evaluation)
+    _enter(*common, worker=worker, rng=rng, kind="champion", cites=confirmation)
     return 3
 
 
 def _enter(
     writer: _Writer,
-    one: _Problem,
+    problem: _Problem,
     at: datetime,
     *,
     kind: str = "evaluation",
@@ -140,46 +140,54 @@ def _enter(
     rng: random.Random | None = None,
 ) -> int:
     rng = rng or random.Random(1)
-    body = draft(kind, problem=one.key, worker=worker, cites=cites, workloads=[])
+    body = draft(kind, problem=problem.key, worker=worker, cites=cites, workloads=[])
     candidate = Candidate(
         commit=f"{rng.getrandbits(160):040x}", tree=f"{rng.getrandbits(160):040x}",
-        branch=f"agents/main/{worker}/{one.key}", worker=worker, language="cuda",
+        branch=f"agents/main/{worker}/{problem.key}", worker=worker, language="cuda",
     )  # fmt: skip
     values: dict[str, Any] = {**dict(body), "kind": EntryKind(kind), "target": "h200", "verdict": verdict}
     if kind == "baseline":
-        times = {"eager": one.baseline_us * 2.1, "compile": one.baseline_us, "baseline": one.baseline_us * 1.08}
-        sealed = {"eager": one.baseline_us * 1.7, "compile": one.baseline_us, "baseline": one.baseline_us * 1.2}
+        times = {
+            "eager": problem.baseline_us * 2.1,
+            "compile": problem.baseline_us,
+            "baseline": problem.baseline_us * 1.08,
+        }
+        sealed = {
+            "eager": problem.baseline_us * 1.7,
+            "compile": problem.baseline_us,
+            "baseline": problem.baseline_us * 1.2,
+        }
         tables = {"baselines": times, "sealed_baselines": sealed}
-        uuids = [f"{one.key}-{number}" for number in range(_WORKLOADS)]
+        uuids = [f"{problem.key}-{number}" for number in range(_WORKLOADS)]
         values |= {"candidate": None, **{name: dict.fromkeys(uuids, table) for name, table in tables.items()}}
     elif kind == "champion":
         values |= {"candidate": candidate, "verdict": None, "workloads": ()}
     else:
-        results = tuple(_result(one, number, log, verdict, rng) for number in range(_WORKLOADS))
+        results = tuple(_result(problem, number, log, verdict, rng) for number in range(_WORKLOADS))
         values |= {"candidate": candidate, "workloads": results, "summary": summarise(results)}
         values |= {"cost": Cost(build_s=2.0, judge_s=rng.uniform(3, 14)), "cites": cites or 1}
-        values |= {"trust": Trust.LAUNCH_BOUND if one.baseline_us < 12 else Trust.SEALED}
-        values |= {"reason": None if verdict is Verdict.PASSED else f"workload {one.key}-0: as it happens"}
-    one.seq += 1
+        values |= {"trust": Trust.LAUNCH_BOUND if problem.baseline_us < 12 else Trust.SEALED}
+        values |= {"reason": None if verdict is Verdict.PASSED else f"workload {problem.key}-0: as it happens"}
+    problem.seq += 1
     fields = {name: values[name] for name in EntryDraft.model_fields}
     return writer.add(
-        ledger_file(one.key),
+        ledger_file(problem.key),
         at,
         lambda seq, prev, stamp: render_entry(Entry.model_construct(**fields, seq=seq, prev=prev, at=stamp)),
     )
 
 
-def _result(one: _Problem, number: int, log: float, verdict: Verdict, rng: random.Random) -> WorkloadResult:
-    name = f"{one.key}-{number}"
+def _result(problem: _Problem, number: int, log: float, verdict: Verdict, rng: random.Random) -> WorkloadResult:
+    name = f"{problem.key}-{number}"
     if verdict is not Verdict.PASSED:
         return WorkloadResult(uuid=name, verdict=verdict, reason="as it happens")
     ratios = tuple(round(rng.gauss(log, 0.008), 6) for _ in range(_BLOCKS))
     speedup, interval = workload_interval(ratios)
-    latency = one.baseline_us / speedup
-    share = 1 + (latency - one.bound_us) / (one.baseline_us - one.bound_us)
+    latency = problem.baseline_us / speedup
+    share = 1 + (latency - problem.bound_us) / (problem.baseline_us - problem.bound_us)
     return WorkloadResult(
-        uuid=name, verdict=verdict, latency_us=latency, baseline_us=one.baseline_us, speedup=speedup,
-        speedup_ci95=interval, log_ratios=ratios, sol_us=one.bound_us, floor_us=one.bound_us * 0.8,
+        uuid=name, verdict=verdict, latency_us=latency, baseline_us=problem.baseline_us, speedup=speedup,
+        speedup_ci95=interval, log_ratios=ratios, sol_us=problem.bound_us, floor_us=problem.bound_us * 0.8,
         score=1 / share if share > 0 else None, matched=1.0, checked=256, calls=256, blocks=_BLOCKS, variant="compile",
     )  # fmt: skip
 
@@ -222,5 +230,5 @@ def _arguments() -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    given = next(_arguments())
-    make_run(given.root, problems=given.problems, entries=given.entries)
+    options = next(_arguments())
+    make_run(options.root, problems=options.problems, entries=options.entries)

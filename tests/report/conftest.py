@@ -28,8 +28,8 @@ class Story:
         """Git in the person's clone."""
         return git(self.clone, *arguments)
 
-    def here(self, *arguments: str) -> str:
-        """Git in the workspace."""
+    def git(self, *arguments: str) -> str:
+        """Run git in the workspace and return its output."""
         return git(self.site.root, *arguments)
 
     def repo(self) -> Repo:
@@ -43,7 +43,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
     make_site(site.root, PROBLEMS)
     write_problem(site.root, "t/never")
     git(site.root, "add", "--all")
-    git(site.root, "commit", "--quiet", "-m", "Add a problem that nobody solves")
+    git(site.root, "commit", "--quiet", "-m", "Add a problem without a solution")
     try:
         champions = {
             "t/one": site.submit("w01", "t/one", "stub: speedup=1.5"),

@@ -23,27 +23,27 @@ COMMITS = "https://example.invalid/kernels/commit/"
 
 
 @dataclass
-class Made:
-    """A report, and what making it took."""
+class ReportFile:
+    """A report and the processor time of its creation."""
 
     file: Path
     cpu_s: float
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def report(tmp_path_factory: pytest.TempPathFactory) -> ReportFile:
     workspace = make_run(tmp_path_factory.mktemp("large") / "w", problems=PROBLEMS, entries=ENTRIES)
     harness(workspace.root, "log", "-n", "1")  # makes the index, which is another test's subject
     before = processor_time_s()
     ran = harness(workspace.root, "report", "-o", "report.html", "--commit-url", COMMITS + "{}")
     assert ran.returncode == 0, ran.stderr
-    return Made(workspace.root / "report.html", processor_time_s() - before)
+    return ReportFile(workspace.root / "report.html", processor_time_s() - before)
 
 
 def processor_time_s() -> float:
-    """Of this process, in which the command runs, and of the git commands that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """Return the processor time of this process, which runs the command, and of ended git commands."""
+    used = [resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
             site.submit("w01", "t/one", f"stub: speedup={speedup} {'a long line ' * 30}")
             assert site.call("daemon", "--once").returncode == 0
         assert site.call("report", "-o", "report.html").returncode == 0
-        kept = tmp_path_factory.mktemp("page") / "report.html"
-        kept.write_bytes((site.root / "report.html").read_bytes())
-    return kept
+        page_file = tmp_path_factory.mktemp("page") / "report.html"
+        page_file.write_bytes((site.root / "report.html").read_bytes())
+    return page_file
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def browser() -> Iterator[Browser]:
 
 
 @dataclass
-class Seen:
-    """A page, and everything that it asked for or complained of."""
+class WatchedPage:
+    """A page with its requests and errors."""
 
     page: Page
     requests: list[str]
@@ -79,15 +79,15 @@ class Seen:
 
 
 @pytest.fixture
-def seen(browser: Browser, made: Made) -> Iterator[Seen]:
+def watched(browser: Browser, report: ReportFile) -> Iterator[WatchedPage]:
     with browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light") as context:
         page = context.new_page()
-        found = Seen(page, [], [])
-        page.on("request", lambda request: found.requests.append(request.url))
-        page.on("console", lambda message: found.complaints.append(message.text))
-        page.on("pageerror", lambda error: found.complaints.append(str(error)))
-        page.goto(made.file.as_uri())
-        yield found
+        watched_page = WatchedPage(page, [], [])
+        page.on("request", lambda request: watched_page.requests.append(request.url))
+        page.on("console", lambda message: watched_page.complaints.append(message.text))
+        page.on("pageerror", lambda error: watched_page.complaints.append(str(error)))
+        page.goto(report.file.as_uri())
+        yield watched_page
 
 
 def first_cells(page: Page, column: int) -> list[str]:
@@ -98,21 +98,21 @@ def numbers(cells: list[str]) -> list[float]:
     return [float(cell.partition("\u00d7")[0]) for cell in cells if cell[0].isdigit()]
 
 
-def test_it_is_small_and_soon_made(made: Made) -> None:
-    assert made.file.stat().st_size <= 3_000_000
-    assert made.cpu_s <= 12, "processor time, three times what it takes: another process' load is not ours"
+def test_the_report_is_small_and_made_quickly(report: ReportFile) -> None:
+    assert report.file.stat().st_size <= 3_000_000
+    assert report.cpu_s <= 12, "processor time, three times what it takes: another process' load is not ours"
 
 
-def test_it_asks_for_nothing_and_has_nothing_to_complain_of(seen: Seen, made: Made) -> None:
+def test_the_page_makes_no_request_and_has_no_errors(watched: WatchedPage, report: ReportFile) -> None:
     for name in ("#h-moves", "#h-duplicates"):
-        seen.page.locator(name).scroll_into_view_if_needed()
-    seen.page.locator("tbody button.open").first.click()
-    assert seen.requests == [made.file.as_uri()]
-    assert seen.complaints == []
+        watched.page.locator(name).scroll_into_view_if_needed()
+    watched.page.locator("tbody button.open").first.click()
+    assert watched.requests == [report.file.as_uri()]
+    assert watched.complaints == []
 
 
-def test_every_part_is_drawn(seen: Seen) -> None:
-    page = seen.page
+def test_every_part_is_drawn(watched: WatchedPage) -> None:
+    page = watched.page
     expect(page.locator("h1")).to_contain_text("235 problems")
     expect(page.locator("#tiles .tile")).to_have_count(8)
     for name in ("#speedups rect", "#scores rect", "#moves rect", "#verdicts rect", "#spend path"):
@@ -120,8 +120,8 @@ def test_every_part_is_drawn(seen: Seen) -> None:
     expect(page.locator("#problems tbody tr")).to_have_count(PROBLEMS)
 
 
-def test_the_table_sorts(seen: Seen) -> None:
-    page = seen.page
+def test_the_table_sorts(watched: WatchedPage) -> None:
+    page = watched.page
     falling = numbers(first_cells(page, 3))
     assert falling == sorted(falling, reverse=True)
     page.get_by_role("button", name="Speed-up").click()
@@ -130,29 +130,29 @@ def test_the_table_sorts(seen: Seen) -> None:
     assert len(rising) == len(falling) > 100
     expect(page.locator("th[aria-sort=ascending]")).to_contain_text("Speed-up")
     page.get_by_role("button", name="Evaluations").press("Enter")  # by keyboard too
-    made = [int(cell.replace(",", "")) for cell in first_cells(page, 9)]
-    assert made == sorted(made, reverse=True)
+    evaluations = [int(cell.replace(",", "")) for cell in first_cells(page, 9)]
+    assert evaluations == sorted(evaluations, reverse=True)
 
 
-def test_the_table_filters(seen: Seen) -> None:
-    page = seen.page
+def test_the_table_filters(watched: WatchedPage) -> None:
+    page = watched.page
     page.fill("#find", "softmax")
     names = first_cells(page, 1)
     assert 0 < len(names) < PROBLEMS
     assert all("softmax" in name for name in names)
     page.select_option("#suite", "L2")
-    both = first_cells(page, 1)
-    assert 0 < len(both) < len(names)
-    assert all(name.startswith("L2/") for name in both)
-    expect(page.locator("#count")).to_have_text(f"{len(both)} of 235 problems")
+    matching = first_cells(page, 1)
+    assert 0 < len(matching) < len(names)
+    assert all(name.startswith("L2/") for name in matching)
+    expect(page.locator("#count")).to_have_text(f"{len(matching)} of 235 problems")
     page.fill("#find", "")
     page.select_option("#suite", "")
     page.select_option("#state", "confirmed")
     assert {cell.partition(" ")[0] for cell in first_cells(page, 2)} == {"confirmed"}
 
 
-def test_a_trajectory_has_baseline_and_bound_and_its_steps_lead_to_their_commits(seen: Seen) -> None:
-    page = seen.page
+def test_a_trajectory_has_baseline_and_bound_and_its_steps_lead_to_their_commits(watched: WatchedPage) -> None:
+    page = watched.page
     page.locator("tbody button.open").first.click()
     detail = page.locator("#detail")
     expect(detail).to_be_visible()
@@ -163,21 +163,21 @@ def test_a_trajectory_has_baseline_and_bound_and_its_steps_lead_to_their_commits
     commit = step.get_attribute("data-commit") or ""
     assert len(commit) == 40
     assert address == COMMITS + commit
-    asked: list[str] = []
+    requested_urls: list[str] = []
 
     def answer(route: Route) -> None:
-        asked.append(route.request.url)
+        requested_urls.append(route.request.url)
         route.fulfill(body="the commit")
 
     page.route(f"{COMMITS}**", answer)
     step.click()
     page.wait_for_url(address)
-    assert asked == [address]
+    assert requested_urls == [address]
 
 
-def test_each_step_has_its_interval_workloads_and_confirmation(seen: Seen) -> None:
-    detail = seen.page.locator("#detail")
-    seen.page.locator("tbody button.open").first.click()
+def test_each_step_has_its_interval_workloads_and_confirmation(watched: WatchedPage) -> None:
+    detail = watched.page.locator("#detail")
+    watched.page.locator("tbody button.open").first.click()
     steps = detail.locator("details.step")
     assert steps.count() == detail.locator("svg a").count() == detail.locator("svg path.interval").count() > 1
     champion = detail.locator("details.step[open]")
@@ -197,8 +197,10 @@ OUTSIDE = """() => [...document.querySelectorAll("svg")].flatMap((svg) => {
 
 
 @pytest.mark.parametrize("width", [320, 390, 600, 768, 820, 1024, 1280, 1920, 2560])
-def test_nothing_leaves_the_page_at_any_width(browser: Browser, made: Made, small: Path, width: int) -> None:
-    for file in (made.file, small):
+def test_everything_fits_in_the_page_at_every_width(
+    browser: Browser, report: ReportFile, small: Path, width: int
+) -> None:
+    for file in (report.file, small):
         with browser.new_context(viewport={"width": width, "height": 900}) as context:
             page = context.new_page()
             page.goto(file.as_uri())
@@ -210,8 +212,10 @@ def test_nothing_leaves_the_page_at_any_width(browser: Browser, made: Made, smal
             assert page.evaluate(OUTSIDE) == []
 
 
-def test_the_keyboard_opens_and_closes_a_problem_and_its_address_leads_back(seen: Seen, made: Made) -> None:
-    page = seen.page
+def test_the_keyboard_opens_and_closes_a_problem_and_its_address_leads_back(
+    watched: WatchedPage, report: ReportFile
+) -> None:
+    page = watched.page
     button = page.locator("tbody button.open").nth(4)
     name = button.inner_text()
     button.focus()
@@ -220,7 +224,7 @@ def test_the_keyboard_opens_and_closes_a_problem_and_its_address_leads_back(seen
     assert page.evaluate("decodeURIComponent(location.hash)") == f"#p={name}"
     page.keyboard.press("Escape")
     expect(page.locator("#detail")).to_be_hidden()
-    page.goto(f"{made.file.as_uri()}#p={name}")
+    page.goto(f"{report.file.as_uri()}#p={name}")
     page.reload()
     expect(page.locator("#detail-title")).to_have_text(name)
 
@@ -229,12 +233,12 @@ def background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
-def test_light_and_dark_by_the_system_and_by_hand(browser: Browser, made: Made, tmp_path: Path) -> None:
+def test_light_and_dark_by_the_system_and_by_hand(browser: Browser, report: ReportFile, tmp_path: Path) -> None:
     colours = {}
     for scheme in ("light", "dark"):
         with browser.new_context(color_scheme="dark" if scheme == "dark" else "light") as context:
             page = context.new_page()
-            page.goto(made.file.as_uri())
+            page.goto(report.file.as_uri())
             colours[scheme] = background(page)
             page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
             page.click("#theme")
@@ -244,10 +248,10 @@ def test_light_and_dark_by_the_system_and_by_hand(browser: Browser, made: Made, 
     assert colours["dark, changed"] == colours["light"]
 
 
-def test_on_a_phone_nothing_hangs_over(browser: Browser, made: Made, tmp_path: Path) -> None:
+def test_everything_fits_on_a_phone(browser: Browser, report: ReportFile, tmp_path: Path) -> None:
     with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
         page = context.new_page()
-        page.goto(made.file.as_uri())
+        page.goto(report.file.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.locator("tbody button.open").first.tap()
         expect(page.locator("#detail svg")).to_be_visible()

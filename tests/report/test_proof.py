@@ -1,4 +1,4 @@
-"""`harness proof` believes the base's ledger and nothing else: each forgery gets its sentence."""
+"""`harness proof` trusts only the ledger of the base branch: each forgery has its own sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERNEL = f"{PLACE}/solution.yaml"
 
 
 class Court:
-    """A workspace with a champion on its win branch, and a forger's hands."""
+    """A workspace with a champion on its win branch, and the operations of a forger."""
 
     def __init__(self, root: Path) -> None:
         self.place = Place(root)
@@ -34,8 +34,8 @@ class Court:
     def win(self) -> None:
         with Index(self.place.workspace, branch="main") as index:
             index.refresh(self.place.repo)
-            given = {"run": "main", "target": "cpu", "base": "main", "coordination": "main"}
-            prepare(self.place.repo, index, PROBLEM, replace=True, **given)
+            settings = {"run": "main", "target": "cpu", "base": "main", "coordination": "main"}
+            prepare(self.place.repo, index, PROBLEM, replace=True, **settings)
 
     def proof(self, base: str = "main", head: str = WIN) -> Proof:
         return check_proof(self.place.repo, base, head)
@@ -43,7 +43,9 @@ class Court:
     def git(self, *arguments: str) -> str:
         return git(self.root, *arguments)
 
-    def on_the_branch(self, files: dict[str, str | None], *, amend: str | None = None, again: bool = False) -> None:
+    def on_the_branch(
+        self, files: dict[str, str | None], *, amend: str | None = None, into_last_commit: bool = False
+    ) -> None:
         """Change files in one more commit on the win branch, or in its only one (with another message, `amend`)."""
         self.git("switch", "-q", WIN)
         for name, text in files.items():
@@ -57,7 +59,7 @@ class Court:
         if amend is not None:
             self.git("commit", "-q", "--amend", "-m", amend)
         else:
-            self.git("commit", "-q", *(["--amend", "--no-edit"] if again else ["-m", "One more thing"]))
+            self.git("commit", "-q", *(["--amend", "--no-edit"] if into_last_commit else ["-m", "One more thing"]))
         self.git("switch", "-q", "main")
 
     def message(self) -> str:
@@ -67,7 +69,7 @@ class Court:
         self.place.commit(files)
 
     def merged_by_hand(self, number: int, *, place: str = PLACE) -> None:
-        """A branch with another candidate's tree, put there by somebody who knows git and not the ledger."""
+        """Make a branch with another candidate's tree by git alone, without the ledger."""
         self.git("switch", "-q", "-C", WIN, "main")
         self.git("rm", "-rq", "--ignore-unmatch", place)
         self.git("read-tree", f"--prefix={place}/", self.place.trees[number])
@@ -84,10 +86,10 @@ def court(tmp_path: Path) -> Iterator[Court]:
 
 
 def test_the_honest_branch_is_proved(court: Court) -> None:
-    found = court.proof()
-    assert (found.faults, found.notes) == ([], [])
-    assert found.found is not None
-    assert (found.found.counts.seq, found.tree) == (7, court.place.trees[2])
+    proof = court.proof()
+    assert (proof.faults, proof.notes) == ([], [])
+    assert proof.found is not None
+    assert (proof.found.counts.seq, proof.tree) == (7, court.place.trees[2])
 
 
 def test_rebased_and_squashed_it_is_proved_too(court: Court) -> None:
@@ -97,9 +99,9 @@ def test_rebased_and_squashed_it_is_proved_too(court: Court) -> None:
     court.git("switch", "-q", "-c", "squashed", "main")
     court.git("merge", "-q", "--squash", WIN)
     court.git("commit", "-q", "-m", "Merge a kernel (#1)")
-    found = court.proof(head="squashed")
-    assert found.faults == []
-    assert found.notes == ["no commit message carries the proof: the ledger's table below is what counts"]
+    proof = court.proof(head="squashed")
+    assert proof.faults == []
+    assert proof.notes == ["no commit message carries the proof: the ledger's table below is what counts"]
 
 
 def test_with_main_merged_into_it_it_is_still_proved(court: Court) -> None:
@@ -109,13 +111,13 @@ def test_with_main_merged_into_it_it_is_still_proved(court: Court) -> None:
     assert court.proof().faults == []
 
 
-def test_what_touches_no_solution_needs_no_proof(court: Court) -> None:
+def test_a_change_without_a_solution_needs_no_proof(court: Court) -> None:
     court.git("switch", "-q", "-c", "words", "main")
     (court.root / "README.md").write_text("words")
     court.git("add", "-A")
     court.git("commit", "-q", "-m", "Say more")
-    found = court.proof(head="words")
-    assert (found.faults, found.notes) == ([], ["it touches no solution: there is nothing to prove"])
+    proof = court.proof(head="words")
+    assert (proof.faults, proof.notes) == ([], ["it touches no solution: there is nothing to prove"])
     court.git("switch", "-q", "main")
 
 
@@ -135,7 +137,7 @@ def edits_the_ledger_alone(court: Court) -> None:
 
 
 def swaps_the_tree(court: Court) -> None:
-    court.on_the_branch({KERNEL: "notes: 2, and a little faster\n"}, again=True)
+    court.on_the_branch({KERNEL: "notes: 2, and a little faster\n"}, into_last_commit=True)
 
 
 def swaps_in_a_tree_that_failed(court: Court) -> None:
@@ -239,11 +241,11 @@ def forges_the_base_ledger_whole(court: Court) -> None:
         (forges_the_base_ledger_whole, "seq 7 does not follow from its parts: summary.speedup is not the geometric"),
     ],
 )
-def test_each_forgery_gets_the_sentence_it_earned(court: Court, forge: Callable[[Court], None], sentence: str) -> None:
+def test_each_forgery_is_refused_with_its_sentence(court: Court, forge: Callable[[Court], None], sentence: str) -> None:
     forge(court)
-    found = court.proof()
-    assert not found.holds
-    assert any(sentence in fault for fault in found.faults), found.faults
+    proof = court.proof()
+    assert not proof.holds
+    assert any(sentence in fault for fault in proof.faults), proof.faults
 
 
 @pytest.mark.parametrize(
@@ -265,18 +267,18 @@ def test_what_was_not_confirmed_is_not_proved(
 ) -> None:
     court = Court.__new__(Court)
     court.place, court.root = Place(tmp_path / "w"), tmp_path / "w"
-    court.place.enter([court.place.draft("baseline"), *(court.place.draft(kind, **more) for kind, more in drafts)])
+    court.place.enter([court.place.draft("baseline"), *(court.place.draft(kind, **fields) for kind, fields in drafts)])
     court.merged_by_hand(0)
     with court.place.repo:
         (fault,) = court.proof().faults
     assert sentence in fault
 
 
-def test_a_newer_champion_is_said(court: Court) -> None:
+def test_a_newer_champion_is_noted(court: Court) -> None:
     old = court.git("rev-parse", WIN)
-    again = court.place.draft(number=1, speedup=1.9, cites=1, judge="sha256:x")
+    evaluated = court.place.draft(number=1, speedup=1.9, cites=1, judge="sha256:x")
     confirmed = court.place.draft("confirmation", number=1, speedup=1.9, cites=10, judge="sha256:x")
-    court.place.enter([again, confirmed])
-    found = court.proof(head=old)
-    assert found.faults == []
-    assert found.notes == [f"a newer champion exists: seq 11, 1.990x (`harness pr {PROBLEM}`)"]
+    court.place.enter([evaluated, confirmed])
+    proof = court.proof(head=old)
+    assert proof.faults == []
+    assert proof.notes == [f"a newer champion exists: seq 11, 1.990x (`harness pr {PROBLEM}`)"]

@@ -28,10 +28,10 @@ Json = dict[str, Any]
 
 
 def data_of(page: str) -> Json:
-    """The data that stands in a page."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    data: Json = json.loads(found[1])
+    """Return the data in a page."""
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    data: Json = json.loads(match[1])
     return data
 
 
@@ -84,29 +84,31 @@ def test_the_headline_follows_from_the_ledger(workspace: Workspace, page: str) -
 
 
 def test_a_trajectory_goes_up_and_names_its_commits(workspace: Workspace, page: str) -> None:
-    known = {(one.problem, one.seq): one for one in entries(workspace)}
+    by_place = {(record.problem, record.seq): record for record in entries(workspace)}
     data = data_of(page)
     assert data["meta"]["commit_url"] == "https://github.com/o/kernels/commit/{}"
-    stepped = [one for one in data["problems"] if one["steps"]]
+    stepped = [record for record in data["problems"] if record["steps"]]
     assert stepped
     for problem in stepped:
         speedups = [step["speedup"] for step in problem["steps"] if step["gain"]]
         assert speedups == sorted(speedups), "each gain is a higher speed-up, whatever its latency"
         for step in problem["steps"]:
-            entry = known[problem["key"], step["seq"]]
+            entry = by_place[problem["key"], step["seq"]]
             assert (entry.candidate.commit, entry.candidate.worker) == (step["commit"], step["worker"])
             assert entry.summary.speedup == pytest.approx(step["speedup"], rel=1e-4)
             assert entry.summary.speedup_ci95 == pytest.approx((step["low"], step["high"]), rel=1e-4)
             assert step["latency_us"] == pytest.approx(step["baseline_us"] / step["speedup"], rel=1e-3)
-            assert [row[0] for row in step["workloads"]] == [one.uuid[:8] for one in entry.workloads]
-            workloads = [one.speedup for one in entry.workloads]
+            assert [row[0] for row in step["workloads"]] == [workload.uuid[:8] for workload in entry.workloads]
+            workloads = [workload.speedup for workload in entry.workloads]
             assert [row[3] for row in step["workloads"]] == pytest.approx(workloads, rel=1e-4)
             if step["confirmation"]:
-                confirmation = known[problem["key"], step["confirmation"]["seq"]]
+                confirmation = by_place[problem["key"], step["confirmation"]["seq"]]
                 assert confirmation.cites == step["seq"]
                 assert confirmation.summary.speedup == pytest.approx(step["confirmation"]["speedup"], rel=1e-4)
         champions = [step["seq"] for step in problem["steps"] if step["champion"]]
-        assert champions == ([known[problem["key"], problem["seq"]].cites] if problem["state"] == "confirmed" else [])
+        assert champions == (
+            [by_place[problem["key"], problem["seq"]].cites] if problem["state"] == "confirmed" else []
+        )
         assert problem["bound_us"] < problem["baseline_us"]
 
 
@@ -114,9 +116,9 @@ def test_a_champion_is_a_step_although_its_evaluation_was_no_gain(tmp_path: Path
     workspace = make_workspace(tmp_path / "w", {f"problems/{PROBLEM}/definition.json": "{}"})
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
         ledger.append(draft("baseline"))
-        for first, again, seq in ((1.50, 1.40, 2), (1.49, 1.48, 5)):
+        for first, confirmed, seq in ((1.50, 1.40, 2), (1.49, 1.48, 5)):
             ledger.append(draft(tree=f"{seq}" * 40, speedup=first, cites=1))
-            ledger.append(draft("confirmation", tree=f"{seq}" * 40, speedup=again, cites=seq))
+            ledger.append(draft("confirmation", tree=f"{seq}" * 40, speedup=confirmed, cites=seq))
             ledger.append(draft("champion", tree=f"{seq}" * 40, cites=seq + 1))
     assert harness(workspace.root, "report", "-o", "r.html").returncode == 0
     (problem,) = data_of((workspace.root / "r.html").read_text())["problems"]
@@ -130,12 +132,12 @@ def test_a_page_of_many_steps_leaves_out_the_details_of_the_oldest(
     monkeypatch.setattr(steps, "_DETAIL_CHARACTERS", 9 * 150)
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
-        problems = sorted({one.problem for one in index.entries()})
+        problems = sorted({record.problem for record in index.entries()})
         data = collect(repo, index, branch="main", problems=problems, run="main", target="h200", commit_url=None)
-    shown = [[step["workloads"] is not None for step in one["steps"]] for one in data["problems"]]
-    assert any(len(each) > 1 for each in shown)
-    for each in shown:
-        assert each == [False] * (len(each) - 1) + [True] * min(1, len(each))
+    shown = [[step["workloads"] is not None for step in record["steps"]] for record in data["problems"]]
+    assert any(len(has_details) > 1 for has_details in shown)
+    for has_details in shown:
+        assert has_details == [False] * (len(has_details) - 1) + [True] * min(1, len(has_details))
 
 
 def test_each_step_has_the_difference_of_its_sources(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_the_problems_of_a_run_are_those_that_it_was_started_with(tmp_path: Path
             planner.append_record("ledger/decisions.yaml", decision)
         assert site.call("report", "-o", "r.html").returncode == 0
         data = data_of((site.root / "r.html").read_text())
-    assert [one["key"] for one in data["problems"]] == ["t/two"], "also before its first evaluation"
+    assert [row["key"] for row in data["problems"]] == ["t/two"], "also before its first evaluation"
 
 
 def test_moves_and_money_are_shown(page: str) -> None:
@@ -194,8 +196,8 @@ def test_words_of_agents_stay_words(tmp_path: Path) -> None:
     workspace = make_run(tmp_path / "w", problems=1, entries=12, days=1, workers=1)
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
-        given: Json = {"branch": "main", "run": "main", "target": "h200", "commit_url": None}
-        data = collect(repo, index, problems=["L1/rmsnorm_000"], **given)
+        settings: Json = {"branch": "main", "run": "main", "target": "h200", "commit_url": None}
+        data = collect(repo, index, problems=["L1/rmsnorm_000"], **settings)
     data["problems"][0]["worker"] = "</script><script>alert(1)</script>"
     page = render(data)
     assert "<script>alert" not in page
@@ -225,19 +227,19 @@ def test_an_older_form_of_a_problem_is_not_in_its_trajectory(tmp_path: Path) -> 
 def test_a_sealed_champion_is_compared_with_nothing_where_no_sealed_times_were_kept(tmp_path: Path) -> None:
     key = "L1/rmsnorm_000"
     workspace = make_run(tmp_path / "w", problems=1, entries=40, days=1, workers=1)
-    given: Json = {"problems": [key], "branch": "main", "run": "main", "target": "h200", "commit_url": None}
+    settings: Json = {"problems": [key], "branch": "main", "run": "main", "target": "h200", "commit_url": None}
     with (
         Repo(workspace) as repo,
         Ledger(workspace, repo, branch="main") as ledger,
         Index(workspace, branch="main") as index,
     ):
         index.refresh(repo)
-        (before,) = collect(repo, index, **given)["problems"]
+        (before,) = collect(repo, index, **settings)["problems"]
         (baseline,) = index.entries(key, kind="baseline")
         parts = {name: getattr(baseline, name) for name in EntryDraft.model_fields}
         ledger.append(EntryDraft.model_validate({**parts, "sealed_baselines": {}}))  # as an older harness did
         index.refresh(repo)
-        (after,) = collect(repo, index, **given)["problems"]
+        (after,) = collect(repo, index, **settings)["problems"]
     assert (before["trust"], set(before["against"])) == ("sealed", {"eager", "baseline"})
     assert (after["trust"], after["against"]) == ("sealed", {})
 

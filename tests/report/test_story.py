@@ -22,11 +22,11 @@ def test_the_story(story: Story) -> None:
     without_a_confirmed_entry_it_refuses(story)
 
 
-def pull(story: Story, problem: str, *more: str) -> dict[str, object]:
-    ran = story.site.call("pr", problem, "--json", *more)
+def pull(story: Story, problem: str, *options: str) -> dict[str, object]:
+    ran = story.site.call("pr", problem, "--json", *options)
     assert ran.returncode == 0, ran.stdout
-    found: dict[str, object] = json.loads(ran.stdout)
-    return found
+    result: dict[str, object] = json.loads(ran.stdout)
+    return result
 
 
 def a_review_tells_everything(story: Story) -> None:
@@ -62,28 +62,28 @@ def a_branch_is_reviewed_with_its_warnings_and_what_came_before(story: Story) ->
 
 def each_champion_becomes_a_branch_and_the_ledger_goes_first(story: Story) -> None:
     for problem in PROBLEMS:
-        found = pull(story, problem)
-        assert (found["branch"], found["made"], found["remote"]) == (f"win/main/{problem}", True, "origin")
-        branch, place = str(found["branch"]), f"problems/{problem}/solutions/cpu"
+        result = pull(story, problem)
+        assert (result["branch"], result["made"], result["remote"]) == (f"win/main/{problem}", True, "origin")
+        branch, place = str(result["branch"]), f"problems/{problem}/solutions/cpu"
         assert git(story.remote, "rev-parse", f"{branch}:{place}") == story.champions[problem].tree
-        assert git(story.remote, "rev-parse", "main") == story.here("rev-parse", "main")
-        assert story.here("rev-list", "--count", f"main..{branch}") == "1"
-        names = story.here("diff", "--name-only", "main", branch).split()
+        assert git(story.remote, "rev-parse", "main") == story.git("rev-parse", "main")
+        assert story.git("rev-list", "--count", f"main..{branch}") == "1"
+        names = story.git("diff", "--name-only", "main", branch).split()
         assert sorted(names) == [f"{place}/kernel.cpp", f"{place}/solution.yaml"]
-        body = story.here("log", "-1", "--format=%B", branch)
-        seq, digest = found["seq"], found["hash"]
+        body = story.git("log", "-1", "--format=%B", branch)
+        seq, digest = result["seq"], result["hash"]
         assert f"Ledger-Entry: ledger/{problem}.yaml seq {seq} {digest}" in body
         assert f"harness evaluate problems/{problem}/solutions/cpu --device cpu" in body
         assert "| workload | latency us |" in body
-        trailers = story.here("log", "-1", "--format=%(trailers:key=Solution-Tree,valueonly)", branch)
+        trailers = story.git("log", "-1", "--format=%(trailers:key=Solution-Tree,valueonly)", branch)
         assert trailers == story.champions[problem].tree
     assert git(story.site.root, "status", "--porcelain") == ""
 
 
 def again_it_changes_nothing(story: Story) -> None:
-    before = story.here("rev-parse", "win/main/t/one")
-    found = pull(story, "t/one")
-    assert (found["made"], found["commit"]) == (False, before)
+    before = story.git("rev-parse", "win/main/t/one")
+    result = pull(story, "t/one")
+    assert (result["made"], result["commit"]) == (False, before)
 
 
 def the_honest_are_proved(story: Story) -> None:
@@ -101,7 +101,7 @@ def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
     # The ledger goes on growing meanwhile: the rebase has something to do.
     story.site.submit("w02", "t/two", "stub: speedup=1.9")
     assert story.site.call("daemon", "--once").returncode == 0
-    story.here("push", "--quiet", "origin", "main")
+    story.git("push", "--quiet", "origin", "main")
     story.person("pull", "--quiet", "--ff-only")
     story.person("switch", "--quiet", "win/main/t/one")
     story.person("rebase", "--quiet", "main")
@@ -110,12 +110,12 @@ def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
     story.person("merge", "--quiet", "--squash", "origin/win/main/t/two")
     story.person("commit", "--quiet", "-m", "Merge a kernel (#2)")
     story.person("push", "--quiet", "origin", "main")
-    story.here("pull", "--quiet", "--no-rebase", "origin", "main")
+    story.git("pull", "--quiet", "--no-rebase", "origin", "main")
     for problem in ("t/one", "t/two"):
-        assert story.here("rev-parse", f"main:problems/{problem}/solutions/cpu") == story.champions[problem].tree
-        found = pull(story, problem)
-        assert found["branch"] is None
-        assert "has this very solution already" in str(found["notes"])
+        assert story.git("rev-parse", f"main:problems/{problem}/solutions/cpu") == story.champions[problem].tree
+        result = pull(story, problem)
+        assert result["branch"] is None
+        assert "has this very solution already" in str(result["notes"])
 
 
 def the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
@@ -129,15 +129,15 @@ def the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
 
 
 def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
-    before = story.here("rev-parse", "win/main/t/three")
+    before = story.git("rev-parse", "win/main/t/three")
     ran = story.site.call("pr", "t/three")
     assert ran.returncode == 1
     assert "carries the champion of seq" in ran.stdout
     assert "a newer champion exists" in ran.stdout
-    found = pull(story, "t/three", "--replace")
-    assert found["made"]
-    assert story.here("rev-parse", f"refs/harness/replaced/win/main/t/three/{before}") == before
-    assert git(story.remote, "rev-parse", "win/main/t/three") == found["commit"]
+    result = pull(story, "t/three", "--replace")
+    assert result["made"]
+    assert story.git("rev-parse", f"refs/harness/replaced/win/main/t/three/{before}") == before
+    assert git(story.remote, "rev-parse", "win/main/t/three") == result["commit"]
     assert story.site.call("proof", "main..win/main/t/three").returncode == 0
 
 
@@ -148,7 +148,7 @@ def without_a_confirmed_entry_it_refuses(story: Story) -> None:
     assert story.site.call("pr", "t/nowhere").returncode == 2
     definition = story.site.root / "problems/t/three/definition.json"
     definition.write_text(definition.read_text().replace("adds one", "adds one, exactly"))
-    story.here("commit", "--quiet", "-am", "Say it better")
+    story.git("commit", "--quiet", "-am", "Say it better")
     ran = story.site.call("pr", "t/three")
     assert ran.returncode == 1
     assert "every entry of t/three for cpu in run main is of an earlier form of the problem" in ran.stdout

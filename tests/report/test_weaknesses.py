@@ -81,21 +81,21 @@ CASES = (
 )
 
 
-def weakened(made: EntryDraft, case: Case) -> EntryDraft:
-    """The draft with what the case records."""
-    assert made.device is not None
-    assert made.environment is not None
-    of_kind = case.of_baseline if made.kind == "baseline" else {}
+def weakened(entry: EntryDraft, case: Case) -> EntryDraft:
+    """Return the draft with the facts of the case."""
+    assert entry.device is not None
+    assert entry.environment is not None
+    of_kind = case.of_baseline if entry.kind == "baseline" else {}
     tables = {}
-    if made.kind == "baseline":
+    if entry.kind == "baseline":
         for name, time in case.compiled.items():
-            tables[name] = {uuid: {"eager": 12.0, "compile": time} for uuid in made.baselines}
+            tables[name] = {uuid: {"eager": 12.0, "compile": time} for uuid in entry.baselines}
         tables.setdefault("baselines", {})
-    return made.model_copy(
+    return entry.model_copy(
         update={
-            "device": DeviceRecord.model_validate({**made.device.model_dump(), **case.device}),
+            "device": DeviceRecord.model_validate({**entry.device.model_dump(), **case.device}),
             "environment": EnvironmentRecord.model_validate(
-                {**made.environment.model_dump(), **case.environment, **of_kind}
+                {**entry.environment.model_dump(), **case.environment, **of_kind}
             ),
             "trust": case.trust,
             **tables,
@@ -121,14 +121,14 @@ def enter(ledger: Ledger, site: Site, commit: Commit, case: Case) -> None:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
-    """Output -> problem -> text. Outputs about all problems are the same text for each."""
+    """Yield output -> problem -> text; outputs about all problems have the same text for each."""
     directory = tmp_path_factory.mktemp("weakened")
     site = Site(directory / "work", directory / "scratch")
     cases = (SOUND, *CASES)
     make_site(site.root, tuple(case.problem for case in cases))
     texts: dict[str, dict[str, str]] = {name: {} for name in OUTPUTS}
 
-    def told(*arguments: str) -> str:
+    def output_of(*arguments: str) -> str:
         ran = site.call(*arguments)
         assert ran.returncode == 0 or arguments[0] == "audit", ran.stdout  # its forms of problems have no history here
         return ran.stdout
@@ -138,7 +138,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
         with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main") as ledger:
             for case in cases:
                 enter(ledger, site, commits[case.problem], case)
-        about_all = {"status": told("status"), "log": told("log", "-n", "100"), "audit": told("audit")}
+        about_all = {"status": output_of("status"), "log": output_of("log", "-n", "100"), "audit": output_of("audit")}
         with Repo(site.workspace) as repo, Index(site.workspace, branch="main") as index:
             problems = [case.problem for case in cases]
             data = collect(repo, index, branch="main", problems=problems, run="main", target="cpu", commit_url=None)
@@ -146,35 +146,39 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
         for case in cases:
             for name, text in about_all.items():
                 texts[name][case.problem] = text
-            texts["review"][case.problem] = told("review", case.problem, "--no-diff")
-            texts["pr"][case.problem] = told("pr", case.problem, "--no-push")
-            texts["proof"][case.problem] = told("proof", f"main..win/main/{case.problem}")
+            texts["review"][case.problem] = output_of("review", case.problem, "--no-diff")
+            texts["pr"][case.problem] = output_of("pr", case.problem, "--no-push")
+            texts["proof"][case.problem] = output_of("proof", f"main..win/main/{case.problem}")
         yield texts
     finally:
         site.close()
 
 
 def page_data(page: str) -> Any:
-    """The data inside a report."""
+    """Return the data of a report."""
     return json.loads(page.split('type="application/json" id="data">', 1)[1].split("</script>", 1)[0])
 
 
 def sentences(output: str, text: str, problem: str) -> list[str]:
-    """The sentences of an output's weaknesses that are about a problem, the symbol before each taken off."""
+    """Return the sentences of a problem's weaknesses in an output, without their symbols."""
     if output == "report":
         data = page_data(text)
-        (row,) = [one for one in data["problems"] if one["key"] == problem]
+        (row,) = [problem_row for problem_row in data["problems"] if problem_row["key"] == problem]
         assert data["weakened"]["symbol"] == SYMBOL
         return [str(sentence) for sentence in row["weaknesses"]]
     lines = [line.partition(f"{SYMBOL} ")[2] for line in text.splitlines() if f"{SYMBOL} " in line]
     if output in {"review", "pr", "proof"}:  # about one problem
         return [line for line in lines if not line.startswith("(")]
     named = [line.partition(": ") for line in lines]
-    return [said for names, _, said in named if problem in {name.split(" seq ")[0] for name in names.split("; ")}]
+    return [
+        weakness_sentences
+        for names, _, weakness_sentences in named
+        if problem in {name.split(" seq ")[0] for name in names.split("; ")}
+    ]
 
 
 def marked_number(output: str, text: str, problem: str) -> bool:
-    """True if the problem's speed-up carries the symbol."""
+    """Return true if the problem's speed-up has the symbol."""
     if output in {"audit", "report"}:  # the audit names entries; the page puts the symbol in with its script
         return bool(sentences(output, text, problem))
     lines = text.splitlines()
@@ -189,8 +193,8 @@ def test_a_weakened_number_is_shown_with_its_sentence(
     case: Case, output: str, outputs: dict[str, dict[str, str]]
 ) -> None:
     text = outputs[output][case.problem]
-    said = sentences(output, text, case.problem)
-    assert any(sentence.startswith(case.says) for sentence in said), text
+    weakness_sentences = sentences(output, text, case.problem)
+    assert any(sentence.startswith(case.says) for sentence in weakness_sentences), text
     assert marked_number(output, text, case.problem), text
 
 

@@ -16,8 +16,8 @@ _BLOCKED = ("torch", "optuna", "watchdog", "rich", "cupy", "playwright", "numpy"
 
 
 def steps() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = yaml.safe_load(WORKFLOW.read_text())["jobs"]["proof"]["steps"]
-    return found
+    listed_steps: list[dict[str, Any]] = yaml.safe_load(WORKFLOW.read_text())["jobs"]["proof"]["steps"]
+    return listed_steps
 
 
 def test_what_it_installs_is_enough() -> None:

@@ -19,17 +19,17 @@ from tests.gpu.controls import CONTROLS
 from tests.runner.test_nvrtc import compile_cuda
 
 SOLUTIONS = (*ATTACKS, *CONTROLS)
-SEALED = [each for each in SOLUTIONS if each.language == "cuda"]
+SEALED = [solution for solution in SOLUTIONS if solution.language == "cuda"]
 
 
 @pytest.mark.parametrize("problem", ["linear", "linear_twice", "norm", "mean"])
 def test_solutions_fit_their_problem(problem: str, tmp_path: Path) -> None:
     loaded = load_problem(write_problem(tmp_path, problem))
-    for number, solution in enumerate(each for each in SOLUTIONS if each.problem == problem):
-        written = load_solution(solution.write(tmp_path / str(number), {}))
-        assert check_solution(written, loaded.definition) == [], solution.name
+    for number, solution in enumerate(item for item in SOLUTIONS if item.problem == problem):
+        loaded_solution = load_solution(solution.write(tmp_path / str(number), {}))
+        assert check_solution(loaded_solution, loaded.definition) == [], solution.name
         if solution.language == "cuda":
-            assert plans_of(loaded, written), solution.name
+            assert plans_of(loaded, loaded_solution), solution.name
         elif solution.language != "cuda_cpp":
             compile(textwrap.dedent(solution.source), solution.name, "exec")
 
@@ -39,7 +39,7 @@ def test_kernels_of_attacks_compile(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solution", SEALED, ids=lambda each: each.name)
+@pytest.mark.parametrize("solution", SEALED, ids=lambda solution: solution.name)
 def test_sealed_solutions_compile(solution: Attack, tmp_path: Path) -> None:
     _compiles(solution.source, [launch["kernel"] for launch in solution.launch or ({"kernel": "run"},)], tmp_path)
 
@@ -55,7 +55,7 @@ def _compiles(source: str, kernels: list[str], directory: Path) -> None:
 
 @pytest.mark.slow
 def test_defences_that_are_switched_off_are_where_they_were() -> None:
-    """In a process of its own, which they change."""
+    """The defences are switched off in a separate process, which they change."""
     names = "from tests.gpu import undefended as u; print(*u.DEFENCES)"
     code = f"{names}; u.forget_the_floor(); [off() for off in u.DEFENCES.values()]"
     root = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""A trusted call by the device's events, with a stand-in for the device: when it is made again."""
+"""Repetition of a trusted call that is timed by device events, with a stand-in for the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.runner import cuda_calls
-from harness.runner.cuda_calls import Timed
+from harness.runner.cuda_calls import EventTimedCalls
 
 HOLD_NS = 2_000_000
 
@@ -24,10 +24,10 @@ class Device:
     def run(self) -> None:
         """Displaces nothing."""
 
-    def forget_persisting_lines(self) -> None:
+    def reset_persisting_lines(self) -> None:
         """Nothing persists."""
 
-    def held(self, enqueue: Callable[[], None], limit_ns: int) -> None:
+    def enqueue_held(self, enqueue: Callable[[], None], limit_ns: int) -> None:
         assert limit_ns == HOLD_NS
         self.held_calls += 1
         enqueue()
@@ -57,40 +57,40 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(cuda_calls, "time", made)
+    fake_clock = Clock()
+    monkeypatch.setattr(cuda_calls, "time", fake_clock)
     monkeypatch.setattr(cuda_calls, "_HOLD_NS", HOLD_NS)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    return made
+    return fake_clock
 
 
 def slow(clock: Clock, times: set[int]) -> tuple[list[int], Callable[[int], None]]:
-    """A call that outlasts the hold the n-th time it is made, for each n of `times`."""
-    made: list[int] = []
+    """Return a call that exceeds the hold at each of its `times`-th executions."""
+    called_slots: list[int] = []
 
     def compute(slot: int) -> None:
-        made.append(slot)
-        clock.now_ns += 2 * HOLD_NS if len(made) in times else HOLD_NS // 2
+        called_slots.append(slot)
+        clock.now_ns += 2 * HOLD_NS if len(called_slots) in times else HOLD_NS // 2
 
-    return made, compute
+    return called_slots, compute
 
 
-def test_a_call_the_host_was_slow_with_is_made_again_behind_a_hold(clock: Clock) -> None:
+def test_a_call_that_exceeds_the_hold_is_repeated(clock: Clock) -> None:
     device = Device()
-    made, compute = slow(clock, {2})
-    calls = Timed(device, (compute, lambda *_: None))  # type: ignore[arg-type]
+    called_slots, compute = slow(clock, {2})
+    calls = EventTimedCalls(device, (compute, lambda *_: None))  # type: ignore[arg-type]
     for placement in range(3):
         calls.run(placement)
-    assert made[:4] == [0, 1, 1, 2]
-    assert device.held_calls == len(made)
+    assert called_slots[:4] == [0, 1, 1, 2]
+    assert device.held_calls == len(called_slots)
 
 
-def test_code_that_always_outlasts_the_hold_is_no_longer_held(clock: Clock) -> None:
+def test_code_that_always_exceeds_the_hold_is_called_without_it(clock: Clock) -> None:
     device = Device()
-    made, compute = slow(clock, set(range(100)))
-    calls = Timed(device, (compute, lambda *_: None))  # type: ignore[arg-type]
+    called_slots, compute = slow(clock, set(range(100)))
+    calls = EventTimedCalls(device, (compute, lambda *_: None))  # type: ignore[arg-type]
     for placement in range(2):
         calls.run(placement)
-    assert made == [0, 0, 0, 0, 1]
+    assert called_slots == [0, 0, 0, 0, 1]
     assert device.held_calls == 3

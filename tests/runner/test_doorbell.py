@@ -10,7 +10,7 @@ import pytest
 
 from harness.runner.doorbell import Doorbell, Request, create_page
 
-ENOUGH = 50_000_000
+MANY_SPINS = 50_000_000
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def page() -> Iterator[int]:
 
 @pytest.fixture
 def runner(page: int) -> Iterator[int]:
-    """A process that serves: a call at placement n takes n * 10 ns, as it says."""
+    """A process that serves requests and reports n * 10 ns for a call at placement n."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -41,15 +41,15 @@ def test_each_request_is_answered_once_with_what_the_runner_claims(page: int) ->
         doorbell.prepare(request, placement)
         assert not doorbell.is_answered(number, spins=1000)
         doorbell.ring(number)
-        assert doorbell.is_answered(number, ENOUGH)
+        assert doorbell.is_answered(number, MANY_SPINS)
         assert doorbell.claimed_ns == 10 * {1: 0, 2: 7, 3: 3}[number]
 
 
-def test_the_runner_returns_when_told(page: int, runner: int) -> None:
+def test_the_runner_returns_at_a_request_to_end(page: int, runner: int) -> None:
     doorbell = Doorbell(page)
     doorbell.prepare(Request.END)
     doorbell.ring(1)
-    assert doorbell.is_answered(1, ENOUGH)
+    assert doorbell.is_answered(1, MANY_SPINS)
     assert os.waitid(os.P_PID, runner, os.WEXITED | os.WNOWAIT) is not None
 
 

@@ -1,4 +1,4 @@
-"""The driver's names of what a launch plan says."""
+"""The driver's names for the types in a launch plan."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ import pytest
 
 from harness.runner.driver import CudaError
 from harness.runner.module_variables import (
-    MOST_BYTES,
+    MAX_VARIABLE_BYTES,
     MalformedCubinError,
     ModuleVariable,
     check_size,
     module_variables,
 )
-from harness.runner.variable_snapshot import divided
+from harness.runner.variable_snapshot import copy_methods
 from tests.runner.test_nvrtc import compile_cuda
 
 SOURCE = """
@@ -48,7 +48,7 @@ def test_a_kernel_without_variables_has_none(tmp_path: Path) -> None:
 
 
 def test_variables_that_are_too_large_are_refused(tmp_path: Path) -> None:
-    source = SOURCE.replace("kept[1000]", f"kept[{MOST_BYTES // 4}]")
+    source = SOURCE.replace("kept[1000]", f"kept[{MAX_VARIABLE_BYTES // 4}]")
     with pytest.raises(MalformedCubinError, match="take 64 MiB, more than 64: use a workspace"):
         check_size(compiled(source, tmp_path))
 
@@ -61,19 +61,19 @@ def test_what_is_no_cubin_is_refused(data: bytes) -> None:
 
 def test_few_variables_are_copied_by_the_driver() -> None:
     variables = {"counter": ModuleVariable(4, is_constant=False), "table": ModuleVariable(16, is_constant=True)}
-    assert divided(variables) == (["counter", "table"], [])
+    assert copy_methods(variables) == (["counter", "table"], [])
 
 
 def test_of_many_variables_the_driver_copies_the_constants() -> None:
     variables = {f"v{number}": ModuleVariable(8, is_constant=number % 8 == 0) for number in range(800)}
-    copied, launched = divided(variables)
+    copied, launched = copy_methods(variables)
     assert (len(copied), len(launched)) == (100, 700)
     assert {"v0", "v8"} <= set(copied)
 
 
 def test_too_many_constants_are_refused() -> None:
     with pytest.raises(CudaError, match="300 module-scope variables, 300 of them __constant__, more than 256"):
-        divided({f"v{number}": ModuleVariable(8, is_constant=True) for number in range(300)})
+        copy_methods({f"v{number}": ModuleVariable(8, is_constant=True) for number in range(300)})
 
 
 def test_a_header_of_the_toolkit_defines_hundreds_of_constants(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_plan_fits_every_workload(solution: str) -> None:
     launches = tuple(Launch.model_validate(launch) for launch in loaded.spec.launch)
     spaces = {name: WorkspaceSpec.model_validate(space) for name, space in loaded.spec.workspaces.items()}
     for workload in problem.workloads:
-        scalars = {name: given.value for name, given in workload.inputs.items() if isinstance(given, ScalarInput)}
+        scalars = {name: source.value for name, source in workload.inputs.items() if isinstance(source, ScalarInput)}
         scalars |= {name: 1.0 for name, spec in problem.definition.inputs.items() if spec.shape is None}
         plan = resolve(launches, spaces, problem.definition, problem.sizes(workload), scalars, loaded.spec.params)
         assert plan.launches

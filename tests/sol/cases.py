@@ -31,13 +31,13 @@ X8, W8, W4, X4 = X16 // 2, W16 // 2, W16 // 4, X16 // 4
 
 
 def product_us(operations: int, dtype: str, targets: tuple[str, ...] = ("h200", "b200")) -> dict[str, float]:
-    """Microseconds of so many operations on the matrix unit of a dtype."""
+    """Return the microseconds of operations on the matrix unit of a dtype, by target."""
     return {target: operations / TFLOPS[target][dtype] / 1e6 for target in targets}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A reference, and what its bound has to be.
+    """A reference and its expected bound.
 
     `inputs` and `outputs` are shapes and a dtype: `"4 8 bfloat16"`; an empty shape is a 0-d tensor.
     """
@@ -49,25 +49,25 @@ class Case:
     bytes: int
     products: Mapping[tuple[str, str], int] = field(default_factory=dict)
     elementwise: int | None = None
-    """Operations of all else, where the arithmetic gives them."""
+    """All other operations, if they were computed."""
     us: Mapping[str, float] = field(default_factory=dict)
     """Target -> the bound in microseconds."""
     make: str | None = None
     """Body of `make_inputs(axes, device)`, for custom inputs."""
     updates: Mapping[str, str] = field(default_factory=dict)
-    """Output -> the input that the reference updates in place to make it."""
+    """Output -> input that the reference updates in place."""
 
     def __str__(self) -> str:
         return self.name
 
 
 def by(cases: list[Case]) -> pytest.MarkDecorator:
-    """The mark that runs a test for each case."""
+    """Return the mark that runs a test for each case."""
     return pytest.mark.parametrize("case", cases, ids=str)
 
 
 def problem_of(case: Case, directory: Path) -> Problem:
-    """The problem of a case, with one workload."""
+    """Write the problem of a case, with one workload."""
     body = "".join(f"    {line}\n" for line in case.run.strip().splitlines())
     source = f"import torch\nimport torch.nn.functional as F\n\n\ndef run({', '.join(case.inputs)}):\n{body}"
     if case.make is not None:
@@ -94,17 +94,17 @@ def problem_of(case: Case, directory: Path) -> Problem:
 
 
 def check(case: Case, directory: Path) -> None:
-    """Compare a case's bounds with what was computed by hand."""
+    """Compare a case's bounds with those computed by hand."""
     problem = problem_of(case, directory)
     for target in case.us or ("h200",):
-        found = bounds(problem, problem.workloads[0], hardware(target))
-        assert found.bytes == case.bytes
-        assert {pair: count for pair, count in found.products.items() if count} == case.products
+        result = bounds(problem, problem.workloads[0], hardware(target))
+        assert result.bytes == case.bytes
+        assert {pair: count for pair, count in result.products.items() if count} == case.products
         if case.elementwise is not None:
-            assert sum(found.elementwise.values()) == case.elementwise
+            assert sum(result.elementwise.values()) == case.elementwise
         if case.us:
-            assert found.sol_us == pytest.approx(case.us[target], rel=1e-3)
-        assert found.floor_us <= found.sol_us
+            assert result.sol_us == pytest.approx(case.us[target], rel=1e-3)
+        assert result.floor_us <= result.sol_us
 
 
 def _spec(text: str) -> dict[str, Any]:

@@ -102,16 +102,16 @@ BY_HAND: dict[str, Callable[[Sizes], _Expected]] = {
 }
 
 
-@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("selection", ["some", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("key", sorted(BY_HAND))
-def test_bounds_are_those_computed_by_hand(key: str, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # a busy machine is no reason to fail
+def test_bounds_are_those_computed_by_hand(key: str, selection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # load of the machine must not fail the test
     problem, machine = load_problem(PROBLEMS / key, key=key), hardware("h200")
-    for workload in problem.workloads if which == "all" else (problem.workloads[0], problem.workloads[-1]):
-        found, expected = bounds(problem, workload, machine), BY_HAND[key](problem.sizes(workload))
-        assert found.bytes == expected.bytes
-        assert {pair: count for pair, count in found.products.items() if count} == expected.products
-        assert math.isclose(found.times_us["memory"], expected.bytes / machine.bandwidth_gbs / 1e3)
+    for workload in problem.workloads if selection == "all" else (problem.workloads[0], problem.workloads[-1]):
+        result, expected = bounds(problem, workload, machine), BY_HAND[key](problem.sizes(workload))
+        assert result.bytes == expected.bytes
+        assert {pair: count for pair, count in result.products.items() if count} == expected.products
+        assert math.isclose(result.times_us["memory"], expected.bytes / machine.bandwidth_gbs / 1e3)
 
 
 @pytest.mark.slow
@@ -121,8 +121,9 @@ def test_the_smallest_and_the_largest_workload_have_a_bound(key: str, monkeypatc
     problem = load_problem(PROBLEMS / key, key=key)
     by_bytes = sorted(problem.workloads, key=lambda workload: _bytes(problem, workload))
     for workload in (by_bytes[0], by_bytes[-1]):
-        assert 0.0 <= (found := bounds(problem, workload, hardware("h200"))).floor_us <= found.sol_us
-        assert found.sol_us > 0.0
+        result = bounds(problem, workload, hardware("h200"))
+        assert 0.0 <= result.floor_us <= result.sol_us
+        assert result.sol_us > 0.0
 
 
 def _bytes(problem: Problem, workload: Workload) -> int:

@@ -141,42 +141,42 @@ def _is_extracted(key: str) -> bool:
 
 def test_every_problem_that_is_written_by_hand_is_computed_by_hand() -> None:
     """Those with an origin are in test_bounds_of_serving_problems.py."""
-    others = [key for key in list_problems(PROBLEMS) if not _is_extracted(key) and not _has(key, "x_origin")]
-    assert sorted(BY_HAND) == others
+    expected_keys = [key for key in list_problems(PROBLEMS) if not _is_extracted(key) and not _has(key, "x_origin")]
+    assert sorted(BY_HAND) == expected_keys
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [key for key in list_problems(PROBLEMS) if _is_extracted(key)])
 def test_every_extracted_problem_has_a_bound(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # a busy machine is no reason to fail
+    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # load of the machine must not fail the test
     problem = load_problem(PROBLEMS / key, key=key)
     for workload in (problem.workloads[0], problem.workloads[-1]):
         assert bounds(problem, workload, hardware("h200")).sol_us > 0.0
 
 
-@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("selection", ["some", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("key", sorted(BY_HAND))
-def test_bounds_are_those_computed_by_hand(key: str, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # a busy machine is no reason to fail
+def test_bounds_are_those_computed_by_hand(key: str, selection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # load of the machine must not fail the test
     problem = load_problem(PROBLEMS / key, key=key)
-    some = (problem.workloads[0], problem.workloads[len(problem.workloads) // 2])
-    for workload in problem.workloads if which == "all" else some:
+    first_and_middle = (problem.workloads[0], problem.workloads[len(problem.workloads) // 2])
+    for workload in problem.workloads if selection == "all" else first_and_middle:
         sizes = problem.sizes(workload)
-        for target in ("h200", "b200") if which == "all" else ("h200",):
+        for target in ("h200", "b200") if selection == "all" else ("h200",):
             machine = hardware(target)
-            found = bounds(problem, workload, machine)
+            result = bounds(problem, workload, machine)
             if (
                 "paged" in key and sizes["batch"] > 1
             ):  # lengths are drawn: a first whole sequence, others of half and more
-                one = BY_HAND[key]({**sizes, "batch": 1, "tokens": sizes.get("chunk", 1)})
-                assert 0.5 * sizes["batch"] * one.bytes < found.bytes <= sizes["batch"] * one.bytes
+                single = BY_HAND[key]({**sizes, "batch": 1, "tokens": sizes.get("chunk", 1)})
+                assert 0.5 * sizes["batch"] * single.bytes < result.bytes <= sizes["batch"] * single.bytes
                 continue
             expected = BY_HAND[key](sizes)
-            assert found.bytes == expected.bytes
-            assert sum(found.products.values()) == expected.products
-            assert {pair for pair, count in found.products.items() if count} <= {(expected.dtype, expected.dtype)}
+            assert result.bytes == expected.bytes
+            assert sum(result.products.values()) == expected.products
+            assert {pair for pair, count in result.products.items() if count} <= {(expected.dtype, expected.dtype)}
             memory_us = expected.bytes / machine.bandwidth_gbs / 1e3
             product_us = expected.products / machine.product_tflops(expected.dtype) / 1e6
-            assert math.isclose(found.times_us["memory"], memory_us)
-            assert math.isclose(found.times_us["products"], product_us)
-            assert found.sol_us >= found.floor_us >= 0
+            assert math.isclose(result.times_us["memory"], memory_us)
+            assert math.isclose(result.times_us["products"], product_us)
+            assert result.sol_us >= result.floor_us >= 0

@@ -1,4 +1,4 @@
-"""The CPU of this host is measured once."""
+"""Measurement of the CPU of this host, and its storage."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MEASURED = {
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hardware]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hardware]:
     directory = tmp_path_factory.mktemp("cache")
     return directory, measured_cpu(directory)
 
 
 def only_file(directory: Path) -> Path:
-    (found,) = (directory / "sol").iterdir()
-    return found
+    (file,) = (directory / "sol").iterdir()
+    return file
 
 
-def test_the_figures_are_those_of_a_machine(kept: tuple[Path, Hardware]) -> None:
-    _, cpu = kept
+def test_the_figures_have_plausible_values(measured: tuple[Path, Hardware]) -> None:
+    _, cpu = measured
     assert cpu.target == "cpu"
     assert cpu.name
     assert 0 < cpu.bandwidth_gbs < 1000
@@ -46,8 +46,8 @@ def test_the_figures_are_those_of_a_machine(kept: tuple[Path, Hardware]) -> None
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_the_figures_have_the_ratios_of_a_machine(kept: tuple[Path, Hardware]) -> None:
-    _, cpu = kept
+def test_the_figures_have_plausible_ratios(measured: tuple[Path, Hardware]) -> None:
+    _, cpu = measured
     assert cpu.bandwidth_gbs > 1
     assert cpu.cached_gbs is not None
     assert cpu.cached_gbs > cpu.bandwidth_gbs
@@ -56,31 +56,33 @@ def test_the_figures_have_the_ratios_of_a_machine(kept: tuple[Path, Hardware]) -
     assert single == pytest.approx(2 * double, rel=0.3)
 
 
-def test_figures_of_a_busy_moment_are_raised_and_none_is_lowered(
-    kept: tuple[Path, Hardware], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_measurement_can_raise_figures_but_not_lower_them(
+    measured: tuple[Path, Hardware], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "sol" / only_file(kept[0]).name
+    file = tmp_path / "sol" / only_file(measured[0]).name
     file.parent.mkdir()
     file.write_text(json.dumps({**MEASURED, "read_gbs": 0.001, "copy_gbs": 0.001, "stream_gbs": 1e9}))
     assert measured_cpu(tmp_path).bandwidth_gbs == 1e9
     monkeypatch.setattr("harness.sol.cpu._SECONDS", 0.1)
-    assert measured_cpu(tmp_path, again=True).bandwidth_gbs == 1e9
+    assert measured_cpu(tmp_path, remeasure=True).bandwidth_gbs == 1e9
     figures = json.loads(file.read_text())
     assert figures["stream_gbs"] == 1e9
     assert 0.1 < figures["read_gbs"] < 1000
 
 
-def test_it_is_measured_once_and_then_read(kept: tuple[Path, Hardware], monkeypatch: pytest.MonkeyPatch) -> None:
-    directory, cpu = kept
-    monkeypatch.setenv("PATH", "")  # no compiler: measuring again would fail
+def test_the_cpu_is_measured_once_and_then_read(
+    measured: tuple[Path, Hardware], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, cpu = measured
+    monkeypatch.setenv("PATH", "")  # no compiler: another measurement would fail
     monkeypatch.delenv("CXX", raising=False)
     assert measured_cpu(directory) == cpu == hardware("cpu", cache_dir=directory)
     figures = json.loads(only_file(directory).read_text())
     assert figures["cpu"] == cpu.name
 
 
-def test_best_bandwidth_and_a_margin_on_the_cache(kept: tuple[Path, Hardware], tmp_path: Path) -> None:
-    name = only_file(kept[0]).name
+def test_best_bandwidth_and_a_margin_on_the_cache(measured: tuple[Path, Hardware], tmp_path: Path) -> None:
+    name = only_file(measured[0]).name
     (tmp_path / "sol").mkdir()
     (tmp_path / "sol" / name).write_text(json.dumps(MEASURED))
     cpu = measured_cpu(tmp_path)
@@ -90,10 +92,10 @@ def test_best_bandwidth_and_a_margin_on_the_cache(kept: tuple[Path, Hardware], t
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({**MEASURED, "read_gbs": 0}), '{"read_gbs": "fast"}'])
-def test_a_spoiled_measurement_is_made_again(
-    kept: tuple[Path, Hardware], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+def test_an_invalid_measurement_is_repeated(
+    measured: tuple[Path, Hardware], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    file = tmp_path / "sol" / only_file(kept[0]).name
+    file = tmp_path / "sol" / only_file(measured[0]).name
     file.parent.mkdir()
     file.write_text(text)
     monkeypatch.setenv("PATH", "")

@@ -21,19 +21,19 @@ def request(tmp_path: Path, target: str) -> DescribeRequest:
 
 
 def test_a_gpu_is_described_with_the_bounds_of_every_workload(tmp_path: Path) -> None:
-    found = describe(request(tmp_path, "h200"))
-    assert found.device[0] == "NVIDIA H200 SXM: 132 multiprocessors at up to 1,980 MHz"
-    assert "a plain copy reaches 4,300" in found.device[1]
-    assert any("228 KiB shared memory" in line for line in found.device)
-    assert len(found.bounds) == 6
-    assert {bound.limited_by for bound in found.bounds.values()} == {"memory"}
-    for bound in found.bounds.values():
+    description = describe(request(tmp_path, "h200"))
+    assert description.device[0] == "NVIDIA H200 SXM: 132 multiprocessors at up to 1,980 MHz"
+    assert "a plain copy reaches 4,300" in description.device[1]
+    assert any("228 KiB shared memory" in line for line in description.device)
+    assert len(description.bounds) == 6
+    assert {bound.limited_by for bound in description.bounds.values()} == {"memory"}
+    for bound in description.bounds.values():
         assert bound.sol_us is not None
         assert bound.bytes is not None
         assert bound.sol_us == pytest.approx(bound.bytes / 4800e9 * 1e6)
 
 
-def test_the_process_prints_what_it_found_or_why_not(tmp_path: Path, own_locks: None) -> None:
+def test_the_process_prints_the_description_or_the_reason_for_its_absence(tmp_path: Path, own_locks: None) -> None:
     del own_locks
     command = [sys.executable, "-m", "harness.sol.describe"]
     text = request(tmp_path, "h200").model_dump_json()

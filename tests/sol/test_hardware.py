@@ -19,14 +19,14 @@ def test_the_table_has_the_targets_people_ask_for() -> None:
 
 @pytest.mark.parametrize("target", GPUS)
 def test_every_figure_has_a_source(target: str) -> None:
-    found = hardware(target)
-    assert found.target == target
+    figures = hardware(target)
+    assert figures.target == target
     for figure in ("bandwidth_gbs", "l2_mib", "clock_mhz", "tflops"):
-        assert getattr(found, figure), figure
-        assert len(found.source[figure]) > 10, figure
-    assert (found.attainable is None) == ("attainable" not in found.source)
-    assert found.devices
-    assert all(target_of(name) == target for name in found.devices)
+        assert getattr(figures, figure), figure
+        assert len(figures.source[figure]) > 10, figure
+    assert (figures.attainable is None) == ("attainable" not in figures.source)
+    assert figures.devices
+    assert all(target_of(name) == target for name in figures.devices)
 
 
 @pytest.mark.parametrize("target", GPUS)
@@ -43,11 +43,11 @@ def test_peaks_are_dense_and_in_order(target: str) -> None:
 @pytest.mark.parametrize("target", GPUS)
 def test_vector_peak_is_what_the_units_and_the_clock_give(target: str) -> None:
     """128 float32 lanes a multiprocessor (64 on the A100), two operations a multiply-add, at the highest clock."""
-    found = hardware(target)
-    assert found.clock_mhz is not None
+    figures = hardware(target)
+    assert figures.clock_mhz is not None
     lanes = 64 if target == "a100" else 128
-    possible = found.multiprocessors * lanes * 2 * found.clock_mhz / 1e6
-    assert found.tflops.vector["float32"] == pytest.approx(possible, rel=0.08)
+    possible = figures.multiprocessors * lanes * 2 * figures.clock_mhz / 1e6
+    assert figures.tflops.vector["float32"] == pytest.approx(possible, rel=0.08)
 
 
 def test_attainable_is_below_the_datasheet() -> None:

@@ -11,7 +11,7 @@ import torch
 from harness.errors import ConfigurationError
 from harness.sol import gpu_measurement
 from harness.sol.hardware import target_name
-from harness.sol.measured_gpu import hardware_of, keep, kept_rates, kept_targets
+from harness.sol.measured_gpu import hardware_of, store_rates, stored_rates, stored_targets
 from harness.sol.roofline import bounds
 from harness.sol.targets import MEASURE, hardware
 from tests.sol.cases import BF16, FP4, FP8, INT8, Case, problem_of
@@ -25,22 +25,22 @@ def test_a_gpu_that_is_neither_listed_nor_measured_names_the_command(tmp_path: P
     assert MEASURE.startswith("harness hardware measure")
 
 
-def test_a_measurement_is_kept_and_used_with_margins(tmp_path: Path) -> None:
-    file = keep(GB200, tmp_path)
-    assert kept_rates("gb200", tmp_path) == GB200
-    assert kept_targets(tmp_path) == ["gb200"]
-    found = hardware("gb200", measured_dir=tmp_path)
-    assert found.is_measured
-    assert found.target == file.stem == "gb200"
-    assert found.bandwidth_gbs == pytest.approx(1.2 * 7000)
-    assert found.product_tflops(BF16) == pytest.approx(1.3 * 1800)
-    assert found.product_tflops(FP8) == pytest.approx(1.3 * 3600)
+def test_a_measurement_is_stored_and_used_with_margins(tmp_path: Path) -> None:
+    file = store_rates(GB200, tmp_path)
+    assert stored_rates("gb200", tmp_path) == GB200
+    assert stored_targets(tmp_path) == ["gb200"]
+    figures = hardware("gb200", measured_dir=tmp_path)
+    assert figures.is_measured
+    assert figures.target == file.stem == "gb200"
+    assert figures.bandwidth_gbs == pytest.approx(1.2 * 7000)
+    assert figures.product_tflops(BF16) == pytest.approx(1.3 * 1800)
+    assert figures.product_tflops(FP8) == pytest.approx(1.3 * 3600)
     # torch had no int8 and no 4-bit product there; the units have twice and four times the rate of 16 bits
-    assert found.product_tflops(INT8) == pytest.approx(2 * 1.3 * 1800)
-    assert found.product_tflops(FP4) == pytest.approx(4 * 1.3 * 1800)
-    assert "int8, float8_e5m2, float4_e2m1fn_x2: a multiple of the rate of 16 bits" in found.source["tflops"]
-    assert found.vector_tflops("float32") == pytest.approx(1.3 * 60)
-    assert "GPU-1" in found.source["bandwidth_gbs"]
+    assert figures.product_tflops(INT8) == pytest.approx(2 * 1.3 * 1800)
+    assert figures.product_tflops(FP4) == pytest.approx(4 * 1.3 * 1800)
+    assert "int8, float8_e5m2, float4_e2m1fn_x2: a multiple of the rate of 16 bits" in figures.source["tflops"]
+    assert figures.vector_tflops("float32") == pytest.approx(1.3 * 60)
+    assert "GPU-1" in figures.source["bandwidth_gbs"]
 
 
 def test_an_older_gpu_is_not_given_units_that_it_lacks() -> None:
@@ -68,15 +68,15 @@ def test_margins_cover_what_the_vendor_promises() -> None:
 
 
 def test_a_listed_gpu_keeps_the_vendors_figures(tmp_path: Path) -> None:
-    keep(H200, tmp_path)
+    store_rates(H200, tmp_path)
     assert hardware("h200", measured_dir=tmp_path).bandwidth_gbs == 4800
     assert not hardware("h200", measured_dir=tmp_path).is_measured
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({**GB200.model_dump(mode="json"), "bandwidth_gbs": 0})])
-def test_a_spoiled_measurement_counts_as_none(tmp_path: Path, text: str) -> None:
-    keep(GB200, tmp_path).write_text(text)
-    assert kept_targets(tmp_path) == []
+def test_an_invalid_measurement_counts_as_none(tmp_path: Path, text: str) -> None:
+    store_rates(GB200, tmp_path).write_text(text)
+    assert stored_targets(tmp_path) == []
     with pytest.raises(ConfigurationError, match="neither listed nor measured"):
         hardware("gb200", measured_dir=tmp_path)
 
@@ -85,9 +85,9 @@ def test_bounds_of_measured_rates_are_marked(tmp_path: Path) -> None:
     """1024 x 4 B read and written: 8,192 B / (1.2 x 7000 GB/s) = 0.975 ns."""
     case = Case("double", {"x": "1024 float32"}, {"y": "1024 float32"}, "return x * 2", bytes=8192)
     problem = problem_of(case, tmp_path)
-    found = bounds(problem, problem.workloads[0], hardware_of(GB200))
-    assert found.is_measured
-    assert found.sol_us == pytest.approx(8192 / 8400 / 1e3)
+    result = bounds(problem, problem.workloads[0], hardware_of(GB200))
+    assert result.is_measured
+    assert result.sol_us == pytest.approx(8192 / 8400 / 1e3)
 
 
 def test_names_of_drivers_become_targets() -> None:
@@ -97,5 +97,5 @@ def test_names_of_drivers_become_targets() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure")
 def test_without_a_gpu_there_is_nothing_to_measure() -> None:
-    with pytest.raises(ConfigurationError, match="torch sees no GPU cuda:0"):
+    with pytest.raises(ConfigurationError, match="torch finds no GPU cuda:0"):
         gpu_measurement.measure_gpu(0)

@@ -1,4 +1,4 @@
-"""Bounds of workloads: which operations and which bytes are counted."""
+"""Bounds of workloads: the counted operations and bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNIT = Hardware(
     tflops=Peaks(tensor={"bfloat16": 4.0}, vector={"float32": 1.0, "float64": 0.5}),
     source={},
 )
-# As UNIT, with arithmetic so slow that it is what limits.
+# UNIT with arithmetic so slow that it is the limit.
 SLOW = UNIT.model_copy(update={"tflops": Peaks(tensor={"bfloat16": 4e-6}, vector={"float32": 1e-6, "float64": 1e-6})})
 
 Spec = tuple[Sequence[str] | None, str]
@@ -39,7 +39,7 @@ def make(
     axes: Mapping[str, int],
     scalars: Mapping[str, Any] | None = None,
 ) -> Problem:
-    """A problem with one workload, from the body of its reference."""
+    """Write a problem with one workload, from the body of its reference."""
     arguments = ", ".join(inputs)
     body = "".join(f"    {line}\n" for line in run.splitlines())
     definition = {
@@ -49,13 +49,15 @@ def make(
         "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in outputs.items()},
         "reference": f"import torch\nimport torch.nn.functional as F\n\n\ndef run({arguments}):\n{body}",
     }
-    given = {name: {"type": "random"} for name in inputs} | {
+    workload_inputs = {name: {"type": "random"} for name in inputs} | {
         name: {"type": "scalar", "value": value} for name, value in (scalars or {}).items()
     }
     target = directory / "suite" / "made"
     target.mkdir(parents=True)
     (target / "definition.json").write_text(json.dumps(definition))
-    (target / "workload.jsonl").write_text(json.dumps({"uuid": str(uuid.uuid4()), "axes": axes, "inputs": given}))
+    (target / "workload.jsonl").write_text(
+        json.dumps({"uuid": str(uuid.uuid4()), "axes": axes, "inputs": workload_inputs})
+    )
     return load_problem(target)
 
 
@@ -68,14 +70,14 @@ def square(size: int, dtype: str = "float32") -> dict[str, Any]:
 
 
 def test_each_byte_once_and_intermediates_are_free(tmp_path: Path) -> None:
-    made = make(tmp_path, "z = x + x\nreturn z * z + x", {"x": (["n", "n"], "float32")}, **square(100))
-    found = bound(made)
-    assert found.bytes == 2 * 4 * 100 * 100
-    assert found.flops == 3 * 100 * 100
-    assert found.limited_by == "memory"
-    assert found.sol_us == pytest.approx(80.0)
-    assert found.floor_us == pytest.approx(80.0)
-    slow = bound(made, SLOW)
+    problem = make(tmp_path, "z = x + x\nreturn z * z + x", {"x": (["n", "n"], "float32")}, **square(100))
+    result = bound(problem)
+    assert result.bytes == 2 * 4 * 100 * 100
+    assert result.flops == 3 * 100 * 100
+    assert result.limited_by == "memory"
+    assert result.sol_us == pytest.approx(80.0)
+    assert result.floor_us == pytest.approx(80.0)
+    slow = bound(problem, SLOW)
     assert slow.limited_by == "elementwise"
     assert slow.sol_us == pytest.approx(3 * 100 * 100)
 
@@ -95,35 +97,37 @@ def test_each_byte_once_and_intermediates_are_free(tmp_path: Path) -> None:
     ],
 )
 def test_products_count_two_operations_an_element(tmp_path: Path, run: str, flops: int) -> None:
-    both: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
-    made = make(tmp_path, run, both, **square(64, "bfloat16"))
+    operands: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
+    problem = make(tmp_path, run, operands, **square(64, "bfloat16"))
     machine = SLOW.model_copy(update={"tflops": Peaks(tensor={"bfloat16": 4e-6}, vector={"float32": 1e-6})})
-    found = bound(made, machine)
-    assert flops <= found.flops <= flops * 1.1
-    assert found.limited_by == "products"
-    assert found.sol_us == pytest.approx(flops / 4)
+    result = bound(problem, machine)
+    assert flops <= result.flops <= flops * 1.1
+    assert result.limited_by == "products"
+    assert result.sol_us == pytest.approx(flops / 4)
 
 
-def test_a_product_of_values_cast_up_is_priced_by_what_they_were(tmp_path: Path) -> None:
-    both: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
-    cast = make(tmp_path / "cast", "return (a.float() @ b.float().t()).bfloat16()", both, **square(64, "bfloat16"))
+def test_a_product_of_cast_values_uses_the_unit_of_their_stored_dtype(tmp_path: Path) -> None:
+    operands: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
+    cast = make(tmp_path / "cast", "return (a.float() @ b.float().t()).bfloat16()", operands, **square(64, "bfloat16"))
     assert bound(cast, SLOW).sol_us == pytest.approx(2 * 64**3 / 4)
-    changed = make(tmp_path / "one", "return (a.float() @ (b.float() + 1)).bfloat16()", both, **square(64, "bfloat16"))
+    changed = make(
+        tmp_path / "one", "return (a.float() @ (b.float() + 1)).bfloat16()", operands, **square(64, "bfloat16")
+    )
     assert bound(changed, SLOW).sol_us == pytest.approx(2 * 64**3 / 4)
 
 
 def test_a_large_product_is_limited_by_the_matrix_units(tmp_path: Path) -> None:
-    both: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
-    found = bound(make(tmp_path, "return a @ b", both, **square(8192, "bfloat16")), hardware("h200"))
-    assert found.limited_by == "products"
-    assert found.sol_us == pytest.approx(2 * 8192**3 / 989.5e12 * 1e6)
-    assert found.attainable_us == pytest.approx(2 * 8192**3 / 800e12 * 1e6)
-    # Operations prove nothing: only what must be read does, and what is written beyond what the L2 cache can hold.
-    assert found.floor_bytes == 3 * 2 * 8192**2 - 60 * 2**20
+    operands: dict[str, Spec] = {"a": (["n", "n"], "bfloat16"), "b": (["n", "n"], "bfloat16")}
+    result = bound(make(tmp_path, "return a @ b", operands, **square(8192, "bfloat16")), hardware("h200"))
+    assert result.limited_by == "products"
+    assert result.sol_us == pytest.approx(2 * 8192**3 / 989.5e12 * 1e6)
+    assert result.attainable_us == pytest.approx(2 * 8192**3 / 800e12 * 1e6)
+    # Operations prove nothing. Only necessary reads count, and outputs beyond the capacity of the L2 cache.
+    assert result.floor_bytes == 3 * 2 * 8192**2 - 60 * 2**20
 
 
 @pytest.mark.parametrize(
-    ("run", "read", "needed"),
+    ("run", "read", "proved"),
     [
         ("return x * 2", 10_000, 10_000),
         ("return x[:10].sum() + torch.zeros(100, 100, device=x.device)", 1_000, 1_000),
@@ -138,21 +142,21 @@ def test_a_large_product_is_limited_by_the_matrix_units(tmp_path: Path) -> None:
         ("y = x.clone()\ny.add_(1)\nreturn y[:1].expand(100, 100).contiguous()", 100, 0),
     ],
 )
-def test_which_elements_are_read_and_which_are_needed(tmp_path: Path, run: str, read: int, needed: int) -> None:
-    found = bound(make(tmp_path, run, {"x": (["n", "n"], "float32")}, **square(100)))
-    assert found.bytes == 4 * (10_000 + read)
-    assert found.floor_bytes == 4 * (10_000 + needed)
+def test_read_and_proved_elements(tmp_path: Path, run: str, read: int, proved: int) -> None:
+    result = bound(make(tmp_path, run, {"x": (["n", "n"], "float32")}, **square(100)))
+    assert result.bytes == 4 * (10_000 + read)
+    assert result.floor_bytes == 4 * (10_000 + proved)
 
 
-def test_of_a_table_only_the_rows_that_are_looked_up(tmp_path: Path) -> None:
+def test_only_selected_rows_of_a_table_are_counted(tmp_path: Path) -> None:
     inputs: dict[str, Spec] = {"table": (["rows", "width"], "float32"), "ids": (["count"], "int64")}
     outputs: dict[str, Spec] = {"y": (["count", "width"], "float32")}
     axes = {"rows": 10_000, "width": 64, "count": 8}
     for number, run in enumerate(("return table[ids]", "return F.embedding(ids, table)")):
-        found = bound(make(tmp_path / str(number), run, inputs, outputs, axes))
+        result = bound(make(tmp_path / str(number), run, inputs, outputs, axes))
         # 8 ids drawn from 10,000 take 10,000 (1 - (1 - 1/10,000)^8) = 7.997 different rows of 256 bytes: 2,047.
-        assert found.bytes == 4 * 8 * 64 + 2047 + 8 * 8
-        assert found.floor_bytes == 4 * 8 * 64 + 8 * 8
+        assert result.bytes == 4 * 8 * 64 + 2047 + 8 * 8
+        assert result.floor_bytes == 4 * 8 * 64 + 8 * 8
 
 
 @pytest.mark.parametrize(
@@ -163,51 +167,53 @@ def test_of_a_table_only_the_rows_that_are_looked_up(tmp_path: Path) -> None:
         "if (x > 0).any():\n    return x + 1\nreturn x",
     ],
 )
-def test_references_that_look_at_values(tmp_path: Path, run: str) -> None:
+def test_references_whose_control_flow_depends_on_values_have_bounds(tmp_path: Path, run: str) -> None:
     inputs: dict[str, Spec] = {"x": (["n", "n"], "float32"), "counts": (["n"], "int32")}
-    found = bound(make(tmp_path, run, inputs, **square(100)))
-    assert found.bytes >= 2 * 4 * 100 * 100
-    assert found.sol_us >= found.floor_us > 0
+    result = bound(make(tmp_path, run, inputs, **square(100)))
+    assert result.bytes >= 2 * 4 * 100 * 100
+    assert result.sol_us >= result.floor_us > 0
 
 
-def test_scalars_are_given_and_cost_nothing(tmp_path: Path) -> None:
+def test_scalars_have_no_bytes(tmp_path: Path) -> None:
     inputs: dict[str, Spec] = {"x": (["n", "n"], "float32"), "factor": (None, "float32")}
-    found = bound(make(tmp_path, "return x * factor", inputs, scalars={"factor": 0.5}, **square(100)))
-    assert found.bytes == 2 * 4 * 100 * 100
+    result = bound(make(tmp_path, "return x * factor", inputs, scalars={"factor": 0.5}, **square(100)))
+    assert result.bytes == 2 * 4 * 100 * 100
 
 
 @pytest.mark.parametrize(
-    ("run", "said"), [("return x.nothing()", "no attribute"), ("return x @ x[:3]", "RuntimeError")]
+    ("run", "message"), [("return x.nothing()", "no attribute"), ("return x @ x[:3]", "RuntimeError")]
 )
-def test_a_reference_that_does_not_run_is_named(tmp_path: Path, run: str, said: str) -> None:
-    made = make(tmp_path, run, {"x": (["n", "n"], "float32")}, **square(10))
-    with pytest.raises(FormatError, match=said) as caught:
-        bound(made)
-    assert made.workloads[0].uuid in str(caught.value)
-    assert str(made.directory / "definition.json") in str(caught.value)
+def test_a_reference_that_does_not_run_is_named(tmp_path: Path, run: str, message: str) -> None:
+    problem = make(tmp_path, run, {"x": (["n", "n"], "float32")}, **square(10))
+    with pytest.raises(FormatError, match=message) as caught:
+        bound(problem)
+    assert problem.workloads[0].uuid in str(caught.value)
+    assert str(problem.directory / "definition.json") in str(caught.value)
 
 
 def test_the_floor_of_a_cpu_allows_for_inputs_in_its_caches(tmp_path: Path) -> None:
-    made = make(tmp_path, "return x * 2", {"x": (["n", "n"], "float32")}, **square(100))
+    problem = make(tmp_path, "return x * 2", {"x": (["n", "n"], "float32")}, **square(100))
     cached = UNIT.model_copy(update={"cached_gbs": 5.0})
-    assert bound(made, cached).sol_us == pytest.approx(80.0)
-    assert bound(made, cached).floor_us == pytest.approx(16.0)
+    assert bound(problem, cached).sol_us == pytest.approx(80.0)
+    assert bound(problem, cached).floor_us == pytest.approx(16.0)
 
 
 @pytest.mark.parametrize(
     "body", ["cache[5] = row", "cache[ids] = row.view(1, -1)", "cache.index_copy_(0, ids, row[None])"]
 )
-def test_an_update_in_place_counts_what_it_touches_and_proves_nothing(tmp_path: Path, body: str) -> None:
+def test_an_update_in_place_counts_its_rows_and_proves_nothing(tmp_path: Path, body: str) -> None:
     cache: Spec = (["N", "D"], "float32")
-    made = make(
+    problem = make(
         tmp_path,
         body,
         {"cache": cache, "row": (["D"], "float32"), "ids": (["1"], "int64")},
         {"out": cache},
         {"N": 1000, "D": 64},
     )
-    updated = made.definition.outputs["out"].model_copy(update={"x_updates": "cache"})
-    made = made.model_copy(update={"definition": made.definition.model_copy(update={"outputs": {"out": updated}})})
-    found = bounds(made, made.workloads[0], UNIT)
-    assert 2 * 64 * 4 <= found.bytes <= 2 * 64 * 4 + 8
-    assert found.floor_bytes <= 64 * 4 + 8
+    updated = problem.definition.outputs["out"].model_copy(update={"x_updates": "cache"})
+    problem = problem.model_copy(
+        update={"definition": problem.definition.model_copy(update={"outputs": {"out": updated}})}
+    )
+    result = bounds(problem, problem.workloads[0], UNIT)
+    assert 2 * 64 * 4 <= result.bytes <= 2 * 64 * 4 + 8
+    assert result.floor_bytes <= 64 * 4 + 8

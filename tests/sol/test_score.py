@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.sol.score import score, why_no_score
+from harness.sol.score import no_score_reason, score
 
 times = st.floats(min_value=1e-2, max_value=1e7)
 
@@ -25,7 +25,7 @@ def test_half_at_the_baseline_and_one_at_the_bound() -> None:
 def test_no_score_when_the_baseline_is_at_the_bound_already() -> None:
     assert score(4.0, 4.0, 4.0) is None
     assert score(3.0, 3.9, 4.0) is None
-    assert why_no_score(3.0, 3.9, 4.0) == "no score: the baseline (3.9 us) is at or below the bound (4 us) already"
+    assert no_score_reason(3.0, 3.9, 4.0) == "no score: the baseline (3.9 us) is at or below the bound (4 us)"
 
 
 def test_no_score_where_the_formula_breaks_down() -> None:
@@ -33,14 +33,14 @@ def test_no_score_where_the_formula_breaks_down() -> None:
     assert above is not None
     assert above > 1
     assert score(1.0, 6.0, 4.0) is None
-    assert "further below the bound" in (why_no_score(1.0, 6.0, 4.0) or "")
+    assert "further below the bound" in (no_score_reason(1.0, 6.0, 4.0) or "")
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_no_score_without_times(bad: float) -> None:
     for arguments in ((bad, 2.0, 1.0), (1.5, bad, 1.0), (1.5, 2.0, bad)):
         assert score(*arguments) is None
-        assert "positive times" in (why_no_score(*arguments) or "")
+        assert "positive times" in (no_score_reason(*arguments) or "")
 
 
 @given(times, times, times)

@@ -83,7 +83,7 @@ def test_a_judge_of_another_protocol_is_refused(
     monkeypatch.setenv("STUB_JUDGE_PROTOCOL", "1")
     with pytest.raises(ConfigurationError) as caught:
         JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
-    assert caught.value.message == "the judge of cpu speaks judge protocol 1, and this process speaks judge protocol 2"
+    assert caught.value.message == "the judge of cpu uses judge protocol 1, and this process uses judge protocol 2"
     assert caught.value.remedy == PROTOCOL_FIX
 
 

@@ -21,11 +21,11 @@ from harness.workspace.judge_client import (
     CheckAnswered,
     JudgeClient,
     JudgeLost,
-    JudgeNotice,
     RequestAnswered,
     deadline_s,
     judge_command,
 )
+from harness.workspace.judge_endpoint import JudgeNotice
 from tests.waiting import DEADLINE_S, wait_until
 from tests.workspace.conftest import group_of, request_for
 
@@ -135,16 +135,14 @@ def test_a_judge_of_another_protocol_is_refused_with_the_fix(
     loss = client.next_event()
     assert isinstance(loss, JudgeLost)
     assert loss.cause == "protocol"
-    assert loss.reason == (
-        f"the judge of cpu speaks judge protocol {protocol}, and this process speaks judge protocol 2"
-    )
+    assert loss.reason == (f"the judge of cpu uses judge protocol {protocol}, and this process uses judge protocol 2")
     assert loss.fix == PROTOCOL_FIX
     assert client.judge.ready is None
 
 
 def test_a_judge_that_does_not_name_its_protocol_has_the_first(client: Client) -> None:
     ready = {"event": "ready", "target": "cpu", "device": {"name": "d", "id": "d"}}
-    expected = "speaks judge protocol 1, and this process speaks judge protocol 2"
+    expected = "uses judge protocol 1, and this process uses judge protocol 2"
     assert protocol_mismatch(json.dumps(ready), "ready") == expected
     assert protocol_mismatch(json.dumps({"event": "answer"}), "ready", "answer") == expected
     assert protocol_mismatch(json.dumps({**ready, "protocol": JUDGE_PROTOCOL}), "ready") is None

@@ -65,7 +65,23 @@ def running_lines(processes: dict[str, ProcessStatus]) -> list[str]:
     """Return a line for each running process."""
     if not processes:
         return ["nothing runs here now; `harness start` does"]
-    return [f"{name} (pid {status.pid}): {_activity(status)}" for name, status in processes.items()]
+    lines = [f"{name} (pid {status.pid}): {_activity(status)}" for name, status in processes.items()]
+    return [*lines, *(line for status in processes.values() for line in _host_lines(status))]
+
+
+def _host_lines(status: ProcessStatus) -> list[str]:
+    """Return a line for each host of the daemon's cluster: its devices, or why it is refused."""
+    from harness.model.process_status import DaemonStatus
+
+    if not isinstance(status, DaemonStatus):
+        return []
+    states = {judge.device: judge.problem or judge.failure or judge.state for judge in status.judges}
+    lines = []
+    for host in status.hosts:
+        parts = [f"{device.partition('/')[2]} {states.get(device, 'joins')}" for device in host.devices]
+        words = host.refused or ", ".join(parts) or "no device for a judge"
+        lines.append(printable(f"host {host.name} ({host.address}): {words}"))
+    return lines
 
 
 def _activity(status: ProcessStatus) -> str:

@@ -18,9 +18,13 @@ from harness.model.config import Config
 from harness.workspace.directories import Workspace, user_cache
 
 
-def _own_judge(_: RunPlan) -> bool:
-    """Return true if the harness' own judge is used. The needs of another one are not known."""
-    return not os.environ.get("HARNESS_JUDGE_COMMAND")
+def _own_judge(plan: RunPlan) -> bool:
+    """Return true if the harness' own judge is used on this host. The needs of another one are not known."""
+    return not os.environ.get("HARNESS_JUDGE_COMMAND") and plan.chosen.cluster is None
+
+
+def _judges_here(plan: RunPlan) -> bool:
+    return plan.chosen.cluster is None
 
 
 def _own_judge_on_cpu(plan: RunPlan) -> bool:
@@ -44,7 +48,7 @@ def _uses_key(plan: RunPlan) -> bool:
 
 
 REQUIREMENTS = (
-    Requirement("default device", machine.check_devices),
+    Requirement("default device", machine.check_devices, needed=_judges_here),
     Requirement("target", machine.check_target),
     Requirement("default agent", agents.check_kind),
     Requirement("git", workspace.check_git),

@@ -14,7 +14,7 @@ from harness.cli.display.output import echo, emit
 from harness.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from harness.formats.import_problems import Imported
+    from harness.formats.import_problems import ImportResult
     from harness.workspace.directories import Workspace
 
 _LISTED = 40
@@ -37,22 +37,22 @@ def ask_for_trust(path: Path) -> None:
 
 
 def import_rows(
-    brought: Sequence[Imported], workspace: Workspace, target: str, data_root: Path | None
+    brought: Sequence[ImportResult], workspace: Workspace, target: str, data_root: Path | None
 ) -> list[dict[str, Any]]:
     """One row a problem: `imported` when it has no error and is in problems/, `usable` when the target can judge it."""
     from harness.formats.problems import load_problem
-    from harness.formats.requirements import memory_of, obstacles
+    from harness.formats.requirements import target_memory_bytes, unmet_requirements
     from harness.sol.hardware import table
 
     figures = table().get(target)
-    memory = memory_of(target, figures.memory_gb if figures else None)
+    memory = target_memory_bytes(target, figures.memory_gb if figures else None)
     rows = []
     for item in brought:
         reasons = [str(error).replace("\n  ", "; ") for error in item.errors]
         whats = [error.message for error in item.errors]
         if item.usable:
             problem = load_problem(workspace.problems / item.key, key=item.key, data_root=data_root)
-            reasons = whats = obstacles(problem, target, memory_bytes=memory)
+            reasons = whats = unmet_requirements(problem, target, memory_bytes=memory)
         rows.append(
             {
                 "problem": item.key,
@@ -70,7 +70,7 @@ def import_rows(
 
 def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
     """The summary for people: each problem where they are few, else counts by suite and by cause."""
-    from harness.formats.requirements import causes
+    from harness.formats.requirements import count_causes
 
     unusable = [row for row in rows if not row["usable"]]
     if len(rows) <= _LISTED:
@@ -85,8 +85,8 @@ def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
         _print_suites(rows, target)
         if unusable:
             echo("\nwhy not")
-            for cause, number in causes(row["cause"] for row in unusable):
-                examples = [row["problem"] for row in unusable if causes([row["cause"]])[0][0] == cause]
+            for cause, number in count_causes(row["cause"] for row in unusable):
+                examples = [row["problem"] for row in unusable if count_causes([row["cause"]])[0][0] == cause]
                 echo(f"  {number:4}  {cause} ({', '.join(examples[:3])}{' …' if number > 3 else ''})")
     warnings = [warning for row in rows for warning in row["warnings"]]
     for warning in warnings[:_WARNED]:

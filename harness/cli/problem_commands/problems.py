@@ -200,13 +200,13 @@ def _import_solution(
     workspace: Workspace, path: Path, *, key: str | None, target: str | None, replace: bool, as_json: bool
 ) -> None:
     from harness.formats.import_problems import problem_named
-    from harness.formats.import_solutions import read_their_solution, solution_from_json
+    from harness.formats.import_solutions import read_solution_json, solution_from_json
     from harness.formats.problems import list_problems, load_problem
     from harness.formats.solutions import check_solution, load_solution
     from harness.model.paths import SOLUTIONS
     from harness.workspace.configuration import data_root_of
 
-    theirs = read_their_solution(path)
+    theirs = read_solution_json(path)
     key = key or problem_named(theirs.definition, workspace.problems, list_problems(workspace.problems))
     problem = load_problem(workspace.problems / key, key=key, data_root=data_root_of(workspace))
     target = (target or theirs.spec.target_hardware[0]).lower()

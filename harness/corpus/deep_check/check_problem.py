@@ -22,7 +22,7 @@ from harness.sol.targets import hardware
 
 _TARGET = "h200"
 _BOUND_SECONDS = 30.0
-"""For one workload. The limit of 1 s of an evaluation would make the result depend on how busy this machine is."""
+"""Time limit for one workload. With the 1 s of an evaluation, the result would depend on the machine's load."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class DeepFindings:
 
     key: str
     failures: list[str] = field(default_factory=list)
-    """Besides those of `verdicts`, which exceptions may cover."""
+    """Failures besides those in `verdicts`, which exceptions may cover."""
     verdicts: Verdicts = field(default_factory=lambda: Verdicts((), (), None))
     module: ModuleComparison = field(default_factory=lambda: ModuleComparison(skipped="the problem fails before"))
     seconds: float = 0.0
@@ -42,41 +42,41 @@ def deep_check(problem: Problem, originals: OriginalModules | None) -> DeepFindi
 
     Args:
         problem: the problem.
-        originals: builds the models that extracted problems come from; without it they are not compared.
+        originals: builds the original models of extracted problems; None to skip the comparison.
     """
-    began = time.monotonic()
-    found = DeepFindings(problem.key)
+    started_at = time.monotonic()
+    findings = DeepFindings(problem.key)
     with _one_thread():
         try:
-            _check(problem, originals, found)
+            _check(problem, originals, findings)
         except FormatError as error:
-            found.failures.append(error.message)
-    found.seconds = time.monotonic() - began
-    return found
+            findings.failures.append(error.message)
+    findings.seconds = time.monotonic() - started_at
+    return findings
 
 
-def _check(problem: Problem, originals: OriginalModules | None, found: DeepFindings) -> None:
+def _check(problem: Problem, originals: OriginalModules | None, findings: DeepFindings) -> None:
     objection = licence_objection(problem)
     if objection is not None:
-        found.failures.append(objection)
-    found.failures += bound_failures(problem)
+        findings.failures.append(objection)
+    findings.failures += bound_failures(problem)
     judge = SmallJudge(problem)
-    found.failures += output_failures(problem, judge.reference)
-    found.verdicts = verdicts(judge, judge.draw().expected)
-    killed = {item.name for item in found.verdicts.mutants if item.kind == SKIPPED_INPUT and item.fate == "killed"}
+    findings.failures += output_failures(problem, judge.reference)
+    findings.verdicts = verdicts(judge, judge.draw().expected)
+    killed = {item.name for item in findings.verdicts.mutants if item.kind == SKIPPED_INPUT and item.fate == "killed"}
     ordinary = judge.draw()
-    found.failures += input_failures(problem, judge.reference, ordinary.inputs, ordinary.expected, killed)
-    del ordinary, judge  # a module's weights need the memory
+    findings.failures += input_failures(problem, judge.reference, ordinary.inputs, ordinary.expected, killed)
+    del ordinary, judge  # frees memory for the module's weights
     if originals is None:
-        found.module = ModuleComparison(skipped="--no-modules")
+        findings.module = ModuleComparison(skipped="--no-modules")
         return
-    found.module = originals.compare(problem)
-    if found.module.failure is not None:
-        found.failures.append(f"the original module: {found.module.failure}")
+    findings.module = originals.compare(problem)
+    if findings.module.failure is not None:
+        findings.failures.append(f"the original module: {findings.module.failure}")
 
 
 def bound_failures(problem: Problem) -> list[str]:
-    """Workloads without a bound on the device that the corpus is written for."""
+    """Return a failure for each workload without a bound on the corpus' target device."""
     machine = hardware(_TARGET)
     failures = []
     for workload in problem.workloads:
@@ -89,7 +89,7 @@ def bound_failures(problem: Problem) -> list[str]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Small tensors are faster without a second thread, and much faster on a busy machine."""
+    """Run torch in one thread, which is faster for small tensors, particularly on a loaded machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Problems that compute the same graph."""
+"""Detection of problems with the same graph."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harness.model.problem import Problem
 
 
 def graph_of(problem: Problem) -> str:
-    """Hash of what a problem computes, without names, constants and sizes.
+    """Return a hash of a problem's computation without names, constants and sizes.
 
-    Of an extracted problem that of its exported graph; of one written by hand that of the syntax of its reference.
+    It is the hash of an extracted problem's exported graph, or of the reference's syntax of a problem written by hand.
     """
     provenance = provenance_in(problem.definition)
     if provenance is not None and provenance.get("graph"):
@@ -24,7 +24,7 @@ def graph_of(problem: Problem) -> str:
 
 
 class _Nameless(ast.NodeTransformer):
-    """Numbers the names of variables and functions, and removes numbers and texts. Names of attributes stay."""
+    """Replaces the names of variables and functions by numbers, and removes constants. Attributes keep their names."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -48,12 +48,12 @@ class _Nameless(ast.NodeTransformer):
 
 
 def duplicates(problems: Iterable[Problem]) -> dict[str, tuple[str, ...]]:
-    """Key of a problem -> keys of the others that compute the same."""
+    """Return the key of each problem with duplicates -> keys of its duplicates."""
     by_graph: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         by_graph[graph_of(problem)].append(problem.key)
     return {
-        key: tuple(other for other in keys if other != key)
+        key: tuple(duplicate for duplicate in keys if duplicate != key)
         for keys in by_graph.values()
         if len(keys) > 1
         for key in keys

@@ -1,4 +1,4 @@
-"""Exceptions from the deep check: mutants that survive for a reason, and honest implementations that fail for one."""
+"""Exceptions from the deep check: justified survivals of mutants and justified failures of honest implementations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.formats.schema import shown, validated
 from harness.formats.source_lines import parse_yaml
 
 FILE = "deep-check.yaml"
-"""In the directory of problems."""
+"""Name of the file in the directory of problems."""
 
 
 class DeepException(BaseModel):
@@ -24,7 +24,7 @@ class DeepException(BaseModel):
     result: str = Field(min_length=1)
     """Pattern of the result's title, such as `wrong epsilon: 10 times *`."""
     problems: tuple[str, ...] = Field(min_length=1)
-    """Keys."""
+    """Keys of problems."""
     reason: str = Field(min_length=20)
 
 
@@ -36,11 +36,21 @@ class ExceptionFile(BaseModel):
     exceptions: tuple[DeepException, ...] = ()
 
     def reason(self, key: str, title: str) -> str | None:
-        """The reason that covers a result of a problem; None if none does."""
+        """Return the reason of the exception that covers a result; None without such an exception.
+
+        Args:
+            key: the problem's key.
+            title: title of the result.
+        """
         return next((item.reason for item in self.exceptions if key in item.problems and _covers(item, title)), None)
 
     def stale(self, key: str, titles: Sequence[str]) -> list[str]:
-        """Exceptions of a problem that cover none of its results, by their patterns."""
+        """Return the patterns of a problem's exceptions that cover none of its results.
+
+        Args:
+            key: the problem's key.
+            titles: titles of the problem's results.
+        """
         return [
             item.result
             for item in self.exceptions
@@ -53,17 +63,17 @@ def _covers(item: DeepException, title: str) -> bool:
 
 
 def read_exceptions(problems_dir: Path) -> ExceptionFile:
-    """The exceptions of a directory of problems; none if it has no such file.
+    """Return the exceptions of a directory of problems; none if it has no such file.
 
     Raises:
-        FormatError: the file does not have this form.
+        FormatError: the file does not follow the format.
     """
     file = problems_dir / FILE
     if not file.exists():
         return ExceptionFile()
     where = shown(file)
     value, lines = parse_yaml(read_text(file), where=where)
-    found, errors = validated(ExceptionFile, value, where=where, lines=lambda: lines)
-    if found is None:
+    exceptions, errors = validated(ExceptionFile, value, where=where, lines=lambda: lines)
+    if exceptions is None:
         raise errors[0]
-    return found
+    return exceptions

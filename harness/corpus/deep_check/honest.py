@@ -33,15 +33,15 @@ def honest_implementations(reference: Reference) -> dict[str, OutputsOf]:
 
 
 def _in_float32(reference: Reference, inputs: Sequence[Value]) -> Outputs:
-    found = outputs_in(torch.float32, reference, inputs)
-    return {name: value.to(torch_dtype(reference.definition.outputs[name].dtype)) for name, value in found.items()}
+    outputs = outputs_in(torch.float32, reference, inputs)
+    return {name: value.to(torch_dtype(reference.definition.outputs[name].dtype)) for name, value in outputs.items()}
 
 
 def _in_another_order(reference: Reference, inputs: Sequence[Value]) -> Outputs:
-    given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
     with torch.no_grad(), _AnotherOrder():
-        returned = reference.run(*given)
-    return by_name(returned, reference.definition, given)
+        returned = reference.run(*arguments)
+    return by_name(returned, reference.definition, arguments)
 
 
 class _AnotherOrder(TorchFunctionMode):
@@ -61,7 +61,7 @@ class _AnotherOrder(TorchFunctionMode):
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    """The product in two halves of the inner dimension, added in float32."""
+    """Return the product, computed as two halves of the inner dimension whose results are added in float32."""
     if not _are_floats(a, b) or a.dim() < 2 or b.dim() < 2 or a.shape[-1] < 2:
         return None
     return _halves(a, b).to(a.dtype)
@@ -96,7 +96,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor | None:
-    """Attention as flash kernels compute it: scores in float32, probabilities in the stored dtype, divided last."""
+    """Compute attention like flash kernels: scores in float32, probabilities in the stored dtype, division last."""
     if dropout_p:
         return None
     dtype = q.dtype
@@ -104,8 +104,8 @@ def _attention(
         k, v = (value.repeat_interleave(q.shape[-3] // value.shape[-3], dim=-3) for value in (k, v))
     scores = _halves(q, k.transpose(-1, -2)) * (1.0 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if is_causal:
-        kept = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~kept, -math.inf)
+        causal_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~causal_mask, -math.inf)
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             scores = scores.masked_fill(~attn_mask, -math.inf)
@@ -142,7 +142,7 @@ def _mean(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:  #
 
 
 def _reversed(func: Function, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:  # noqa: ANN401
-    """The same reduction over the elements in reversed order; None where torch's own is kept."""
+    """Return the same reduction over the elements in reverse order; None to use torch's own."""
     dims = kwargs.get("dim", args[0] if args else None)
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or not isinstance(dims, int | list | tuple):
         return None

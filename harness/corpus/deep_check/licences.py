@@ -1,4 +1,4 @@
-"""Licences of the code that problems are made from."""
+"""Licences of the source code of extracted problems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PERMISSIVE = frozenset({"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "IS
 
 
 def licence_objection(problem: Problem) -> str | None:
-    """The reason why the licence of a problem's source does not permit to ship it; None if it does."""
+    """Return the reason why the licence of a problem's source does not permit redistribution; None if it does."""
     provenance = provenance_in(problem.definition)
     if provenance is None:
         return None

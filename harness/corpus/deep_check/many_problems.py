@@ -14,26 +14,26 @@ from harness.model.problem import Problem
 
 
 def check_all(problems: Sequence[Problem], jobs: int, *, modules: bool = True) -> Iterator[DeepFindings]:
-    """Yield the findings of each problem; with several processes in the order of their ends.
+    """Yield the findings of each problem; with several processes in the order of completion.
 
     Args:
         problems: the problems.
-        modules: compare extracted problems with the modules that they come from.
         jobs: number of processes. Each computes in one thread and may need 8 GB for a problem with large weights.
+        modules: compare extracted problems with their original modules.
     """
     groups = by_architecture(problems) if modules else [[problem] for problem in problems]
     if jobs <= 1:
         for group in groups:
             yield from _check_group(group, modules=modules)
         return
-    # A forked process would inherit torch's threads in an unknown state.
+    # A forked process inherits torch's threads in an undefined state.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_check_group_whole, group, modules) for group in groups]):
-            yield from done.result()
+        for future in as_completed([pool.submit(_findings_of_group, group, modules) for group in groups]):
+            yield from future.result()
 
 
 def by_architecture(problems: Sequence[Problem]) -> list[list[Problem]]:
-    """Groups whose problems share one model; a problem written by hand is a group of its own."""
+    """Return groups of problems from the same model; a problem written by hand is a separate group."""
     groups: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         groups[str((provenance_in(problem.definition) or {}).get("architecture", problem.key))].append(problem)
@@ -46,5 +46,5 @@ def _check_group(group: Sequence[Problem], *, modules: bool) -> Iterator[DeepFin
         yield deep_check(problem, originals)
 
 
-def _check_group_whole(group: Sequence[Problem], modules: bool) -> list[DeepFindings]:
+def _findings_of_group(group: Sequence[Problem], modules: bool) -> list[DeepFindings]:
     return list(_check_group(group, modules=modules))

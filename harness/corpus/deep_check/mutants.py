@@ -1,7 +1,7 @@
-"""Wrong implementations of a problem, made mechanically from its reference.
+"""Wrong implementations of a problem, generated from its reference.
 
-Five kinds: an input that is left out, a wrong epsilon, a transposed operand, a last row that is not written, and less
-precision than the outputs' dtype has.
+Five kinds: an input that is left out, a wrong epsilon, a transposed operand, a last row that is not written, and lower
+precision than that of the outputs' dtype.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SKIPPED_INPUT = "skipped input"
 _ONES = frozenset({
     Role.AROUND_ONE, Role.POSITIVE, Role.DECAY, Role.COSINE, Role.PROBABILITY, Role.MASK, Role.BOOLEAN,
 })  # fmt: skip
-"""Roles whose neutral value is one: a factor or a mask that is left out."""
+"""Roles whose neutral value is one: factors and masks."""
 _FEWER_BITS = {
     torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 4, torch.float8_e4m3fn: 1,
 }  # fmt: skip
-"""Explicit bits of mantissa of the next less precise format: float32 of float64, TF32 of float32, bfloat16 of float16;
-three bits fewer of bfloat16 and two of e4m3, which have none."""
+"""Explicit mantissa bits of the next less precise format: of float32 for float64, TF32 for float32, bfloat16 for
+float16. bfloat16 and e4m3 have no such format: three and two bits fewer."""
 
 
 @dataclass(frozen=True)
@@ -47,29 +47,31 @@ class Mutant:
     name: str
     outputs: Callable[[Draw], Outputs]
     exact: Reference | None = None
-    """The same mistake in a reference that can be run in float64; None for mistakes of rounding and storing."""
+    """The same mistake in a reference that can run in float64; None for mistakes in rounding and storing."""
     rounding_allowed: float = 1.0
-    """Distance from the reference that is no mistake, over the reference's own rounding error."""
+    """Allowed distance from the reference, relative to the reference's own rounding error."""
 
 
-def mutants(problem: Problem, workload: Workload, reference: Reference, draw: Draw, other: Outputs) -> list[Mutant]:
-    """All mutants of a problem.
+def mutants(
+    problem: Problem, workload: Workload, reference: Reference, draw: Draw, other_outputs: Outputs
+) -> list[Mutant]:
+    """Return all mutants of a problem.
 
     Args:
         problem: the problem.
-        workload: of small sizes.
-        reference: the problem's.
-        draw: ordinary inputs, with which the calls of the reference are listed.
-        other: outputs of the reference for other inputs, which stand for what a buffer held before.
+        workload: a workload with small sizes.
+        reference: the problem's reference.
+        draw: ordinary inputs, with which the reference runs to list its calls.
+        other_outputs: outputs of the reference for other inputs: the stale content of a buffer.
 
     Raises:
-        FormatError: a changed reference does not load.
+        FormatError: a changed reference cannot be loaded.
     """
     return [
         *_skipped_inputs(problem, workload, reference),
         *_wrong_epsilons(problem),
         *_transposed_operands(reference, draw),
-        *_last_rows(draw.expected, other),
+        *_last_rows(draw.expected, other_outputs),
         *_less_precise(reference, draw.expected),
     ]
 
@@ -90,9 +92,9 @@ def _skipped_inputs(problem: Problem, workload: Workload, reference: Reference) 
 
 def _with_input(reference: Reference, place: int, change: Callable[[Any], Any]) -> Reference:
     def run(*inputs: Value) -> object:
-        given = list(inputs)
-        given[place] = change(given[place])
-        return reference.run(*given)
+        arguments = list(inputs)
+        arguments[place] = change(arguments[place])
+        return reference.run(*arguments)
 
     return replace(reference, run=run)
 
@@ -128,12 +130,12 @@ def _transposed_operands(reference: Reference, draw: Draw) -> Iterator[Mutant]:
         yield _computed("transposed operand", name, replace(reference, run=run))
 
 
-def _last_rows(expected: Outputs, other: Outputs) -> Iterator[Mutant]:
+def _last_rows(expected: Outputs, other_outputs: Outputs) -> Iterator[Mutant]:
     for name, value in expected.items():
         if value.numel() < 2:
             continue
         yield Mutant("last row", f"{name} zero", _with_last_row(name, None))
-        yield Mutant("last row", f"{name} stale", _with_last_row(name, other[name]))
+        yield Mutant("last row", f"{name} stale", _with_last_row(name, other_outputs[name]))
 
 
 def _with_last_row(name: str, stale: torch.Tensor | None) -> Callable[[Draw], Outputs]:
@@ -147,7 +149,7 @@ def _with_last_row(name: str, stale: torch.Tensor | None) -> Callable[[Draw], Ou
 
 
 def _rows(value: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor by rows; an element of a vector is a row. Not every dtype can be copied otherwise."""
+    """Return the bytes of a tensor by rows; an element of a vector is a row. Torch cannot copy rows of every dtype."""
     length = value.shape[-1] if value.dim() > 1 else 1
     return value.contiguous().view(-1).view(torch.uint8).view(-1, length * value.dtype.itemsize)
 
@@ -168,7 +170,7 @@ def _less_precise(reference: Reference, expected: Outputs) -> Iterator[Mutant]:
         def one_rounded(draw: Draw, name: str = name, count: int = count) -> Outputs:
             return _round_outputs(draw.expected, {name: count})
 
-        # A reference with many roundings errs by more than one coarse rounding; then the judge cannot tell them apart.
+        # The error of a reference with many roundings can exceed that of one coarse rounding, which then is accepted.
         yield Mutant("lower precision", f"{count} bits of mantissa in {name}", one_rounded, rounding_allowed=FACTOR)
 
 

@@ -1,4 +1,4 @@
-"""Compare extracted problems with the modules that they come from, where the model libraries are installed."""
+"""Comparison of extracted problems with their original modules, if the model libraries are installed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class ModuleComparison:
     """Result of comparing a problem's reference with the original module."""
 
     shapes: int = 0
-    """Number of shapes at which they are equal, sequence length 1 among them."""
+    """Number of shapes with equal results, including sequence length 1."""
     failure: str | None = None
     skipped: str | None = None
-    """Why they were not compared."""
+    """Reason why they were not compared."""
 
 
 class OriginalModules:
-    """Modules of one architecture at a time, built on the meta device from its configuration, without a download."""
+    """Modules of the most recent architecture, built on the meta device from its configuration, without a download."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -64,30 +64,30 @@ class OriginalModules:
             return ModuleComparison(failure=error.message)
         except Exception as error:  # noqa: BLE001 - the model library's own code
             return ModuleComparison(failure=f"it cannot be built or printed: {error_summary(error)}")
-        few = verified.shapes < LEAST_SHAPES
-        failure = f"compared at {verified.shapes} shapes only; expected {LEAST_SHAPES}" if few else None
+        too_few = verified.shapes < LEAST_SHAPES
+        failure = f"compared at {verified.shapes} shapes only; expected {LEAST_SHAPES}" if too_few else None
         return ModuleComparison(verified.shapes, failure=failure)
 
     def _verified(self, problem: Problem, provenance: Mapping[str, Any]) -> Verified:
-        """Verify what the module gives, after a check that it is the problem.
+        """Check that the module's draft equals the problem, and verify the draft.
 
         Raises:
-            SkippedError: it is not, or the verification fails.
-            ConfigurationError: the architecture is not known here.
+            SkippedError: they differ, or the verification fails.
+            ConfigurationError: the architecture does not exist in the installed libraries.
         """
         draft, constants = self._forward(provenance)
         if "backward" not in ((problem.definition.model_extra or {}).get("tags") or ()):
             _check_same(problem, draft)
             return verify(draft)
-        other = SkippedError("the module gives no backward problem of this form")
+        last_error = SkippedError("the module gives no backward problem of this form")
         for _, backward, verified in backward_drafts(draft, constants):
             try:
                 _check_same(problem, backward)
             except SkippedError as error:
-                other = error
+                last_error = error
             else:
                 return verified
-        raise other
+        raise last_error
 
     def _forward(self, provenance: Mapping[str, Any]) -> tuple[ProblemDraft, dict[int, str]]:
         model, candidates = self._built(str(provenance["architecture"]))
@@ -108,7 +108,7 @@ class OriginalModules:
 
 
 def _missing_library(provenance: Mapping[str, Any]) -> str | None:
-    """The reason why a problem's library cannot be used; None if it is installed in the version of the problem."""
+    """Return the reason why a problem's library cannot be used; None if it is installed in the problem's version."""
     library, version = str(provenance.get("library", "")), str(provenance.get("version", ""))
     if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("diffusers") is None:
         return "the extra `extract` is not installed: python -m pip install 'kernel-harness[extract]'"
@@ -120,18 +120,18 @@ def _missing_library(provenance: Mapping[str, Any]) -> str | None:
 
 
 def _check_same(problem: Problem, draft: ProblemDraft) -> None:
-    """Raise SkippedError if a problem is not what was drafted from the module."""
-    made = draft.definition(name=problem.definition.name)
+    """Raise SkippedError if a problem differs from the module's draft."""
+    drafted = draft.definition(name=problem.definition.name)
     shipped = problem.definition.model_dump(mode="json")
     for key in _KEYS:
-        if not _holds_all(made[key], shipped[key]):
+        if not _contains_all(drafted[key], shipped[key]):
             raise SkippedError(f"`{key}` is not what the module gives now: extract the problem again")
 
 
-def _holds_all(made: Any, shipped: Any) -> bool:  # noqa: ANN401 - JSON
-    """True if everything that was made is in what is shipped; defaults of the schema may be there besides."""
-    if isinstance(made, dict) and isinstance(shipped, dict):
-        return list(made) == [key for key in shipped if key in made] and all(
-            _holds_all(value, shipped[key]) for key, value in made.items()
+def _contains_all(drafted: Any, shipped: Any) -> bool:  # noqa: ANN401 - JSON
+    """Return true if the shipped definition contains the drafted one; it may also contain defaults of the schema."""
+    if isinstance(drafted, dict) and isinstance(shipped, dict):
+        return list(drafted) == [key for key in shipped if key in drafted] and all(
+            _contains_all(value, shipped[key]) for key, value in drafted.items()
         )
-    return bool(made == shipped)
+    return bool(drafted == shipped)

@@ -1,4 +1,4 @@
-"""Facts about a problem's outputs and inputs at small sizes."""
+"""Checks of a problem's outputs and inputs at small sizes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ from harness.model.problem import Problem
 
 
 def output_failures(problem: Problem, reference: Reference) -> list[str]:
-    """Shapes at which outputs are not finite; then whether an output is constant at the largest of them.
+    """Return a failure for each shape with an output that is not finite, and for a constant output at the last shape.
+
+    Args:
+        problem: the problem.
+        reference: the problem's reference.
 
     Raises:
-        FormatError: the reference fails, or no small sizes keep the problem's constraints.
+        FormatError: the reference fails, or no small sizes meet the problem's constraints.
     """
     failures = []
     source = InputSource(problem, reference=reference, seed=SEED)
@@ -49,7 +53,7 @@ def output_failures(problem: Problem, reference: Reference) -> list[str]:
 
 
 def _finite(outputs: Outputs) -> Outputs:
-    """Outputs with infinities, which `all_finite` judges, as zeros; packed four-bit floats are left out."""
+    """Return the outputs with zeros for infinities, which `all_finite` checks; packed four-bit floats are omitted."""
     return {
         name: torch.nan_to_num(value.float(), posinf=0.0, neginf=0.0) if value.is_floating_point() else value
         for name, value in outputs.items()
@@ -58,23 +62,29 @@ def _finite(outputs: Outputs) -> Outputs:
 
 
 def input_failures(
-    problem: Problem, reference: Reference, inputs: Sequence[Value], expected: Outputs, known: Collection[str] = ()
+    problem: Problem,
+    reference: Reference,
+    inputs: Sequence[Value],
+    expected: Outputs,
+    effective_inputs: Collection[str] = (),
 ) -> list[str]:
-    """Inputs that can be changed without a change of any output.
+    """Return a failure for each input that can change without a change of any output.
 
     Args:
         problem: the problem.
-        reference: its reference.
-        inputs: in declaration order.
-        expected: the reference's outputs for them.
-        known: inputs that are known to change outputs.
+        reference: the problem's reference.
+        inputs: the inputs in declaration order.
+        expected: the reference's outputs for the inputs.
+        effective_inputs: names of inputs that affect an output; they are not checked.
     """
     names = list(problem.definition.inputs)
     return [
         f"the input `{names[place]}` does not matter: no output changes with it"
         for place in range(len(names))
-        if names[place] not in known
-        and not any(_changes_outputs(reference, inputs, place, value, expected) for value in _others(inputs[place]))
+        if names[place] not in effective_inputs
+        and not any(
+            _changes_outputs(reference, inputs, place, value, expected) for value in _changed_values(inputs[place])
+        )
     ]
 
 
@@ -84,13 +94,13 @@ def _changes_outputs(
     try:
         outputs = reference.outputs([*inputs[:place], value, *inputs[place + 1 :]])
     except InvalidReferenceError:
-        return True  # lengths and offsets in another order need not fit together
+        return True  # lengths and offsets in another order can be inconsistent
     shapes_differ = any(outputs[name].shape != value.shape for name, value in expected.items())
     return shapes_differ or any(difference(outputs, expected).values())
 
 
-def _others(value: Value) -> Iterator[Value]:
-    """Other values of the same kind: the elements in another order, then halved."""
+def _changed_values(value: Value) -> Iterator[Value]:
+    """Yield other values of the same kind: the elements in another order, then halved."""
     if not isinstance(value, torch.Tensor):
         yield not value if isinstance(value, bool) else value + 1
         return

@@ -1,4 +1,4 @@
-"""Findings of the deep check of many problems, with the exceptions applied, as data and as text."""
+"""Report of the deep check of many problems after their exceptions, as data and as text."""
 
 from __future__ import annotations
 
@@ -29,69 +29,74 @@ class ProblemReport:
     excepted: dict[str, str] = field(default_factory=dict)
     """Title of a result -> reason of its exception."""
     stale: tuple[str, ...] = ()
-    """Exceptions of this problem that cover nothing."""
+    """Patterns of the problem's exceptions that cover no result."""
 
     @property
     def fates(self) -> Counter[str]:
-        """Number of mutants by fate, `excepted` among them."""
+        """Number of mutants by result, including `excepted`."""
         return Counter(
             "excepted" if item.title in self.excepted else item.fate for item in self.findings.verdicts.mutants
         )
 
     def as_data(self) -> dict[str, Any]:
-        """The report as JSON."""
-        found = self.findings
+        """Return the report as plain data for JSON."""
+        findings = self.findings
         return {
-            "problem": found.key,
+            "problem": findings.key,
             "ok": not self.failures,
             "failures": list(self.failures),
             "mutants": {fate: self.fates[fate] for fate in _FATES},
-            "results": [vars(item) for item in found.verdicts.mutants],
-            "refused_honest": [vars(item) for item in found.verdicts.refusals],
+            "results": [vars(item) for item in findings.verdicts.mutants],
+            "refused_honest": [vars(item) for item in findings.verdicts.refusals],
             "exceptions": self.excepted,
             "stale_exceptions": list(self.stale),
-            "precision_rule": found.verdicts.note or "applied",
-            "module": {"shapes": found.module.shapes, "skipped": found.module.skipped},
-            "seconds": round(found.seconds, 2),
+            "precision_rule": findings.verdicts.note or "applied",
+            "module": {"shapes": findings.module.shapes, "skipped": findings.module.skipped},
+            "seconds": round(findings.seconds, 2),
         }
 
 
-def report_on(found: DeepFindings, exceptions: ExceptionFile, same: Sequence[str]) -> ProblemReport:
-    """Apply the exceptions to a problem's findings.
+def report_on(findings: DeepFindings, exceptions: ExceptionFile, keys_of_graph: Sequence[str]) -> ProblemReport:
+    """Return a problem's report: its findings after the exceptions.
 
     Args:
-        found: the findings.
-        exceptions: of the directory of problems.
-        same: keys of other problems with the same graph.
+        findings: results of the deep check.
+        exceptions: the exceptions of the directory of problems.
+        keys_of_graph: keys of other problems with the same graph.
     """
-    failures = list(found.failures)
-    failures += [f"the same graph as {key}" for key in same]
+    failures = list(findings.failures)
+    failures += [f"the same graph as {key}" for key in keys_of_graph]
     open_results = {
         item.title: f"a mutant survives: {item.title}, {item.detail}"
-        for item in found.verdicts.mutants
+        for item in findings.verdicts.mutants
         if item.fate == "survived"
     }
     open_results |= {
         item.title: f"an honest implementation is refused: {item.title} inputs: {item.reason}"
-        for item in found.verdicts.refusals
+        for item in findings.verdicts.refusals
     }
-    reasons = {title: exceptions.reason(found.key, title) for title in open_results}
+    reasons = {title: exceptions.reason(findings.key, title) for title in open_results}
     failures += [text for title, text in open_results.items() if reasons[title] is None]
     excepted = {title: reason for title, reason in reasons.items() if reason is not None}
-    return ProblemReport(found, tuple(failures), excepted, tuple(exceptions.stale(found.key, list(open_results))))
+    return ProblemReport(findings, tuple(failures), excepted, tuple(exceptions.stale(findings.key, list(open_results))))
 
 
 def line_of(report: ProblemReport) -> str:
-    """One line on a problem."""
-    found = report.findings
+    """Return the report of a problem in one line."""
+    findings = report.findings
     mutants = ", ".join(f"{report.fates[fate]} {fate}" for fate in _FATES if report.fates[fate])
-    module = f"module equal at {found.module.shapes} shapes" if found.module.shapes else "module not compared"
+    module = f"module equal at {findings.module.shapes} shapes" if findings.module.shapes else "module not compared"
     state = "BAD" if report.failures else "ok "
-    return f"{state}  {found.key}  mutants: {mutants or 'none'}; {module}; {found.seconds:.1f} s"
+    return f"{state}  {findings.key}  mutants: {mutants or 'none'}; {module}; {findings.seconds:.1f} s"
 
 
 def summary(reports: Sequence[ProblemReport], wall_s: float) -> list[str]:
-    """Lines on all problems together."""
+    """Return the summary of all problems as lines.
+
+    Args:
+        reports: one report for each problem.
+        wall_s: duration of the check in seconds.
+    """
     fates: Counter[str] = Counter()
     for report in reports:
         fates += report.fates

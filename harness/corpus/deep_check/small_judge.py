@@ -26,7 +26,7 @@ _LENGTHS = ((50e6, 19), (200e6, 7), (float("inf"), 3))
 """Bytes of the inputs at the smallest size, and the sequence length that keeps the check of a problem short."""
 _BATCH = 2
 LEAST_SHAPES = 4
-"""At which a problem's outputs are checked."""
+"""Minimum number of shapes at which a problem's outputs are checked."""
 
 Outputs = dict[str, torch.Tensor]
 
@@ -85,12 +85,17 @@ class SmallJudge:
         return Draw(kind, values, self._check.expected(values))
 
     def objection(self, draw: Draw, outputs: Outputs) -> str | None:
-        """Return the judge's reason to refuse a candidate with these outputs; None if it accepts them."""
+        """Return the judge's reason to refuse a candidate with these outputs; None if it accepts them.
+
+        Args:
+            draw: the inputs and the expected outputs.
+            outputs: outputs of the candidate by name.
+        """
         check = self._check.for_another_candidate()
         return check.check(draw.inputs, draw.expected, outputs, draw.kind).reason
 
     def truth(self, draw: Draw) -> Truth | str:
-        """The float64 outputs for a draw, or the reason why there are none."""
+        """Return the float64 outputs for a draw, or the reason for missing ones."""
         return self._truth_of(self.reference, draw.inputs, draw.expected)
 
     def _copied(self, name: str, value: Value, kind: str) -> Value:
@@ -113,7 +118,12 @@ class SmallJudge:
 
 
 def difference(outputs: Outputs, expected: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """By output, the root mean square of the difference over that of what was expected."""
+    """Return the root mean square of each output's difference, relative to that of the expected output.
+
+    Args:
+        outputs: outputs of an implementation by name.
+        expected: outputs of the reference by name.
+    """
     return {
         name: 0.0
         if torch.equal(_bytes(value), _bytes(outputs[name]))
@@ -125,7 +135,7 @@ def difference(outputs: Outputs, expected: Mapping[str, torch.Tensor]) -> dict[s
 
 
 def _bytes(value: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor: torch compares no packed four-bit floats, and NaN equals nothing."""
+    """Return the bytes of a tensor: torch cannot compare packed four-bit floats, and NaN differs from NaN."""
     return value.contiguous().view(-1).view(torch.uint8) if value.numel() else value
 
 
@@ -195,11 +205,18 @@ def _holds(constraint: str, sizes: Mapping[str, int]) -> bool:
 
 
 def small_workload(problem: Problem, axes: Mapping[str, int]) -> Workload:
-    """A workload of other sizes with the tolerance, scalars and kind of inputs of the problem's first."""
+    """Return a workload with other sizes, and the tolerance, scalars and kinds of inputs of the first workload.
+
+    Args:
+        problem: the problem.
+        axes: size of each variable axis.
+    """
     first = problem.workloads[0]
     inputs: dict[str, RandomInput | ScalarInput | SafetensorsInput | CustomInput] = {
-        name: given if isinstance(given, ScalarInput) or given.type == "custom" else RandomInput(type="random")
-        for name, given in first.inputs.items()
+        name: source_of_input
+        if isinstance(source_of_input, ScalarInput) or source_of_input.type == "custom"
+        else RandomInput(type="random")
+        for name, source_of_input in first.inputs.items()
     }
     # The judge's input source caches by the uuid of a workload.
     return Workload(uuid=f"small {shown(axes)}", axes=dict(axes), inputs=inputs, tolerance=first.tolerance)

@@ -1,4 +1,4 @@
-"""Change numbers in the source of a reference: the constants that keep a division from zero."""
+"""Changes of the epsilons in the source of a reference: constants that prevent a division by zero."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _LARGEST_EPSILON = 1e-3
 _NORMS = {"layer_norm": 4, "group_norm": 4, "batch_norm": 7, "instance_norm": 7}
 """Functions of torch with an epsilon, and its index among the positional arguments."""
 _DEFAULT_EPSILON = 1e-5
-"""Of each function of `_NORMS` (documentation of torch.nn.functional)."""
+"""Default epsilon of each function in `_NORMS`. Source: documentation of torch.nn.functional."""
 
 
 @dataclass(frozen=True)
 class Epsilon:
-    """A small positive constant of a reference, given or by default."""
+    """A small positive constant of a reference, explicit or the default of a function."""
 
     number: int
     """Index in the list that `epsilons` returns."""
@@ -24,18 +24,25 @@ class Epsilon:
 
 
 def epsilons(source: str, *, without: str | None = None) -> list[Epsilon]:
-    """The epsilons of a source, in its order.
+    """Return the epsilons of a source, in the order of the source.
 
     Args:
-        source: of a reference.
-        without: function whose constants are left out: it makes the inputs.
+        source: source of a reference.
+        without: name of the function that makes the inputs, whose constants are omitted.
     """
-    found = _constants(ast.parse(source), without)
-    return [Epsilon(number, _value_of(node), node.lineno) for number, node in enumerate(found)]
+    nodes = _constants(ast.parse(source), without)
+    return [Epsilon(number, _value_of(node), node.lineno) for number, node in enumerate(nodes)]
 
 
 def with_epsilon(source: str, epsilon: Epsilon, value: float, *, without: str | None = None) -> str:
-    """The source with another value of one epsilon."""
+    """Return the source with another value of one epsilon.
+
+    Args:
+        source: source of a reference.
+        epsilon: one of the source's `epsilons`.
+        value: the new value.
+        without: as of `epsilons`.
+    """
     tree = ast.parse(source)
     node = next(node for number, node in enumerate(_constants(tree, without)) if number == epsilon.number)
     if isinstance(node, ast.Constant):
@@ -50,7 +57,7 @@ def _value_of(node: ast.Constant | ast.Call) -> float:
 
 
 def _constants(tree: ast.Module, without: str | None) -> Iterator[ast.Constant | ast.Call]:
-    """Epsilons that a source gives, and calls that leave theirs out, in the order of the source."""
+    """Yield explicit epsilons, and calls that use the default one, in the order of the source."""
     statements = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == without)]
     nodes = [node for statement in statements for node in ast.walk(statement)]
     factors = {
@@ -59,11 +66,11 @@ def _constants(tree: ast.Module, without: str | None) -> Iterator[ast.Constant |
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.Pow)
         for operand in (node.left, node.right)
     }
-    found: list[ast.Constant | ast.Call] = [
+    sites: list[ast.Constant | ast.Call] = [
         node for node in nodes if isinstance(node, ast.Constant) and _is_epsilon(node) and id(node) not in factors
     ]
-    found += [node for node in nodes if isinstance(node, ast.Call) and _lacks_epsilon(node)]
-    return iter(sorted(found, key=lambda node: (node.lineno, node.col_offset)))
+    sites += [node for node in nodes if isinstance(node, ast.Call) and _lacks_epsilon(node)]
+    return iter(sorted(sites, key=lambda node: (node.lineno, node.col_offset)))
 
 
 def _is_epsilon(node: ast.Constant) -> bool:

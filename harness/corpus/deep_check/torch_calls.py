@@ -1,4 +1,4 @@
-"""Change single calls of torch's functions while a reference runs."""
+"""Changes of single calls of torch's functions while a reference runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PRODUCTS: Mapping[str, tuple[int, ...]] = {
     "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0,), "einsum": (1, 2), "conv1d": (1,), "conv2d": (1,), "conv3d": (1,),
     "_scaled_mm": (1,), "grouped_mm": (1,), "_grouped_mm": (1,),
 }  # fmt: skip
-"""Products, and the places of their operands among the arguments."""
+"""Functions that compute a product -> positions of the operands among the arguments."""
 
 
 @dataclass(frozen=True)
 class SquareOperand:
-    """An operand of a product that could be transposed by mistake."""
+    """A square operand of a product, which can be transposed by mistake."""
 
     call: int
     """Number of the call among all products of a run."""
@@ -31,7 +31,7 @@ class SquareOperand:
 
 
 class _ProductMode(TorchFunctionMode):
-    """Counts products, and gives each to `product`."""
+    """Counts products, and calls `product` with the arguments of each."""
 
     def __init__(self, product: Callable[[int, str, list[Any]], list[Any]]) -> None:
         super().__init__()
@@ -40,18 +40,18 @@ class _ProductMode(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Function, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:  # noqa: ANN401 - what torch asks for
+    ) -> Any:  # noqa: ANN401 - torch's interface
         del types
         name = getattr(func, "__name__", "")
-        given = list(args)
+        arguments = list(args)
         if name in _PRODUCTS:
-            given = self._product(self._calls, name, given)
+            arguments = self._product(self._calls, name, arguments)
             self._calls += 1
-        return func(*given, **(kwargs or {}))
+        return func(*arguments, **(kwargs or {}))
 
 
 def square_operands(run: Callable[[], object]) -> list[SquareOperand]:
-    """Operands of products whose last two dimensions are equal and larger than one, in the order of the calls."""
+    """Return operands of products whose last two dimensions are equal and larger than one, in the order of calls."""
     operands: list[SquareOperand] = []
 
     def product(call: int, name: str, args: list[Any]) -> list[Any]:
@@ -68,7 +68,12 @@ def square_operands(run: Callable[[], object]) -> list[SquareOperand]:
 
 
 def with_transposed(operand: SquareOperand, run: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `run` returns
-    """Run with one operand transposed in its last two dimensions."""
+    """Return the result of a run with one operand transposed in its last two dimensions.
+
+    Args:
+        operand: the operand.
+        run: calls the reference.
+    """
 
     def product(call: int, _: str, args: list[Any]) -> list[Any]:
         if call == operand.call and operand.place < len(args) and _is_square(args[operand.place]):
@@ -89,11 +94,11 @@ _MOVING = frozenset({
     "cat", "stack", "size", "narrow", "roll", "flip", "empty_like", "empty", "zeros", "zeros_like", "new_zeros", "full",
     "new_empty", "select", "slice_scatter", "double", "half", "bfloat16", "view_as", "expand_as", "movedim", "swapaxes",
 })  # fmt: skip
-"""Functions that move data: what they return was rounded before, or is an input."""
+"""Functions that only move data, so that their results are already rounded."""
 
 
 class _RoundingMode(TorchFunctionMode):
-    """Rounds what each function computes."""
+    """Rounds the results of each function with arithmetic."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -101,7 +106,7 @@ class _RoundingMode(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Function, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:  # noqa: ANN401 - what torch asks for
+    ) -> Any:  # noqa: ANN401 - torch's interface
         del types
         returned = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in _MOVING:
@@ -110,7 +115,12 @@ class _RoundingMode(TorchFunctionMode):
 
 
 def with_rounded_results(bits: int, run: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `run` returns
-    """Run with each computed float rounded to `bits` explicit bits of mantissa."""
+    """Return the result of a run in which each computed float is rounded.
+
+    Args:
+        bits: explicit mantissa bits of the rounded values.
+        run: calls the reference.
+    """
     with _RoundingMode(bits):
         return run()
 
@@ -125,19 +135,23 @@ _MANTISSA = {
     torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7, torch.float8_e4m3fn: 3,
     torch.float8_e5m2: 2,
 }  # fmt: skip
-"""Explicit bits of mantissa."""
+"""Explicit mantissa bits of each dtype."""
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def rounded(value: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return a tensor of the same dtype with `bits` explicit bits of mantissa, rounded to nearest, halves away from 0.
+    """Return a tensor rounded to nearest, halves away from 0, in the same dtype.
 
-    Infinities, NaN and integers stay.
+    Infinities, NaN and integers do not change.
+
+    Args:
+        value: any tensor.
+        bits: explicit mantissa bits of the result.
     """
-    held = _MANTISSA.get(value.dtype)
-    if held is None or held <= bits:
+    own_bits = _MANTISSA.get(value.dtype)
+    if own_bits is None or own_bits <= bits:
         return value
-    dropped = held - bits
+    dropped = own_bits - bits
     pattern = value.contiguous().view(_INTEGERS[value.dtype.itemsize])
     # A carry out of the mantissa raises the exponent, which is the right result.
     result = ((pattern + (1 << (dropped - 1))) & ~((1 << dropped) - 1)).view(value.dtype)

@@ -27,7 +27,7 @@ Fate = Literal["killed", "indistinguishable", "survived"]
 
 @dataclass(frozen=True)
 class MutantResult:
-    """One mutant's fate."""
+    """Result of one mutant."""
 
     kind: str
     name: str
@@ -64,7 +64,7 @@ class Verdicts:
     mutants: tuple[MutantResult, ...]
     refusals: tuple[HonestRefusal, ...]
     note: str | None
-    """Why the judge's rule on precision cannot be applied; None if it can."""
+    """Reason why the judge's rule on precision cannot be applied; None if it can."""
 
 
 @dataclass
@@ -74,12 +74,12 @@ class _JudgedMutant:
     killed: MutantResult | None = None
 
 
-def verdicts(judge: SmallJudge, other: Outputs) -> Verdicts:
+def verdicts(judge: SmallJudge, other_outputs: Outputs) -> Verdicts:
     """Judge every mutant and every honest implementation of a problem.
 
     Args:
-        judge: of the problem at small sizes.
-        other: outputs of the reference for other inputs.
+        judge: judge of the problem at small sizes.
+        other_outputs: outputs of the reference for other inputs.
 
     Raises:
         FormatError: the reference itself fails.
@@ -97,7 +97,7 @@ def verdicts(judge: SmallJudge, other: Outputs) -> Verdicts:
             continue
         draw = judge.draw(kind)
         if not kind:
-            generated = mutants(judge.problem, judge.workload, judge.reference, draw, other)
+            generated = mutants(judge.problem, judge.workload, judge.reference, draw, other_outputs)
             judged = [_JudgedMutant(mutant) for mutant in generated]
             truth = judge.truth(draw)
             note = truth if isinstance(truth, str) else None
@@ -122,7 +122,7 @@ def _refusals(judge: SmallJudge, draw: Draw, honest: dict[str, OutputsOf]) -> li
 
 
 def _killed(judge: SmallJudge, draw: Draw, item: _JudgedMutant) -> MutantResult | None:
-    """The result of a mutant that these inputs kill; otherwise None, and its distance is kept."""
+    """Return the result of a mutant that these inputs kill; otherwise store its distance and return None."""
     mutant, kind = item.mutant, draw.kind or "ordinary"
     try:
         outputs = mutant.outputs(draw)
@@ -137,7 +137,7 @@ def _killed(judge: SmallJudge, draw: Draw, item: _JudgedMutant) -> MutantResult 
 
 
 def _distance(judge: SmallJudge, draw: Draw, mutant: Mutant, outputs: Outputs) -> float:
-    """Distance of a mutant from the reference over the reference's own rounding error, the largest of all outputs."""
+    """Return the largest distance of a mutant's outputs from the reference, relative to its rounding error."""
     differences = {
         name: value
         for name, value in difference(outputs, draw.expected).items()

@@ -1,7 +1,7 @@
-"""One sentence that names what limits a kernel, from its counters.
+"""Determine a kernel's bottleneck from its counters, and describe it in a sentence.
 
 The thresholds are those of Nsight Compute's own speed-of-light rule: a unit above 80 % of its peak is the limit, and a
-kernel whose units are all below 60 % waits for latency.
+kernel whose units are all below 60 % is limited by latency.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _HINTS = {
     "tex throttle": "the queue of texture instructions",
     "dispatch stall": "the dispatcher",
 }
-"""Reason for which warps wait -> what they wait for, and what helps."""
+"""Stall reason -> resource that the warps wait for, and a remedy."""
 
 
 def with_bottleneck(counters: KernelCounters) -> KernelCounters:
     """Return the counters with the bottleneck and its sentence."""
-    bottleneck, sentence = _named(counters)
+    bottleneck, sentence = _bottleneck(counters)
     return counters.model_copy(update={"bottleneck": bottleneck, "sentence": sentence})
 
 
-def _named(counters: KernelCounters) -> tuple[Bottleneck | None, str]:
+def _bottleneck(counters: KernelCounters) -> tuple[Bottleneck | None, str]:
     units = _units(counters)
     if not units:
         return None, "the counters that name a bottleneck are missing on this GPU"
@@ -60,7 +60,7 @@ def _named(counters: KernelCounters) -> tuple[Bottleneck | None, str]:
 
 
 def _units(counters: KernelCounters) -> dict[Bottleneck, float]:
-    """Share of its peak of each unit that is known; of several at their peak the first one is named."""
+    """Return the share of its peak of each measured unit, by priority among units at their peak."""
     shares: dict[Bottleneck, float | None] = {
         "tensor cores": counters.tensor_share,
         "memory bandwidth": counters.dram_share,
@@ -68,11 +68,12 @@ def _units(counters: KernelCounters) -> dict[Bottleneck, float]:
         "L2": counters.l2_share,
         "shared memory and L1": counters.l1_share,
     }
-    known = {unit: share for unit, share in shares.items() if share is not None}
-    tensor, compute = known.get("tensor cores"), known.get("arithmetic")
+    measured = {unit: share for unit, share in shares.items() if share is not None}
+    tensor, compute = measured.get("tensor cores"), measured.get("arithmetic")
     if tensor is not None and compute is not None and compute <= tensor + 0.1:
-        del known["arithmetic"]  # the throughput of a multiprocessor is that of its busiest unit: the tensor cores
-    return known
+        # The throughput of a multiprocessor is that of its busiest unit, here the tensor cores.
+        del measured["arithmetic"]
+    return measured
 
 
 def _at_peak(unit: Bottleneck) -> str:

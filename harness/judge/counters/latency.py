@@ -1,4 +1,4 @@
-"""Latency of a sealed call with a cold and with a warm L2: information beside the counters, never part of a verdict."""
+"""Latency of a sealed call with a cold and with a warm L2, reported with the counters and never part of a verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WITHIN_S = 30.0
 
 
 def staged_replay(replay: Replay) -> Staged:
-    """Return a replay as what a trusted launcher loads."""
+    """Return a replay in the form that a trusted launcher loads."""
 
     def put(stage: Stage) -> dict[str, object]:
         directories = [stage.inside(directory) for directory in replay.copy_artefacts(stage.stage)]
@@ -35,7 +35,18 @@ def staged_replay(replay: Replay) -> Staged:
 def cold_and_warm_us(
     device: Device, problem: Problem, workload: Workload, replay: Replay, source: InputSource
 ) -> tuple[float, float] | None:
-    """Return microseconds of a call with L2 displaced before it, and right after another; None if a call fails."""
+    """Measure a call with L2 displaced before it, and a call directly after another.
+
+    Args:
+        device: the GPU.
+        problem: problem of the workload.
+        workload: workload to measure.
+        replay: the solution.
+        source: source of new inputs.
+
+    Returns:
+        Microseconds of the cold call and of the warm call; None if a call fails.
+    """
     clock = device.clock(sealed=True)
     layout = layout_of(problem, workload)
     try:
@@ -50,6 +61,6 @@ def cold_and_warm_us(
                 record = side.runner.ask(message, wire.Code.READY, _WITHIN_S)
     except (RunnerFailed, torch.OutOfMemoryError):
         return None
-    around_ns = clock.calibration.around_ns
-    cold, warm = (max(ns - around_ns, 0.0) / 1e3 for ns in (record.call, record.claimed_ns))
+    overhead_ns = clock.calibration.call_overhead_ns
+    cold, warm = (max(ns - overhead_ns, 0.0) / 1e3 for ns in (record.call, record.claimed_ns))
     return cold, warm

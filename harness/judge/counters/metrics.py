@@ -1,7 +1,7 @@
-"""Metrics of Nsight Compute that are read, and the counters of a kernel made of them.
+"""The requested metrics of Nsight Compute, and the conversion of their values to the counters of a kernel.
 
-Only the metrics named here are requested, and only numbers are taken from the output: no text of a candidate reaches
-a report this way.
+Only the metrics of this module are requested, and only numbers are read from the output, so that no text of a candidate
+is copied to a report.
 
 Source: Nsight Compute, Kernel Profiling Guide (structure and names of metrics), and its sections SpeedOfLight,
 Occupancy, LaunchStats, WarpStateStats and MemoryWorkloadAnalysis, which show the same metrics.
@@ -32,11 +32,11 @@ _TENSOR = tuple(
     )
 )
 _BREAKDOWN = f"breakdown:{_COMPUTE}"
-"""Expands to the units of the architecture at hand, among them its tensor cores."""
+"""Expands to the units of the GPU's architecture, including its tensor cores."""
 _ANY_TENSOR = re.compile(
     r"^sm__(inst_executed_)?(pipe_tensor|pipe_tc)[a-z0-9_]*\.avg\.pct_of_peak_sustained_(elapsed|active)$"
 )
-"""The architecture decides which of them exist. The largest of those that count cycles is used."""
+"""The existing metrics depend on the architecture. The largest value of those that count cycles is used."""
 _L2_HIT = "lts__t_sector_hit_rate.pct"
 _OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _POSSIBLE = "sm__maximum_warps_per_active_cycle_pct"
@@ -47,7 +47,7 @@ _LIMITS: dict[OccupancyLimit, str] = {
     "blocks": "launch__occupancy_limit_blocks",
     "barriers": "launch__occupancy_limit_barriers",
 }
-"""Blocks of a multiprocessor that each resource allows."""
+"""Resource -> metric with the number of blocks per multiprocessor that it permits."""
 _WAVES = "launch__waves_per_multiprocessor"
 _REGISTERS = "launch__registers_per_thread"
 _SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
@@ -62,9 +62,9 @@ _STALLS = (
     "short_scoreboard", "sleeping", "tex_throttle", "wait",
 )  # fmt: skip
 _NO_STALLS = {"selected", "not_selected"}
-"""The warp issues, or could: it waits for nothing."""
-_MOST_STALLS = 3
-_LEAST_STALL = 0.05
+"""States in which the warp issues an instruction or could do so."""
+_MAX_STALLS = 3
+_MIN_STALL_SHARE = 0.05
 METRICS: tuple[str, ...] = (
     _TIME, _DRAM, *_DRAM_BYTES, _L2, _L1, _COMPUTE, *_TENSOR, _BREAKDOWN, _L2_HIT, _OCCUPANCY, _POSSIBLE,
     *_LIMITS.values(), _WAVES, _REGISTERS, *_SHARED, *_LOCAL_SECTORS, _CONFLICTS, _SHARED_PASSES,
@@ -74,27 +74,28 @@ METRICS: tuple[str, ...] = (
 CORE_METRICS: tuple[str, ...] = (
     _TIME, _DRAM, *_DRAM_BYTES, _L2, _L1, _COMPUTE, _L2_HIT, _OCCUPANCY, _POSSIBLE, _WAVES, _REGISTERS, *_SHARED,
 )  # fmt: skip
-"""Those that exist on every architecture since sm_80: requested where Nsight Compute refuses the whole list."""
+"""Metrics of every architecture since sm_80, requested if Nsight Compute rejects the complete list."""
 _KERNEL_COLUMN = "Kernel Name"
 _UNITS = {
     "nsecond": 1.0, "ns": 1.0, "usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms": 1e6, "second": 1e9, "s": 1e9,
     "byte": 1.0, "byte/block": 1.0, "kbyte": 1e3, "kbyte/block": 1e3, "mbyte": 1e6, "gbyte": 1e9,
 }  # fmt: skip
-"""Unit, as Nsight Compute writes it -> factor to nanoseconds or bytes."""
+"""Unit in Nsight Compute's output -> factor to nanoseconds or bytes."""
 
 
 @dataclass(frozen=True)
 class ProfiledLaunch:
-    """One row of Nsight Compute's table: the kernel's symbol, and the metrics that have a number."""
+    """A row of Nsight Compute's table: the kernel's symbol, and the metrics that have a number."""
 
     symbol: str
     values: Mapping[str, float]
 
 
 def parse_table(text: str) -> list[ProfiledLaunch]:
-    """Read the output of `ncu --csv --page raw`: messages, a header, a row of units, and a row for each launch.
+    """Return the launches in the output of `ncu --csv --page raw`.
 
-    Columns of other metrics, and values that are not finite numbers, are dropped.
+    The output has messages, a header, a row of units, and a row for each launch. Columns of other metrics, and values
+    that are not finite numbers, are ignored.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
     begin = next((number for number, line in enumerate(lines) if f'"{_KERNEL_COLUMN}"' in line), None)
@@ -103,7 +104,7 @@ def parse_table(text: str) -> list[ProfiledLaunch]:
     rows = csv.reader(lines[begin:])
     header = next(rows)
     kernel_column = header.index(_KERNEL_COLUMN)
-    known = {number: name for number, name in enumerate(header) if name in METRICS or _ANY_TENSOR.match(name)}
+    metric_columns = {number: name for number, name in enumerate(header) if name in METRICS or _ANY_TENSOR.match(name)}
     units: list[str] = []
     launches = []
     for row in rows:
@@ -113,7 +114,7 @@ def parse_table(text: str) -> list[ProfiledLaunch]:
             units = row
             continue
         values = {}
-        for number, name in known.items():
+        for number, name in metric_columns.items():
             value = _number(row[number])
             if value is not None:
                 values[name] = value * (_UNITS.get(units[number].lower(), 1.0) if units else 1.0)
@@ -122,7 +123,7 @@ def parse_table(text: str) -> list[ProfiledLaunch]:
 
 
 def _number(text: str) -> float | None:
-    """A finite number that is not negative, thousands separators allowed; None for anything else."""
+    """Return a finite non-negative number, with or without thousands separators; None for any other text."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -131,12 +132,12 @@ def _number(text: str) -> float | None:
 
 
 def counters_of(kernel: str, launch: int, values: Mapping[str, float]) -> KernelCounters:
-    """Turn the metrics of one launch into counters.
+    """Convert the metrics of one launch to counters.
 
     Args:
-        kernel: the launch plan's name of the kernel, cleaned.
-        launch: its position in the call.
-        values: metric -> number, as `parse_table` reads them.
+        kernel: name of the kernel in the launch plan, cleaned.
+        launch: position of the launch in the call.
+        values: metric -> number, as `parse_table` returns them.
     """
     conflicts, passes = values.get(_CONFLICTS), values.get(_SHARED_PASSES)
     time_ns = values.get(_TIME)
@@ -165,42 +166,47 @@ def counters_of(kernel: str, launch: int, values: Mapping[str, float]) -> Kernel
 
 
 def _tensor(values: Mapping[str, float]) -> float | None:
-    """Percent of the cycles in which tensor cores worked; where nothing counts cycles, of their instruction rate."""
+    """Return the percentage of cycles in which tensor cores were active, or of their peak instruction rate.
+
+    The rate is used on an architecture without a metric that counts cycles.
+    """
     percents = {name: value for name, value in values.items() if _ANY_TENSOR.match(name)}
     cycles = [value for name, value in percents.items() if "cycles_active" in name]
     return max(cycles or percents.values(), default=None)
 
 
 def _share(percent: float | None) -> float | None:
-    """A percentage as a share. A sustained peak can be exceeded by a little, which is cut off."""
+    """Return a percentage as a share of at most 1, because measurements can slightly exceed a sustained peak."""
     return None if percent is None else min(percent / 100, 1.0)
 
 
 def _sum(values: Mapping[str, float], names: Iterable[str], factor: int = 1) -> int | None:
-    known = [values[name] for name in names if name in values]
-    return min(round(sum(known) * factor), (1 << 53) - 1) if known else None
+    numbers = [values[name] for name in names if name in values]
+    return min(round(sum(numbers) * factor), (1 << 53) - 1) if numbers else None
 
 
 def _limits(values: Mapping[str, float]) -> tuple[OccupancyLimit, ...]:
-    """The resources that allow the fewest blocks."""
+    """Return the resources that permit the fewest blocks."""
     blocks = {limit: values[name] for limit, name in _LIMITS.items() if values.get(name)}
-    least = min(blocks.values(), default=0.0)
-    return tuple(limit for limit, count in blocks.items() if count == least)
+    fewest_blocks = min(blocks.values(), default=0.0)
+    return tuple(limit for limit, count in blocks.items() if count == fewest_blocks)
 
 
 def _stalls(values: Mapping[str, float]) -> tuple[Stall, ...]:
-    """The largest reasons for which warps wait, as shares of the cycles between two instructions of a warp."""
+    """Return the largest stall reasons, as shares of the cycles between two instructions of a warp."""
     cycles: dict[str, float] = {}
     for name, value in values.items():
         if match := _STALL.match(name):
             cycles[match[1]] = value
-    whole = sum(cycles.values())
-    if not whole:
+    total_cycles = sum(cycles.values())
+    if not total_cycles:
         return ()
     waits: Sequence[tuple[str, float]] = [
-        (name, count / whole) for name, count in cycles.items() if name not in _NO_STALLS
+        (name, count / total_cycles) for name, count in cycles.items() if name not in _NO_STALLS
     ]
-    largest = sorted(waits, key=lambda wait: -wait[1])[:_MOST_STALLS]
+    largest = sorted(waits, key=lambda wait: -wait[1])[:_MAX_STALLS]
     return tuple(
-        Stall(reason=name.replace("_", " "), share=min(share, 1.0)) for name, share in largest if share >= _LEAST_STALL
+        Stall(reason=name.replace("_", " "), share=min(share, 1.0))
+        for name, share in largest
+        if share >= _MIN_STALL_SHARE
     )

@@ -1,7 +1,7 @@
-"""Run Nsight Compute around the judge's own launcher, confined like a runner, at the lowest priority.
+"""Run the judge's own launcher under Nsight Compute, in a sandbox like a runner's, at the lowest priority.
 
-Sources: Nsight Compute CLI (options; `--log-file` receives its messages, which begin with `==`, and its table), and
-https://developer.nvidia.com/ERR_NVGPUCTRPERM for the permission that it needs.
+Sources: Nsight Compute CLI (options; the file of `--log-file` has the messages, which begin with `==`, and the table),
+and https://developer.nvidia.com/ERR_NVGPUCTRPERM for the permission that it needs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, launch, shown_al
 from harness.model.config import SandboxKind
 
 PROFILE_S = 20.0
-"""A profile lasts at most so long, all attempts together."""
-MOST_LAUNCHES = 16
+"""Timeout of a profile, for all attempts together."""
+MAX_LAUNCHES = 16
+"""Launches of a call that are profiled."""
 _LOG_BYTES = 4 << 20
 _LOWEST_PRIORITY = 19
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from runner.profiled import main; main(sys.argv[2])"
@@ -36,22 +37,22 @@ _PERMISSION_FIX = (
 )
 _INSTALL = "install Nsight Compute (a part of the CUDA toolkit) and put ncu on the PATH"
 _MESSAGES = {
-    "ERR_NVGPUCTRPERM": ("the driver does not let this user read counters (ERR_NVGPUCTRPERM)", _PERMISSION_FIX),
+    "ERR_NVGPUCTRPERM": ("the driver does not permit this user to read counters (ERR_NVGPUCTRPERM)", _PERMISSION_FIX),
     "driver resource was unavailable": (
         "another profiler or monitor (DCGM, for example) uses the counters of this GPU",
-        "end it, or pause it with `dcgmi profile --pause`",
+        "stop it, or pause it with `dcgmi profile --pause`",
     ),
     "No kernels were profiled": (
-        "Nsight Compute saw no launch",
+        "Nsight Compute found no launch",
         "run `ncu --version`: it may be older than the driver",
     ),
 }
-"""Part of a message of Nsight Compute -> (reason, fix). No other text of it is passed on."""
+"""Part of a message of Nsight Compute -> (reason, fix). No other text of a message is reported."""
 
 
 @dataclass(frozen=True)
-class Profiled:
-    """Launches that Nsight Compute read, or the reason why there are none."""
+class NcuResult:
+    """NcuResult launches, or the reason for their absence and a fix."""
 
     launches: tuple[ProfiledLaunch, ...] = ()
     reason: str | None = None
@@ -60,70 +61,81 @@ class Profiled:
 
 @cache
 def find_ncu() -> Path | None:
-    """Return the program with links resolved; None where Nsight Compute is not installed."""
-    found = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
-    return Path(found).resolve() if found else None
+    """Return the path of the program with links resolved; None if Nsight Compute is not installed."""
+    program = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
+    return Path(program).resolve() if program else None
 
 
 def ncu_arguments(metrics: Sequence[str], log: str) -> list[str]:
-    """Options of Nsight Compute: caches are flushed before each pass, and clocks are left as they are."""
+    """Return options of Nsight Compute that flush caches before each pass and do not change clocks.
+
+    Args:
+        metrics: names of the metrics.
+        log: path of the log file.
+    """
     return [
         "--config-file", "off", "--target-processes", "application-only", "--profile-from-start", "off",
         "--replay-mode", "kernel", "--cache-control", "all", "--clock-control", "none",
-        "--launch-count", str(MOST_LAUNCHES), "--metrics", ",".join(metrics),
+        "--launch-count", str(MAX_LAUNCHES), "--metrics", ",".join(metrics),
         "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled", "--log-file", log,
     ]  # fmt: skip
 
 
-def profile_request(stage: Path, *, device_id: str, sandbox: SandboxKind) -> Profiled:
-    """Profile the call that `stage/request.json` describes; paths in it are those of `inside`.
+def profile_request(stage: Path, *, device_id: str, sandbox: SandboxKind) -> NcuResult:
+    """Profile the call that `stage/request.json` describes, whose paths are those of `path_in_sandbox`.
 
     Args:
-        stage: a directory with everything that the launcher reads.
-        device_id: of the GPU, as CUDA_VISIBLE_DEVICES names it.
-        sandbox: of the process.
+        stage: directory with all files that the launcher reads.
+        device_id: value of CUDA_VISIBLE_DEVICES for the GPU.
+        sandbox: isolation of the process.
     """
     program = find_ncu()
     if program is None:
-        return Profiled(reason="Nsight Compute (ncu) is not installed on the judge's host", fix=_INSTALL)
+        return NcuResult(reason="Nsight Compute (ncu) is not installed on the judge's host", fix=_INSTALL)
     deadline = time.monotonic() + PROFILE_S
-    wanted: tuple[str, ...] = METRICS
+    metrics: tuple[str, ...] = METRICS
     for _ in range(3):
-        text, code = _run(program, stage, wanted, device_id, sandbox, deadline - time.monotonic())
+        text, code = _run(program, stage, metrics, device_id, sandbox, deadline - time.monotonic())
         launches = tuple(parse_table(text))
         if launches and any(launch.values for launch in launches):
-            return Profiled(launches)
+            return NcuResult(launches)
         if code is None:
-            return Profiled(
+            return NcuResult(
                 reason=f"Nsight Compute did not finish within {PROFILE_S:.0f} s",
                 fix="profile a smaller workload, with --workload",
             )
         failure = _known_failure(text)
         if failure is not None:
             return failure
-        wanted = _without_refused(wanted, text)
-    return Profiled(
+        metrics = _without_rejected(metrics, text)
+    return NcuResult(
         reason=f"Nsight Compute ended with code {code} and no counters",
         fix="run `ncu --version` and `nvidia-smi`: it must be as new as the driver",
     )
 
 
-def inside(stage: Path, path: Path, sandbox: SandboxKind) -> str:
-    """Path of a file below the stage as the profiled process sees it."""
+def path_in_sandbox(stage: Path, path: Path, sandbox: SandboxKind) -> str:
+    """Return the path of a file in the sandbox of the profiled process.
+
+    Args:
+        stage: directory that is mapped into the sandbox.
+        path: path of the file below it, outside of the sandbox.
+        sandbox: isolation of the process.
+    """
     return f"/stage/{path.relative_to(stage)}" if sandbox == "bubblewrap" else str(path)
 
 
 def _run(
     program: Path, stage: Path, metrics: Sequence[str], device_id: str, sandbox: SandboxKind, within_s: float
 ) -> tuple[str, int | None]:
-    """Nsight Compute's log, and its exit code; None if it was stopped."""
+    """Return Nsight Compute's log and exit code; the code is None after a timeout."""
     output = stage.parent / "output"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     confined = sandbox == "bubblewrap"
     log = "/output/log" if confined else str(output / "log")
     home = RUNNER_HOME if confined else str(_home(stage.parent))
-    target = [sys.executable, "-I", "-B", "-c", _START, home, inside(stage, stage / "request.json", sandbox)]
+    target = [sys.executable, "-I", "-B", "-c", _START, home, path_in_sandbox(stage, stage / "request.json", sandbox)]
     with (stage.parent / "stderr").open("w+b") as messages:
         process = launch(
             sandbox,
@@ -150,7 +162,7 @@ def _run(
 
 
 def _home(directory: Path) -> Path:
-    """A directory with a link to the package `runner`, for a process without a sandbox."""
+    """Create a directory with a link to the package `runner`, for a process without a sandbox."""
     home = directory / "home"
     home.mkdir(exist_ok=True)
     if not (home / "runner").exists():
@@ -159,21 +171,21 @@ def _home(directory: Path) -> Path:
 
 
 def _installation(program: Path) -> list[Path]:
-    """Directories that Nsight Compute needs and a sandbox does not show anyway."""
+    """Return the directories that Nsight Compute needs and that are not visible in every sandbox."""
     cuda_home = program.parent.parent if program.parent.name == "bin" else program.parent
-    wanted = [cuda_home, Path("/opt/nvidia/nsight-compute")]
-    return [path for path in wanted if path.is_dir() and path != Path("/") and not shown_already(path)]
+    directories = [cuda_home, Path("/opt/nvidia/nsight-compute")]
+    return [path for path in directories if path.is_dir() and path != Path("/") and not shown_already(path)]
 
 
-def _known_failure(text: str) -> Profiled | None:
+def _known_failure(text: str) -> NcuResult | None:
     for words, (reason, fix) in _MESSAGES.items():
         if words in text:
-            return Profiled(reason=reason, fix=fix)
+            return NcuResult(reason=reason, fix=fix)
     return None
 
 
-def _without_refused(metrics: Sequence[str], text: str) -> tuple[str, ...]:
-    """The metrics that Nsight Compute does not name in a message; those of every GPU where it names none."""
+def _without_rejected(metrics: Sequence[str], text: str) -> tuple[str, ...]:
+    """Return the metrics that no message of Nsight Compute names, or those of every GPU if it names none."""
     messages = " ".join(line for line in text.splitlines() if line.startswith("=="))
     accepted = tuple(metric for metric in metrics if metric not in messages)
     return accepted if accepted and len(accepted) < len(metrics) else CORE_METRICS

@@ -1,4 +1,4 @@
-"""Profile a solution that passed on one workload: inputs, Nsight Compute, counters, and the sentence."""
+"""Profile a solution that passed on one workload: inputs, Nsight Compute, counters and bottleneck."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from harness.judge.counters.bottleneck import with_bottleneck
 from harness.judge.counters.metrics import ProfiledLaunch, counters_of
-from harness.judge.counters.ncu import MOST_LAUNCHES, inside, profile_request
+from harness.judge.counters.ncu import MAX_LAUNCHES, path_in_sandbox, profile_request
 from harness.judge.counters.replays import Replay, find_replay, replay_key
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import Layout, layout_of
@@ -26,8 +26,8 @@ from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.sol.hardware import CPU
 
-_MOST_BYTES = 4 * GIB
-"""Inputs and outputs of a profiled call: they pass through a file."""
+_MAX_BYTES = 4 * GIB
+"""Inputs and outputs of a profiled call; the inputs are passed in a file."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ProfileTarget:
     """Device, sandbox and cache of a profile."""
 
     target: str
-    """cpu, h200 ..."""
+    """Name of the target, such as cpu or h200."""
     device_name: str
     device_id: str
     sandbox: SandboxKind
@@ -45,13 +45,13 @@ class ProfileTarget:
 def find_profiled(
     problem: Problem, solution: Solution, uuid: str | None, where: ProfileTarget
 ) -> tuple[Workload, Replay] | CounterReport:
-    """Return the workload and the replay of a solution that passed here, or a report of why it is not profiled.
+    """Return the workload and the replay of a solution that passed here, or a report with the reason for no profile.
 
     Args:
-        problem: whose solution.
-        solution: as it stands; it is found by its content among those that passed.
-        uuid: of a workload, or its beginning; None for the one with the most data.
-        where: the device.
+        problem: problem of the solution.
+        solution: current content of the solution, by which its replay is found.
+        uuid: uuid of a workload, or its beginning; None for the workload with the most data.
+        where: device, sandbox and cache.
     """
     language = solution.spec.language
     if where.target == CPU:
@@ -64,15 +64,15 @@ def find_profiled(
         )
     workload = choose_workload(problem, uuid)
     if workload is None:
-        known = ", ".join(each.uuid[:8] for each in problem.workloads)
-        return CounterReport(reason=f"the problem has no workload {str(uuid)[:40]!r}", fix=f"name one of {known}")
+        uuids = ", ".join(existing.uuid[:8] for existing in problem.workloads)
+        return CounterReport(reason=f"the problem has no workload {str(uuid)[:40]!r}", fix=f"name one of {uuids}")
     replay = find_replay(where.cache_dir, replay_key(problem, solution, where.device_name))
     if replay is None:
         recorded = " and its launches were recorded" if language == "triton" else ""
         return CounterReport(
             workload=workload.uuid,
-            reason=f"only a solution that PASSED on this kind of device{recorded} is profiled, and this one is none "
-            "that this judge knows",
+            reason=f"only a solution that PASSED on this kind of device{recorded} is profiled, and this judge has no "
+            "record of this one",
             fix="have it judged first",
             needs_verdict=True,
         )
@@ -80,7 +80,12 @@ def find_profiled(
 
 
 def choose_workload(problem: Problem, uuid: str | None) -> Workload | None:
-    """Return the workload of this uuid, or of this beginning of one; without a uuid the one with the most data."""
+    """Return a workload of a problem; None if no workload matches.
+
+    Args:
+        problem: the problem.
+        uuid: uuid of the workload, or its beginning; None for the workload with the most data.
+    """
     if uuid is None:
         return max(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
     matching = [workload for workload in problem.workloads if workload.uuid.startswith(uuid)]
@@ -91,38 +96,38 @@ def choose_workload(problem: Problem, uuid: str | None) -> Workload | None:
 def profile_replay(
     problem: Problem, workload: Workload, replay: Replay, source: InputSource, where: ProfileTarget
 ) -> CounterReport:
-    """Return the counters of one call, or why there are none. Never raises for what a profiler does.
+    """Return the counters of one call, or the reason for their absence. A failure of the profiler raises nothing.
 
     Args:
-        problem: whose workload.
-        workload: which one.
+        problem: problem of the workload.
+        workload: workload to profile.
         replay: the solution that passed.
-        source: draws the inputs, fresh ones.
-        where: the GPU and the sandbox.
+        source: source of new inputs.
+        where: device, sandbox and cache.
     """
     begin = time.monotonic()
     layout = layout_of(problem, workload)
     plan = replay.plans.get(workload.uuid)
     if plan is None:
         return CounterReport(workload=workload.uuid, reason="the solution has not passed on this workload")
-    if layout.input_stride + layout.output_stride > _MOST_BYTES:
+    if layout.input_stride + layout.output_stride > _MAX_BYTES:
         return CounterReport(
             workload=workload.uuid,
-            reason=f"its inputs and outputs have more than {_MOST_BYTES >> 30} GiB",
+            reason=f"its inputs and outputs have more than {_MAX_BYTES >> 30} GiB",
             fix="profile a smaller workload, with --workload",
         )
     with tempfile.TemporaryDirectory(prefix="kernel-harness-profile-", dir=_scratch(layout)) as directory:
         stage = Path(directory) / "stage"
         _write_stage(stage, layout, plan, replay, source.draw(workload), where.sandbox)
-        found = profile_request(stage, device_id=where.device_id, sandbox=where.sandbox)
+        result = profile_request(stage, device_id=where.device_id, sandbox=where.sandbox)
     launches = [step for step in plan["steps"] if step["kind"] == "launch"]
-    kernels = tuple(_matched(found.launches, [step["kernel"] for step in launches], replay.symbols))
-    reason, fix = found.reason, found.fix
+    kernels = tuple(_matched(result.launches, [step["kernel"] for step in launches], replay.symbols))
+    reason, fix = result.reason, result.fix
     if not kernels and reason is None:
         reason = "Nsight Compute read counters of no launch of this solution"
     return CounterReport(
         workload=workload.uuid,
-        kernels=kernels[:MOST_LAUNCHES],
+        kernels=kernels[:MAX_LAUNCHES],
         launches=len(launches),
         reason=reason,
         fix=fix,
@@ -131,8 +136,8 @@ def profile_replay(
 
 
 def _scratch(layout: Layout) -> str | None:
-    """The file system in memory, where it has room for the inputs."""
-    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
+    """Return the directory of the file system in memory if it has space for the inputs, else None."""
+    memory = Path("/dev/shm")  # noqa: S108 - the caller creates a private directory in it
     if memory.is_dir() and shutil.disk_usage(memory).free > 2 * layout.input_stride + GIB:
         return str(memory)
     return None
@@ -146,9 +151,9 @@ def _write_stage(
     inputs: Mapping[str, object],
     sandbox: SandboxKind,
 ) -> None:
-    """Write the launcher's files: cubins, inputs as bytes, and the request."""
+    """Write the launcher's files: cubins, the bytes of the inputs, and the request."""
     stage.mkdir()
-    artefacts = [inside(stage, directory, sandbox) for directory in replay.copy_artefacts(stage)]
+    artefacts = [path_in_sandbox(stage, directory, sandbox) for directory in replay.copy_artefacts(stage)]
     data = stage / "inputs"
     data.write_bytes(b"")
     with data.open("r+b") as file:
@@ -161,12 +166,12 @@ def _write_stage(
     request = {
         "artefacts": artefacts,
         "plan": plan,
-        "data": inside(stage, data, sandbox),
+        "data": path_in_sandbox(stage, data, sandbox),
         "input_bytes": layout.input_stride,
         "output_bytes": layout.output_stride,
         "inputs": {field.name: field.offset for field in layout.inputs},
         "outputs": {field.name: field.offset for field in layout.outputs},
-        "updates": [[given.offset, made.offset, made.bytes] for given, made in layout.updated],
+        "updates": [[source.offset, target.offset, target.bytes] for source, target in layout.updated],
     }
     (stage / "request.json").write_text(json.dumps(request))
 
@@ -174,14 +179,14 @@ def _write_stage(
 def _matched(
     rows: tuple[ProfiledLaunch, ...], kernels: list[str], symbols: Mapping[str, str]
 ) -> Iterator[KernelCounters]:
-    """Counters by launch: rows are in the plan's order; those of other kernels (a fill of the driver) are skipped.
+    """Yield the counters of each launch. Rows are in the plan's order, and rows of other kernels are skipped.
 
-    Where no row has the symbol of a kernel, Nsight Compute writes names in another form: then the order decides, if
-    there is a row for each launch.
+    Another kernel is, for example, a fill of the driver. If no row has the symbol of a kernel, Nsight Compute writes
+    names in another form. Rows are then matched by order if there is one for each launch.
     """
-    known = set(symbols.values())
-    is_named = any(row.symbol in known for row in rows)
-    if not is_named and len(rows) != min(len(kernels), MOST_LAUNCHES):
+    known_symbols = set(symbols.values())
+    is_named = any(row.symbol in known_symbols for row in rows)
+    if not is_named and len(rows) != min(len(kernels), MAX_LAUNCHES):
         return
     launch = 0
     for row in rows:

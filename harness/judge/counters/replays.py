@@ -1,7 +1,7 @@
-"""Solutions that passed here, kept as what the trusted launcher loads: cubins, and a plan for each workload.
+"""Store solutions that passed on this judge, in the form that the trusted launcher loads: cubins and plans.
 
-Being kept is the proof of having passed: the judge writes this part of its cache, and no sandbox can. A profile is made
-from it, without any process of the candidate.
+A stored solution is the proof that it passed: only the judge can write this part of its cache, and no sandbox can. A
+profile is made from the stored files, without any process of the candidate.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from harness.judge.version import judge_version
 from harness.model.problem import Problem
 from harness.model.solution import Solution
 
-_MOST = 256
-"""Solutions that are kept; the oldest are removed."""
+_MAX_REPLAYS = 256
+"""Number of stored solutions; the oldest are removed."""
 _PLAN = "replay.json"
 _FILES = ("kernel.cubin", "names.json")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Files and plans of one solution, as the trusted launcher loads them."""
+    """Files and plans of one solution for the trusted launcher."""
 
     directory: Path
     artefacts: tuple[str, ...]
-    """Directories below it, each with a cubin and its kernels' names."""
+    """Names of directories below `directory`, each with a cubin and its kernels' names."""
     plans: Mapping[str, Mapping[str, Any]]
     """Workload uuid -> `ResolvedPlan` as plain data."""
 
     @property
     def symbols(self) -> dict[str, str]:
         """Name of a kernel in the plan -> its symbol."""
-        found: dict[str, str] = {}
+        symbols: dict[str, str] = {}
         for name in self.artefacts:
-            found |= load_json_file(self.directory / name / "names.json")["symbols"]
-        return found
+            symbols |= load_json_file(self.directory / name / "names.json")["symbols"]
+        return symbols
 
     def copy_artefacts(self, stage: Path) -> list[Path]:
-        """Copy the cubins and names below a directory, and return their directories."""
+        """Copy the cubins and names to new directories below `stage`, and return these directories."""
         copies = []
         for number, name in enumerate(self.artefacts):
             target = stage / f"replay-{number}"
@@ -62,7 +62,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class _ReplayStage:
-    """Takes the place of a runner's stage, so that staging writes to the cache."""
+    """Stage whose files are in the cache instead of a runner's directory."""
 
     stage: Path
 
@@ -71,29 +71,46 @@ class _ReplayStage:
 
 
 def replay_key(problem: Problem, solution: Solution, device_name: str) -> str:
-    """Name of a solution's replay: its content, the problem's, this judge's version and the kind of device."""
+    """Return the key of a solution's replay: a digest of solution, problem, judge version and device name.
+
+    Args:
+        problem: the problem.
+        solution: the solution.
+        device_name: name of the device.
+    """
     return content_key(solution, [problem.digest, judge_version(), device_name])
 
 
-def keep_replay(cache_dir: Path, key: str, staged: Staged) -> None:
-    """Keep a sealed or recorded solution that passed."""
+def store_replay(cache_dir: Path, key: str, staged: Staged) -> None:
+    """Store a sealed or recorded solution that passed, and remove the oldest replays.
+
+    Args:
+        cache_dir: the judge's cache.
+        key: see `replay_key`.
+        staged: the solution.
+    """
     store = cache_dir / "replays"
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix="incoming-") as scratch:
         incoming = Path(scratch) / "replay"
         incoming.mkdir()
-        words = staged.put(_ReplayStage(incoming))
-        (incoming / _PLAN).write_text(json.dumps({"artefacts": words["artefacts"], "plans": dict(staged.plans)}))
-        (incoming / "sha256").write_text(_digest(incoming, words["artefacts"]))
+        message = staged.put(_ReplayStage(incoming))
+        (incoming / _PLAN).write_text(json.dumps({"artefacts": message["artefacts"], "plans": dict(staged.plans)}))
+        (incoming / "sha256").write_text(_digest(incoming, message["artefacts"]))
         shutil.rmtree(store / key, ignore_errors=True)
         incoming.rename(store / key)
-    kept = sorted((path for path in store.iterdir() if not path.name.startswith("incoming-")), key=_kept_at)
-    for path in kept[:-_MOST]:
+    replays = sorted((path for path in store.iterdir() if not path.name.startswith("incoming-")), key=_stored_at)
+    for path in replays[:-_MAX_REPLAYS]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def find_replay(cache_dir: Path, key: str) -> Replay | None:
-    """Return the replay of this key; None if the solution has not passed here, or its files are damaged."""
+    """Return a stored replay; None if the solution has not passed on this judge, or its files are damaged.
+
+    Args:
+        cache_dir: the judge's cache.
+        key: see `replay_key`.
+    """
     directory = cache_dir / "replays" / key
     with contextlib.suppress(OSError, FormatError, KeyError):
         content = load_json_file(directory / _PLAN)
@@ -102,7 +119,7 @@ def find_replay(cache_dir: Path, key: str) -> Replay | None:
     return None
 
 
-def _kept_at(path: Path) -> float:
+def _stored_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:  # another judge has removed it
@@ -110,7 +127,7 @@ def _kept_at(path: Path) -> float:
 
 
 def _digest(directory: Path, artefacts: object) -> str:
-    assert isinstance(artefacts, list)  # noqa: S101 - staging a sealed solution names its directories
+    assert isinstance(artefacts, list)  # noqa: S101 - the message of a sealed solution has its directories
     digest = hashlib.sha256((directory / _PLAN).read_bytes())
     for name in artefacts:
         for file in _FILES:

@@ -1,8 +1,8 @@
-"""Processes that keep the timing cores busy between batches, so that these do not go to sleep.
+"""Processes that keep the timing cores busy between batches, so that the cores do not enter a sleep state.
 
-A core that idles for the milliseconds between two batches is slow for several calls afterwards: its clock is low, and
-on a virtual machine its host has given it away. A kernel of 18 us launched from C++ took 30 to 79 us by the runner's
-own clock, and 29 to 36 us with both cores kept busy (docs/clock.md).
+A core that is idle for the milliseconds between two batches is slow for several calls afterwards: its clock frequency
+is low, and on a virtual machine the hypervisor has assigned it to another guest. A kernel of 18 us launched from C++
+took 30 to 79 us by the runner's own clock, and 29 to 36 us with both cores kept busy (docs/clock.md).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-_LIFE_S = 60
-"""A loop ends by itself after so long: none is left behind by a judge that ended."""
-_LOOP = f"import time\nend = time.monotonic() + {_LIFE_S}\nwhile time.monotonic() < end: pass"
+_LIFETIME_S = 60
+"""A loop ends by itself after this time, so that no loop remains after the judge has ended."""
+_LOOP = f"import time\nend = time.monotonic() + {_LIFETIME_S}\nwhile time.monotonic() < end: pass"
 
 
 class BusyCores:
-    """One loop of the lowest priority for each processor.
+    """One busy loop of the lowest priority for each processor.
 
     Args:
-        processors: the numbers of the processors.
+        processors: numbers of the processors.
     """
 
     def __init__(self, processors: Iterable[int]) -> None:
@@ -44,11 +44,11 @@ class BusyCores:
             self._loops.append(loop)
 
     def pause(self) -> None:
-        """Stop the loops while something is timed."""
+        """Stop the loops for a timing."""
         self._send(signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """Continue those that were paused."""
+    def resume(self) -> None:
+        """Continue the paused loops."""
         self._send(signal.SIGCONT)
 
     def end(self) -> None:

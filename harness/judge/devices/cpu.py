@@ -1,4 +1,4 @@
-"""The CPU as a device: one pinned processor, shared memory, the runner stopped whenever the judge works."""
+"""The CPU as a device: one pinned processor, shared memory, and a runner that is stopped while the judge works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,12 +24,12 @@ from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed, summed
 from harness.judge.devices.cpu_overheads import measure_overheads
+from harness.judge.devices.cpu_scheduling import processor_name, real_time_priority, run_delay_ns, worker_pool
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.handshake import HandshakeCalibration, calibrate_handshake, remember_handshake, usual_handshake_ns
 from harness.judge.input_data.layout import Layout
 from harness.judge.isolation.cgroup_freezer import freezer_works
-from harness.judge.isolation.process_freezer import Herd
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.native import Exchanged, Native, load_native
 from harness.judge.reference import Value
@@ -44,26 +44,23 @@ from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.workspace import timing_lock
 
-_ARENA_BYTES = 64 << 20
-"""Of inputs, and of outputs, unless one set is larger: populated pages of shared memory on both sides."""
-_ASIDE_BYTES, _ASIDE_SETS = 16 << 20, 8
-"""Of work between two batches: so many sets, if they fit in so many bytes."""
+_MEMORY_BYTES = 64 << 20
+"""Shared memory of the inputs, and of the outputs, unless one set is larger. Both processes populate all pages."""
+_TEMPORARY_BYTES, _TEMPORARY_SETS = 16 << 20, 8
+"""Temporary memory between two batches: number of sets, if they fit in this number of bytes."""
 _NICE = -5
 _URGENT_S = 0.25
-"""So long a batch goes before everything else on its processor; nothing that takes longer needs it."""
+"""Longest time that a batch runs at real-time priority; longer batches do not need it."""
 _PROCESS_SHARE = 0.028
 """Standard deviation of a call's time between processes that run the same code, as a share of it."""
 _CACHE, _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR", "/inductor"
 _WITHOUT_TORCH = {"HARNESS_RUNNER_TORCH": "0"}
-"""Compiled code needs no torch, whose import takes 2 s of a core: such a runner is started when it is needed."""
-_MOST_WORKERS = 4
-"""More would wait for the interpreter's lock."""
-_OWN_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+"""Environment of a runner for compiled code. It is started on demand, without the import of torch, which takes 2 s."""
 
 
 @dataclass
 class CpuMemory:
-    """The reserved memory, laid out for one workload."""
+    """The reserved memory with the layout of one workload."""
 
     layout: Layout
     capacity: int
@@ -71,28 +68,25 @@ class CpuMemory:
     outputs_of: Mapping[int, Region]
 
     def views(self, slot: int) -> dict[str, torch.Tensor]:
-        """A slot's inputs, to be written in place."""
+        """Return a slot's inputs by name, to be written in place."""
         return shared.input_views(self.region, self.layout, slot)
 
     def inputs(self, slot: int) -> list[Value]:
-        """A slot's inputs as the reference is called with. No runner can write them, so they need no copy."""
+        """Return a slot's inputs in the order of the reference's arguments; they are not copies."""
         return shared.read_inputs(self.region, self.layout, slot)
 
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
-        """A slot's outputs as a runner left them. The runner is stopped, so they stay as they are."""
+        """Return the outputs that a runner wrote; they cannot change, because the runner is stopped.
+
+        Args:
+            runner: the runner of the last batch.
+            slot: number of the slot.
+        """
         return shared.read_outputs(self.outputs_of[id(runner)], self.layout, slot)
 
 
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 class CpuDevice:
-    """The CPU of this host. One judge at a time: the lock is the host's."""
+    """The CPU of this host; see the protocol `Device`. A lock of the host permits one judge at a time."""
 
     target = "cpu"
     memory_on = torch.device("cpu")
@@ -104,13 +98,13 @@ class CpuDevice:
         self._cpu = allowed[-1]
         self._spin = len(allowed) > 1
         self._threads = torch.get_num_threads()
-        torch.zeros(1 << 20).add_(1)  # the worker threads start while every processor is allowed
-        torch.set_num_threads(1)  # what the judge does is short: waking workers costs more than they do
+        torch.zeros(1 << 20).add_(1)  # starts torch's worker threads while every processor is allowed
+        torch.set_num_threads(1)  # the judge's operations are shorter than the wake-up of workers
         if self._spin:
             os.sched_setaffinity(0, set(allowed[:-1]))
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
-        self._pool = _pool(allowed)
+        self._pool = worker_pool(allowed)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
@@ -128,10 +122,10 @@ class CpuDevice:
         self.copy_all: CopyAll | None = None
         self.summed: Summed = self._native.summed if self._native is not None else summed
         self._cold = self._native is not None and self._native.flushes
-        self._inputs = Region(_ARENA_BYTES, sealed=True)
+        self._inputs = Region(_MEMORY_BYTES, sealed=True)
         self._outputs: dict[int, Region] = {}
-        self._spare_outputs = OutputPool(_ARENA_BYTES)
-        self._digest = hashlib.sha256(f"{_processor()}{platform.node()}".encode()).hexdigest()
+        self._spare_outputs = OutputPool(_MEMORY_BYTES)
+        self._digest = hashlib.sha256(f"{processor_name()}{platform.node()}".encode()).hexdigest()
         self.calibration = Calibration(0.0, 0.0)
         self._cache = cache
         self._handshake = HandshakeCalibration(0.0)
@@ -139,30 +133,35 @@ class CpuDevice:
         self.recalibrate()
 
     def clock(self, *, sealed: bool) -> Device:
-        """There is one."""
+        """Return this device, which has one clock."""
         del sealed
         return self
 
     def record(self) -> DeviceRecord:
-        """Name, stable id, and how it was used."""
-        refused = self._handshake.refused_ns
+        """Return name, stable id, and the conditions of timings."""
+        refused_ns = self._handshake.refused_ns
         return DeviceRecord.model_validate(
             {
-                "name": _processor(),
+                "name": processor_name(),
                 "id": f"CPU-{self._digest[:12]}",
                 "processors": os.cpu_count(),
                 "pinned": self._cpu,
                 "cold": self._cold,
                 "stop": "signals and cgroup.freeze" if self._plan.freezes else "signals",
                 "handshake_us": round(self._handshake.ns / 1e3, 2),
-                **({} if refused is None else {"handshake_refused_us": round(refused / 1e3, 2)}),
+                **({} if refused_ns is None else {"handshake_refused_us": round(refused_ns / 1e3, 2)}),
                 "dispatch_us": round(self.calibration.dispatch_ns / 1e3, 3),
                 "calibration_age_s": round(time.monotonic() - self._calibrated_at),
             }
         )
 
     def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
-        """A fresh runner: the standby, one that is ready without torch, or the reference's with its compiler cache."""
+        """Return a new runner; see `Device.runner`.
+
+        Args:
+            trusted: return a runner for the reference, which has a compiler cache.
+            needs_torch: return the standby runner, which has imported torch.
+        """
         if not trusted:
             return self._standby.take() if needs_torch else Runner(_with_env(self._plan, _WITHOUT_TORCH))
         if self._plan.sandbox == "none":
@@ -171,7 +170,7 @@ class CpuDevice:
 
     @contextlib.contextmanager
     def all_processors(self) -> Iterator[None]:
-        """For work of the judge that is long: every worker thread. Runners are stopped meanwhile."""
+        """Use all of torch's worker threads inside this context, in which runners are stopped."""
         torch.set_num_threads(self._threads)
         try:
             yield
@@ -179,11 +178,16 @@ class CpuDevice:
             torch.set_num_threads(1)
 
     def timing(self) -> AbstractContextManager[None]:
-        """Alone on this host: other work uses the same processors and memory."""
+        """Hold the timing lock exclusively, because other work uses the same processors and memory."""
         return timing_lock.timing()
 
-    def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
-        """Work for each slot: runners are stopped meanwhile, so that their processor is free for it."""
+    def map_slots(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
+        """Do work for each slot on several processors, also on the runners', which are stopped.
+
+        Args:
+            work: called with the number of a slot.
+            slots: numbers of the slots.
+        """
         if self._pool is None or len(slots) < 2:
             return [work(slot) for slot in slots]
         futures = [self._pool.submit(work, slot) for slot in slots]
@@ -191,15 +195,20 @@ class CpuDevice:
         return [future.result() for future in futures]
 
     def start_standby(self) -> None:
-        """Start the next runner ahead."""
+        """Start the next runner in advance."""
         self._standby.start()
 
     def settle(self) -> None:
-        """Wait for the standby's start-up."""
+        """Wait until the standby runner has started."""
         self._standby.settle()
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
-        """See to it that one set of every workload fits."""
+        """Enlarge the memory if one set of a workload does not fit; see `Device.reserve`.
+
+        Args:
+            problem: not used.
+            layouts: layouts of the workloads.
+        """
         del problem
         inputs = max((layout.input_stride for layout in layouts), default=0)
         outputs = max((layout.output_stride for layout in layouts), default=0)
@@ -211,9 +220,9 @@ class CpuDevice:
         return self._spare_outputs.resize(outputs)
 
     @contextlib.contextmanager
-    def aside(self, layouts: Sequence[Layout]) -> Iterator[None]:
-        """Regions of a few sets, in place of those that the runners being timed have mapped."""
-        timed = self._inputs, self._spare_outputs
+    def temporary_memory(self, layouts: Sequence[Layout]) -> Iterator[None]:
+        """Replace the regions of the timed runners by regions of a few sets inside this context."""
+        timed_regions = self._inputs, self._spare_outputs
         self._inputs = Region(_sets_bytes([layout.input_stride for layout in layouts]), sealed=True)
         self._spare_outputs = OutputPool(_sets_bytes([layout.output_stride for layout in layouts]))
         try:
@@ -221,47 +230,73 @@ class CpuDevice:
         finally:
             self._inputs.close()
             self._spare_outputs.close()
-            self._inputs, self._spare_outputs = timed
+            self._inputs, self._spare_outputs = timed_regions
 
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
-        """The inputs, shared by all, and outputs of the runner's own, which say nothing of an earlier runner's."""
+        """Give a runner the shared inputs and its own outputs, without data of an earlier runner; see `Device.grant`.
+
+        Args:
+            runner: a new runner.
+            sealed: not used.
+        """
         del sealed
-        mine = self._outputs[id(runner)] = self._spare_outputs.lend()
-        words: dict[str, object] = {"input_bytes": self._inputs.bytes, "output_bytes": mine.bytes}
-        return words, (self._inputs.descriptor, mine.descriptor)
+        outputs = self._outputs[id(runner)] = self._spare_outputs.lend()
+        fields: dict[str, object] = {"input_bytes": self._inputs.bytes, "output_bytes": outputs.bytes}
+        return fields, (self._inputs.descriptor, outputs.descriptor)
 
     def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
-        """Nothing: the judge's own clock is the same for all runners."""
+        """Do nothing: the judge's own clock is the same for all runners.
+
+        Args:
+            runner: not used.
+            short_kernel_ns: not used.
+        """
         del runner, short_kernel_ns
 
     def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Nothing: the memory was granted with the runner."""
+        """Return nothing: the memory was granted with the runner.
+
+        Args:
+            runner: not used.
+            layout: not used.
+            slots: not used.
+        """
         del runner, layout, slots
         return {}, ()
 
     def untried(self, runner: Runner) -> int:
-        """None: all runners use the same slots."""
+        """Return 0: all runners use the same slots."""
         del runner
         return 0
 
     def conclude(self, runner: Runner) -> None:
-        """Nothing: a runner is stopped between its batches."""
+        """Do nothing: a runner is stopped between its batches."""
         del runner
 
     def forget(self, runner: Runner) -> None:
-        """End a runner and give its memory back."""
+        """End a runner and release its memory."""
         runner.kill()
         region = self._outputs.pop(id(runner), None)
         if region is not None:
             self._spare_outputs.take_back(region)
 
     def memory(self, layout: Layout) -> Memory:
-        """As many slots as fit."""
+        """Return the reserved memory with the layout of one workload, and as many slots as fit."""
         capacity = min(self._inputs.bytes // layout.input_stride, self._spare_outputs.bytes // layout.output_stride)
         return CpuMemory(layout, min(capacity, wire.MAX_CALLS), self._inputs, self._outputs)
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        """Poison, flush, hand over, time, stop (see the protocol)."""
+        """Poison the outputs, flush the caches, continue the runner, time its calls, and stop it; see `Device.batch`.
+
+        Args:
+            runner: a runner that is prepared for the workload.
+            memory: the workload's memory.
+            slots: slots to compute, in order.
+            within_s: timeout of the batch.
+
+        Raises:
+            RunnerFailed: the candidate failed in a way that determines its verdict.
+        """
         layout, region = memory.layout, self._outputs[id(runner)]
         native = self._native if self._cold else None
         shared.poison_outputs(region, layout, slots, native, self._inputs)
@@ -274,44 +309,51 @@ class CpuDevice:
             runner.channel.must_be_silent()
             runner.channel.send_call(call, slots)
             runner.check_still_stopped()
-            stolen = self._steal.taken_ns(self._cpu)
-            with _first_in_line(herd):
-                before, mine = herd.run_delay_ns(), _waited_ns()
+            steal_begin_ns = self._steal.taken_ns(self._cpu)
+            with real_time_priority(herd):
+                delays_before, judge_delay_begin_ns = herd.run_delay_ns(), run_delay_ns()
                 record, begin, end = self._exchange(runner, min(within_s, _URGENT_S))
-                mine = _waited_ns() - mine
+                judge_delay_ns = run_delay_ns() - judge_delay_begin_ns
             if record is None:
                 record, begin, end = self._exchange(runner, within_s, begin)
         except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
             raise runner.failure(error, within_s) from None
         if record is None:
             raise runner.failure(ChannelTimeout(), within_s)
-        after, stolen = herd.run_delay_ns(), self._steal.taken_ns(self._cpu) - stolen
+        delays_after, steal_ns = herd.run_delay_ns(), self._steal.taken_ns(self._cpu) - steal_begin_ns
         runner.accept(record)
         if record.code is not wire.Code.DONE or record.call != call:
             raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
-        on, waited, total = (late - early for late, early in zip(after, before, strict=True))
-        outside = max(0, waited - max(0, total - on)) + mine + max(0, stolen)
-        return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=outside)
+        main_thread_ns, waited_ns, all_processes_ns = (
+            after - before for after, before in zip(delays_after, delays_before, strict=True)
+        )
+        disturbed_ns = max(0, waited_ns - max(0, all_processes_ns - main_thread_ns)) + judge_delay_ns + max(0, steal_ns)
+        return Batch(ns=end - begin, claimed_ns=record.claimed_ns, disturbed_ns=disturbed_ns)
 
     def _exchange(
         self, runner: Runner, within_s: float, since_ns: int | None = None
     ) -> tuple[RunnerRecord | None, int, int]:
-        """Let it run until it answers, then stop it: (its record or None, begin, end). `since_ns`: it runs already."""
+        """Continue a runner until it answers, stop it, and return (its record or None, begin, end).
+
+        `since_ns` is the begin of a runner that runs already.
+        """
         spin = self._spin and since_ns is None
         if self._native is not None:
-            seen = self._continue(self._native, runner, within_s, spin=spin, slices=runner.herd.proved_slices)
-            if seen.refused:
+            exchanged = self._continue(self._native, runner, within_s, spin=spin, slices=runner.herd.proved_slices)
+            if exchanged.refused:
                 runner.check_still_stopped()
-                seen = self._continue(self._native, runner, within_s, spin=spin)  # Python sees more than the library
-                if seen.refused:
+                exchanged = self._continue(
+                    self._native, runner, within_s, spin=spin
+                )  # Python checks more than the library
+                if exchanged.refused:
                     raise OSError("the control group of a runner cannot be thawed")
             runner.herd.goes()
-            if seen.data is None:
-                return None, since_ns or seen.begin_ns, seen.end_ns
-            record, begin = parse_record(seen.data), since_ns or seen.begin_ns
-            if seen.proved and not runner.herd.has_grown():
-                runner.stop_was_proved(seen.counters)
-                return record, begin, seen.end_ns
+            if exchanged.data is None:
+                return None, since_ns or exchanged.begin_ns, exchanged.end_ns
+            record, begin = parse_record(exchanged.data), since_ns or exchanged.begin_ns
+            if exchanged.proved and not runner.herd.has_grown():
+                runner.stop_was_proved(exchanged.counters)
+                return record, begin, exchanged.end_ns
         else:
             begin = since_ns or now_ns()
             runner.herd.go()
@@ -332,7 +374,7 @@ class CpuDevice:
         )  # fmt: skip
 
     def recalibrate(self) -> None:
-        """Measure handshake and dispatch, each time in a clean runner, until the handshake is steady."""
+        """Measure handshake and dispatch repeatedly, each time in a clean runner, until the handshake is stable."""
         key = f"{self._digest[:12]} {platform.release()} {self._plan.sandbox} {self._plan.freezes} {self._cold}"
         dispatches: list[float] = []
 
@@ -347,7 +389,7 @@ class CpuDevice:
         self._calibrated_at = time.monotonic()
 
     def _measure_overheads(self) -> tuple[float, float]:
-        """(Handshake, dispatch) in ns, in a runner that is ended after it."""
+        """Return (handshake, dispatch) in nanoseconds, measured in a runner that is then ended."""
         runner = self.runner(needs_torch=False)
         try:
             return measure_overheads(self, runner)
@@ -355,14 +397,25 @@ class CpuDevice:
             self.forget(runner)
 
     def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
-        """The same share of every call (docs/performance.md)."""
+        """Return the standard deviation of ln(latency) between processes, which is the same for every call.
+
+        It was measured (docs/performance.md).
+
+        Args:
+            latency_ns: not used.
+            bound_ns: not used.
+        """
         del latency_ns, bound_ns
         return _PROCESS_SHARE
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
-        """Launch-bound: a call not much longer than its dispatch, or one whose batch is shorter than its handshake.
+        """Return LAUNCH_BOUND for a call close to its dispatch, or with a batch below the handshake, else BOUNDED.
 
-        A handshake that was slower than usual makes a short call look long; a runner has no reason to say it was short.
+        A slow handshake makes a short call look long. A runner has no reason to report a call as shorter than it is.
+
+        Args:
+            latency_ns: latency of a call by the judge's clock.
+            claimed_ns: duration of a call that the runner reports.
         """
         shortest = max(
             LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / self.calibration.most_calls
@@ -370,7 +423,7 @@ class CpuDevice:
         return Trust.LAUNCH_BOUND if min(latency_ns, claimed_ns) < shortest else Trust.BOUNDED
 
     def close(self) -> None:
-        """End the standby and give memory, files and the lock back."""
+        """End the standby runner and release memory, files and the lock."""
         self._standby.close()
         if self._pool is not None:
             self._pool.shutdown()
@@ -382,39 +435,9 @@ class CpuDevice:
 
 
 def _sets_bytes(strides: Sequence[int]) -> int:
-    """Bytes for a few sets of every workload, and for one of the largest."""
-    return max(stride * max(1, min(_ASIDE_SETS, _ASIDE_BYTES // stride)) for stride in strides)
-
-
-def _pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
-    """Threads for the judge's own work, on every processor; None where there is only one."""
-
-    def begin() -> None:
-        os.sched_setaffinity(0, set(processors))
-        torch.set_num_threads(1)
-
-    workers = min(len(processors), _MOST_WORKERS)
-    return ThreadPoolExecutor(workers, "judge", begin) if workers > 1 else None
+    """Return the bytes for a few sets of every workload, and at least one of the largest."""
+    return max(stride * max(1, min(_TEMPORARY_SETS, _TEMPORARY_BYTES // stride)) for stride in strides)
 
 
 def _with_env(plan: RunnerPlan, env: Mapping[str, str]) -> RunnerPlan:
     return replace(plan, env={**plan.env, **env})
-
-
-@contextlib.contextmanager
-def _first_in_line(herd: Herd) -> Iterator[None]:
-    """Judge and runner go before every ordinary process, each on its own processor, where this process may say so."""
-    herd.first_in_line(on=True)
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        herd.first_in_line(on=False)
-
-
-def _waited_ns() -> int:
-    """Nanoseconds that this thread has waited for a processor so far."""
-    return int(_OWN_SCHEDSTAT.read_bytes().split()[1])

@@ -1,4 +1,4 @@
-"""Overhead of the judge's clock on a CPU, measured with calls of the judge's own in a clean runner."""
+"""Overhead of the judge's clock on a CPU, measured with the judge's own calls in a clean runner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.judge.runners import Runner
 from harness.runner import wire
 
 _COPIED_BYTES, _COPIES = 1 << 20, 6
-"""Work of the calibrated call: enough that the ends of a batch find their caches used, as after a real one."""
+"""Work of the calibration batch: enough to use the caches at the ends of the batch as a real batch does."""
 _DISPATCHES = 1000
 _WITHIN_S = 60.0
 
@@ -21,7 +21,7 @@ def measure_overheads(device: Device, runner: Runner) -> tuple[float, float]:
 
     Args:
         device: the CPU.
-        runner: a fresh one; it can be used for nothing else afterwards.
+        runner: a new runner, which can be used for nothing else afterwards.
     """
     words, descriptors = device.grant(runner)
     runner.ask({"op": "load", "language": "empty", **words}, wire.Code.LOADED, _WITHIN_S, descriptors)
@@ -36,7 +36,7 @@ def measure_overheads(device: Device, runner: Runner) -> tuple[float, float]:
 
 
 def _layout(copied: int) -> Layout:
-    """Arguments of an ordinary kernel; the call copies so many bytes."""
+    """Return the layout of a typical kernel's arguments, whose call copies this number of bytes."""
     size = max(64, copied)
     inputs = tuple(Field(f"a{n}", "uint8", (size,), n * size, size, None) for n in range(1 if copied else 5))
     stride = -(-len(inputs) * size // 4096) * 4096

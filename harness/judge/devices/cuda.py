@@ -1,8 +1,8 @@
-"""A CUDA device: calls made one at a time in memory that the judge controls, and two clocks.
+"""A CUDA device: one call at a time in memory that the judge controls, and two clocks.
 
 **Bounded**: the judge's own clock, from the request for a call until secret positions of its outputs have arrived.
-**Sealed**: the device's events around each call, read by a trusted process that runs no host code of the candidate (or
-none but the problem's own). ADR 30 has the protocol and docs/clock.md what was measured.
+**Sealed**: device events around each call, read by a trusted process. It runs no host code of the candidate, only that
+of the problem. ADR 30 has the protocol, and docs/clock.md has the measurements.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from harness.judge.correctness import Summed
 from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_cycle import Cycle, Line
 from harness.judge.devices.cuda_environment import device_nodes, runner_environment
-from harness.judge.devices.cuda_memory import Comparing, CudaMemory, Pieces
+from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy, DeviceComparison
 from harness.judge.devices.cuda_placements import PlacementPool
 from harness.judge.devices.cuda_sealed import SealedClock
-from harness.judge.devices.cuda_start import calibration_layout, take_memory_and_give_it_back
+from harness.judge.devices.cuda_start import calibration_layout, reserve_memory
 from harness.judge.devices.cuda_statistics import bounded_process_error, held_calls, middle_mean, process_offset_ns
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
@@ -53,41 +53,48 @@ from harness.runner import wire
 from harness.runner.device_memory import granularity
 from harness.runner.doorbell import Request, create_page
 from harness.runner.driver import CudaError
-from harness.runner.launcher import Trusted
+from harness.runner.launcher import TrustedKernels
 from harness.sol.hardware import target_name
 from harness.workspace import timing_lock
 
 _SETS_BYTES = 2 * GIB
-"""Inputs and outputs of one batch together, unless one set is larger."""
+"""Inputs and outputs of one batch together, unless one set alone is larger."""
 _WINDOW_BYTES = 32 * GIB
-"""Addresses a runner reserves; memory behind them comes with each workload."""
+"""Device addresses that a runner reserves; physical memory is mapped there for each workload."""
 _SCALAR_BYTES = 1 << 20
-_AHEAD = 4
-"""Runners kept started: a start takes seconds, and a candidate that breaks needs another."""
+_STANDBY_RUNNERS = 4
+"""Runners that are started in advance: a start takes seconds, and a candidate that fails needs another runner."""
 _BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=10, separate_calls=True, work_outlasts_stop=True)
 _PROBE_CYCLES = 40_000
 _BUSY_NS = 400_000
-"""A kernel of 20 us that takes so long shares the device: somebody else's time slice comes first."""
+"""A kernel of 20 us that takes this long shares the GPU: another context may run first."""
 _IDLE_WITHIN_S = 0.2
 _CALIBRATIONS = 12
-"""Batches of calls that do nothing; the first is not counted."""
+"""Batches of empty calls; the first is not counted."""
 _LOAD_S = 120.0
 _INDUCTOR = "/inductor"
 
 
 def open_cuda(ordinal: int, *, cache: Path, sandbox: SandboxKind) -> CudaDevice:
-    """Open and lock the CUDA device of this number among those CUDA_VISIBLE_DEVICES shows.
+    """Open and lock a CUDA device.
+
+    Args:
+        ordinal: number of the device among those in CUDA_VISIBLE_DEVICES.
+        cache: directory of compiled code.
+        sandbox: isolation of the runners.
 
     Raises:
-        ConfigurationError: there is none, it lacks a library, or another judge holds it.
+        ConfigurationError: there is no such device, a library is missing, or another judge holds the device.
         HostFaultError: MPS is active.
     """
     require_no_mps()
     nvml = Nvml(ordinal)
-    os.environ["CUDA_VISIBLE_DEVICES"] = nvml.uuid  # ours and every runner's only device, number 0 from here on
+    os.environ["CUDA_VISIBLE_DEVICES"] = (
+        nvml.uuid
+    )  # the only device of this process and of all runners, number 0 from now on
     if not torch.cuda.is_available():
         raise ConfigurationError(
-            "no CUDA device is usable: torch sees none",
+            "no CUDA device is usable: torch finds none",
             where="--device cuda",
             remedy="install a driver and a CUDA build of torch, or use --device cpu",
         )
@@ -96,7 +103,7 @@ def open_cuda(ordinal: int, *, cache: Path, sandbox: SandboxKind) -> CudaDevice:
 
 
 class CudaDevice:
-    """One GPU, with the clock for code that needs a host: see the protocol `Device`."""
+    """One GPU, with the clock for candidates with host code; see the protocol `Device`."""
 
     memory_on = torch.device("cuda")
     languages: tuple[Language, ...] = ("cuda", "triton", "pytorch", "cute_dsl", "cuda_cpp")
@@ -104,13 +111,13 @@ class CudaDevice:
     def __init__(self, nvml: Nvml, lock: int, *, cache: Path, sandbox: SandboxKind) -> None:
         self._nvml, self._lock = nvml, lock
         self.target = target_name(nvml.name)
-        take_memory_and_give_it_back()
-        torch.backends.cudnn.allow_tf32 = False  # what is expected is computed as the problem says
+        reserve_memory()
+        torch.backends.cudnn.allow_tf32 = False  # expected outputs are computed in the precision of the problem
         self._pool = PlacementPool(granularity())
         self._cubin = trusted_cubin(cache)
-        self._trusted = Trusted(self._cubin)
-        self.summed: Summed = Comparing(self._trusted)
-        self.copy_all: CopyAll | None = Pieces(self._trusted)
+        self._trusted = TrustedKernels(self._cubin)
+        self.summed: Summed = DeviceComparison(self._trusted)
+        self.copy_all: CopyAll | None = DeviceBatchedCopy(self._trusted)
         self._cores = TimingCores(frozenset(os.sched_getaffinity(0)), nvml.processors_of_gpus(), nvml.index)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         self._inductor = cache / "inductor-cuda"
@@ -124,18 +131,18 @@ class CudaDevice:
             warms=True,
             imports_apart=self._cores.are_apart,
         )
-        self._standby = Standby(lambda: Runner(self._plan), ahead=_AHEAD)
+        self._standby = Standby(lambda: Runner(self._plan), ahead=_STANDBY_RUNNERS)
         self._trusted_standby = Standby(self._start_trusted)
         self._scalars = Region(_SCALAR_BYTES, sealed=True)
         self._lines: dict[int, Line] = {}
         self._trusted_runners: set[int] = set()
         self._throttled: set[str] = set()
-        self._most_others = 0
-        self._looked = nvml.look()
-        self._probe = self._trusted.known(_PROBE_CYCLES)
+        self._max_other_processes = 0
+        self._sample = nvml.sample()
+        self._probe = self._trusted.spin(_PROBE_CYCLES)
         self._probe_ns = float(_BUSY_NS)
         self._cycle = Cycle(self._trusted, self._probe)
-        self._least_around_ns = math.inf
+        self._min_overhead_ns = math.inf
         self.calibration = _BOUNDED
         self._short_kernel_ns = self._trusted.short_kernel_us() * 1e3
         self._calibrated_at = 0.0
@@ -143,33 +150,39 @@ class CudaDevice:
         self.recalibrate()
 
     def clock(self, *, sealed: bool) -> Device:
-        """This, or the clock by the device's events."""
+        """Return this device, or the one with the clock of device events."""
         return self.sealed if sealed else self
 
     def record(self) -> DeviceRecord:
-        """Name, id, driver, the clocks as they are, what slowed it down and who used it since the last record."""
-        now = self._nvml.look()
+        """Return name, id, driver, current clocks, and throttling and other processes since the last record."""
+        sample = self._nvml.sample()
         throttled, self._throttled = sorted(self._throttled), set()
-        others, self._most_others = max(now.others, self._most_others), 0
+        other_processes = max(sample.other_processes, self._max_other_processes)
+        self._max_other_processes = 0
         return DeviceRecord.model_validate(
             {
                 "name": self._nvml.name,
                 "id": self._nvml.uuid,
                 "driver": self._nvml.driver,
                 "cuda": torch.version.cuda,
-                "clocks_mhz": {"sm": now.sm_mhz, "memory": now.memory_mhz},
-                "power_w": now.power_w,
+                "clocks_mhz": {"sm": sample.sm_mhz, "memory": sample.memory_mhz},
+                "power_w": sample.power_w,
                 "throttle": throttled,
-                "others": others,
-                "around_us": round(self.calibration.around_ns / 1e3, 2),
+                "others": other_processes,
+                "around_us": round(self.calibration.call_overhead_ns / 1e3, 2),
                 "dispatch_us": round(self.calibration.dispatch_ns / 1e3, 2),
-                "events_us": round(self.sealed.calibration.around_ns / 1e3, 2),
+                "events_us": round(self.sealed.calibration.call_overhead_ns / 1e3, 2),
                 "calibration_age_s": round(time.monotonic() - self._calibrated_at),
             }
         )
 
     def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
-        """A fresh runner: a standby, or for the reference one with its compiler cache. All have torch."""
+        """Return a new runner from the standby; all have imported torch.
+
+        Args:
+            trusted: return a runner for the reference, which has a compiler cache.
+            needs_torch: not used.
+        """
         del needs_torch
         if not trusted:
             return self._standby.take()
@@ -178,26 +191,31 @@ class CudaDevice:
         return runner
 
     def _start_trusted(self) -> Runner:
-        """The reference's next runner: with a compiler cache that no candidate can write."""
+        """Start a runner for the reference, with a compiler cache that no candidate can write."""
         confined = self._plan.sandbox == "bubblewrap"
         inside = _INDUCTOR if confined else str(self._inductor)
         env = {**self._plan.env, "TORCHINDUCTOR_CACHE_DIR": inside, "TRITON_CACHE_DIR": f"{inside}/triton"}
         return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
 
     def all_processors(self) -> AbstractContextManager[None]:
-        """The judge's own work is on the device."""
+        """Return a context without effect: the judge's own work is on the device."""
         return nullcontext()
 
     def timing(self) -> AbstractContextManager[None]:
-        """Beside other judges' timings where this one has cores of its own; alone on this host otherwise."""
+        """Hold the timing lock: shared with judges that also have separate cores, exclusive on this host otherwise."""
         return timing_lock.timing_apart() if self._cores.are_apart else timing_lock.timing()
 
-    def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
-        """One after the other: the device is what is busy."""
+    def map_slots(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
+        """Do work for each slot in order; the work is on the device.
+
+        Args:
+            work: called with the number of a slot.
+            slots: numbers of the slots.
+        """
         return [work(slot) for slot in slots]
 
     def start_standby(self) -> None:
-        """Start the next runners ahead, the reference's too.
+        """Start the next runners in advance, including one for the reference.
 
         Raises:
             HostFaultError: MPS is active.
@@ -207,43 +225,72 @@ class CudaDevice:
         self._trusted_standby.start()
 
     def settle(self) -> None:
-        """Wait for the standbys' start-up: a context that is being made disturbs the device."""
+        """Wait until the standby runners have started, because the creation of a context disturbs the device."""
         self._standby.settle()
         self._trusted_standby.settle()
         self._cores.stay_awake()
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
-        """Nothing: memory comes with each workload."""
+        """Return false: memory is allocated for each workload.
+
+        Args:
+            problem: not used.
+            layouts: not used.
+        """
         del problem, layouts
         return False
 
-    def aside(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
-        """Nothing: memory comes with each workload and each runner."""
+    def temporary_memory(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
+        """Return a context without effect: memory is allocated for each workload and each runner."""
         del layouts
         return nullcontext()
 
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
-        """The size of the address window, the scalars and a doorbell."""
+        """Connect a runner to the device with a new doorbell; see `Device.grant`.
+
+        Args:
+            runner: a new runner.
+            sealed: the runner makes the calls of a sealed candidate.
+        """
         page = create_page()
-        ours = sealed or id(runner) in self._trusted_runners
-        self._lines[id(runner)] = Line(runner, page, ours, Conduct(self._probe_ns))
-        words: dict[str, object] = {"window_bytes": _WINDOW_BYTES, "scalar_bytes": self._scalars.bytes}
-        return words, (self._scalars.descriptor, page)
+        is_trusted = sealed or id(runner) in self._trusted_runners
+        self._lines[id(runner)] = Line(runner, page, is_trusted, Conduct(self._probe_ns))
+        fields: dict[str, object] = {"window_bytes": _WINDOW_BYTES, "scalar_bytes": self._scalars.bytes}
+        return fields, (self._scalars.descriptor, page)
 
     def grant_timed(self, runner: Runner, *, sealed: bool) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Like `grant`, for a trusted process that reads the device's events; `sealed`: of a candidate's kernels."""
-        words, descriptors = self.grant(runner, sealed=sealed)
+        """Connect a trusted runner that reads device events; see `Device.grant`.
+
+        Args:
+            runner: a new runner.
+            sealed: the runner makes the calls of a sealed candidate.
+        """
+        fields, descriptors = self.grant(runner, sealed=sealed)
         cubin = runner.stage / "trusted.cubin"
         cubin.write_bytes(self._cubin)
-        return {**words, "trusted": runner.inside(cubin), "timed": True}, descriptors
+        return {**fields, "trusted": runner.inside(cubin), "timed": True}, descriptors
 
     def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
-        """Correct a runner's event readings by what its process reads more, or less, than the judge's."""
+        """Store the difference of a runner's event readings from the judge's, by which its readings are corrected.
+
+        Args:
+            runner: a connected runner.
+            short_kernel_ns: its reading of a short trusted kernel; 0 without events.
+        """
         if short_kernel_ns:
             self._lines[id(runner)].offset_ns = process_offset_ns(short_kernel_ns, self._short_kernel_ns)
 
     def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
-        """New placements for a runner's next workload, in place of those of the last one."""
+        """Replace a runner's placements by those of its next workload; see `Device.place`.
+
+        Args:
+            runner: a connected runner.
+            layout: the workload's inputs and outputs.
+            slots: not used.
+
+        Raises:
+            NoRoom: the device does not have enough memory.
+        """
         del slots
         line = self._lines[id(runner)]
         line.drop_memory()
@@ -255,42 +302,67 @@ class CudaDevice:
         return {"slots": line.placements.count, "placement_bytes": line.placements.bytes}, line.placements.export()
 
     def untried(self, runner: Runner) -> int:
-        """Placements at which a runner has made no call yet."""
+        """Return the number of placements at which a runner has made no call yet."""
         placements = self._lines[id(runner)].placements
         return len(placements.untried) if placements is not None else 0
 
     def conclude(self, runner: Runner) -> None:
-        """Judge what a runner did between its calls on this workload.
+        """Check that a runner did no work between its calls on this workload.
 
         Raises:
-            RunnerFailed: it began calls before they were made.
+            RunnerFailed: it began calls before their requests.
         """
         self._lines[id(runner)].conduct.conclude()
 
     def memory(self, layout: Layout) -> CudaMemory:
-        """The judge's own copy of a workload's sets."""
+        """Return the judge's own copy of a workload's sets."""
         return self.memory_for(layout, self.calibration.most_calls)
 
-    def memory_for(self, layout: Layout, most: int) -> CudaMemory:
-        """So many sets at most."""
-        fits = _SETS_BYTES // (layout.input_stride + layout.output_stride)
-        return CudaMemory(layout, max(1, min(most, fits)), self._scalars)
+    def memory_for(self, layout: Layout, max_sets: int) -> CudaMemory:
+        """Return the judge's own copy of a workload's sets.
+
+        Args:
+            layout: the workload's inputs and outputs.
+            max_sets: largest number of sets.
+        """
+        fitting_sets = _SETS_BYTES // (layout.input_stride + layout.output_stride)
+        return CudaMemory(layout, max(1, min(max_sets, fitting_sets)), self._scalars)
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        """Calls by the judge's clock; some are held, and only the others count."""
-        held = held_calls(len(slots)) if not self._lines[id(runner)].ours else frozenset[int]()
+        """Time calls by the judge's clock; some are held, and only the others count.
 
-        def call(line: Line, where: CudaMemory, index: int, placement: int) -> Reading:
+        Args:
+            runner: a runner that is prepared for the workload.
+            memory: the workload's memory.
+            slots: slots to compute, in order.
+            within_s: timeout of each call.
+
+        Raises:
+            RunnerFailed: the candidate failed in a way that determines its verdict.
+        """
+        held_indices = held_calls(len(slots)) if not self._lines[id(runner)].is_trusted else frozenset[int]()
+
+        def call(line: Line, cuda_memory: CudaMemory, index: int, placement: int) -> Reading:
             by = time.monotonic() + within_s
-            return self._cycle.bounded(line, where, slots[index], placement, hold=index in held, by=by)
+            return self._cycle.bounded(line, cuda_memory, slots[index], placement, hold=index in held_indices, by=by)
 
         return self._calls(runner, memory, len(slots), call, within_s)
 
     def timed_batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        """Calls by the device's events."""
+        """Make calls that a trusted runner times by device events.
 
-        def call(line: Line, where: CudaMemory, index: int, placement: int) -> Reading:
-            return self._cycle.sealed(line, where, slots[index], placement, by=time.monotonic() + within_s)
+        Args:
+            runner: a trusted runner that is prepared for the workload.
+            memory: the workload's memory.
+            slots: slots to compute, in order.
+            within_s: timeout of each call.
+
+        Raises:
+            RunnerFailed: the candidate failed in a way that determines its verdict.
+        """
+
+        def call(line: Line, cuda_memory: CudaMemory, index: int, placement: int) -> Reading:
+            return self._cycle.sealed(line, cuda_memory, slots[index], placement, by=time.monotonic() + within_s)
 
         return self._calls(runner, memory, len(slots), call, within_s)
 
@@ -302,17 +374,17 @@ class CudaDevice:
         call: Callable[[Line, CudaMemory, int, int], Reading],
         within_s: float,
     ) -> Batch:
-        """Let the runner go on, make calls at random placements, stop it, and look at what it left."""
-        assert isinstance(memory, CudaMemory)  # noqa: S101 - this device made it
+        """Continue the runner, make calls at random placements, stop it, and check its memory and the device."""
+        assert isinstance(memory, CudaMemory)  # noqa: S101 - from `memory_for`
         line = self._lines[id(runner)]
         assert line.placements is not None  # noqa: S101 - the side was prepared
-        identity, places = secrets.randbits(62), line.placements.draw(count)
-        with self._cores.kept_for(line, runner.herd.pin_main_thread):
+        identity, placements = secrets.randbits(62), line.placements.draw(count)
+        with self._cores.pinned(line, runner.herd.pin_main_thread):
             runner.herd.go()
             try:
                 runner.channel.must_be_silent()
                 runner.channel.send_call(identity, ())
-                readings = [call(line, memory, index, place) for index, place in enumerate(places)]
+                readings = [call(line, memory, index, placement) for index, placement in enumerate(placements)]
                 line.request(Request.END, time.monotonic() + _LOAD_S)
                 done = runner.channel.expect(wire.Code.DONE, time.monotonic() + _LOAD_S)
             except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
@@ -321,55 +393,55 @@ class CudaDevice:
             if done.call != identity:
                 raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
             runner.stop()
-        before, self._looked = self._looked, self._nvml.look()
-        self._look_at(line, memory, readings)
-        disturbed = self._disturbed(before, self._looked)
-        counted = [reading for reading in readings[1:] if not reading.held] or readings[:1]
+        before, self._sample = self._sample, self._nvml.sample()
+        self._check_after_batch(line, memory, readings)
+        disturbed = self._disturbed(before, self._sample)
+        counted = [reading for reading in readings[1:] if not reading.was_held] or readings[:1]
         ns = round(count * middle_mean([reading.ns for reading in counted]))
         claimed = round(count * statistics.fmean(reading.claimed_ns for reading in counted))
         return Batch(ns=ns, claimed_ns=claimed, disturbed_ns=ns if disturbed else 0, readings=tuple(counted))
 
-    def _look_at(self, line: Line, memory: CudaMemory, readings: Sequence[Reading]) -> None:
-        """Refuse what an honest runner never leaves behind.
+    def _check_after_batch(self, line: Line, memory: CudaMemory, readings: Sequence[Reading]) -> None:
+        """Check that the runner changed nothing but the outputs of its calls, and that its device work has ended.
 
         Raises:
-            RunnerFailed: inputs or captured outputs were written, calls began early, or the device stays busy.
+            RunnerFailed: inputs or captured outputs were written, calls began early, or the device remains busy.
         """
-        wrote, later = memory.find_changes(line.runner)
+        inputs_changed, outputs_changed_late = memory.find_changes(line.runner)
         if id(line.runner) in self._trusted_runners:
             return
-        if wrote:
+        if inputs_changed:
             raise RunnerFailed(Verdict.RUNTIME_ERROR, "wrote to an input: inputs can only be read")
-        if later:
+        if outputs_changed_late:
             raise RunnerFailed(Verdict.REWARD_HACK, "outputs changed after the call was answered")
         for reading in readings:
             line.conduct.add(reading)
-        self._must_be_idle(self._looked)
+        self._must_be_idle(self._sample)
 
     def _must_be_idle(self, sample: Sample) -> None:
-        """A stopped runner starts nothing; what it started before must have ended, or the next side pays for it.
+        """Check that the device work of a stopped runner has ended, because it would slow the other side.
 
         Raises:
-            RunnerFailed: the device stays busy, and nobody else is on it.
+            RunnerFailed: the device remains busy, and no other process uses it.
         """
         end = time.monotonic() + _IDLE_WITHIN_S
         while True:
             begin = now_ns()
             self._probe.run()
             torch.cuda.synchronize()
-            if now_ns() - begin < _BUSY_NS or sample.others:
+            if now_ns() - begin < _BUSY_NS or sample.other_processes:
                 return
             if time.monotonic() > end:
                 raise RunnerFailed(Verdict.REWARD_HACK, "its device work went on after the batch had ended")
 
     def _disturbed(self, before: Sample, after: Sample) -> bool:
         self._throttled |= {*before.throttle, *after.throttle}
-        self._most_others = max(self._most_others, before.others, after.others)
-        return bool(before.throttle or after.throttle or before.others or after.others)
+        self._max_other_processes = max(self._max_other_processes, before.other_processes, after.other_processes)
+        return bool(before.throttle or after.throttle or before.other_processes or after.other_processes)
 
     def forget(self, runner: Runner) -> None:
-        """End a runner and give its memory back. Its own mappings end with it."""
-        self._cores.rest()
+        """End a runner, and with it its mappings, and release its memory."""
+        self._cores.allow_sleep()
         runner.kill()
         line = self._lines.pop(id(runner), None)
         if line is not None:
@@ -378,44 +450,55 @@ class CudaDevice:
         self._trusted_runners.discard(id(runner))
 
     def recalibrate(self) -> None:
-        """Measure what a call costs beyond what its runner does, in a clean runner, with calls that do nothing.
+        """Measure the overhead of a request with empty calls in a clean runner.
 
-        The least of all calibrations counts, and of each the twentieth part of its calls: a host that is slow for a
-        while (up to twice as slow where it is shared) must not make the clock subtract more from quick calls later.
+        A calibration's overhead is the 5th percentile of its calls, and the smallest one of all calibrations is
+        subtracted. A shared host can be slow for a while, by a factor of up to two; this must not increase the overhead
+        that is subtracted from later calls.
         """
         runner = self._standby.take()
         self._trusted_runners.add(id(runner))
         try:
-            words, descriptors = self.grant(runner)
-            runner.ask({"op": "load", "language": "known", **words}, wire.Code.LOADED, _LOAD_S, descriptors)
+            fields, descriptors = self.grant(runner)
+            runner.ask({"op": "load", "language": "known", **fields}, wire.Code.LOADED, _LOAD_S, descriptors)
             layout = calibration_layout(3, 64)
-            placed, descriptors = self.place(runner, layout, 1)
-            runner.ask({**layout.message(1, ""), **placed}, wire.Code.READY, _LOAD_S, descriptors)
+            placement_fields, descriptors = self.place(runner, layout, 1)
+            runner.ask({**layout.message(1, ""), **placement_fields}, wire.Code.READY, _LOAD_S, descriptors)
             memory = self.memory(layout)
             batches = [self.batch(runner, memory, range(memory.capacity), _LOAD_S) for _ in range(_CALIBRATIONS)]
             readings = [reading for batch in batches[1:] for reading in batch.readings]
-            around = statistics.quantiles((each.ns - each.claimed_ns for each in readings), n=20)[0]
-            self._least_around_ns = min(self._least_around_ns, max(0.0, around))
-            dispatch = statistics.median(each.claimed_ns for each in readings)
-            self.calibration = replace(_BOUNDED, around_ns=self._least_around_ns, dispatch_ns=dispatch)
+            overhead_ns = statistics.quantiles((reading.ns - reading.claimed_ns for reading in readings), n=20)[0]
+            self._min_overhead_ns = min(self._min_overhead_ns, max(0.0, overhead_ns))
+            dispatch_ns = statistics.median(reading.claimed_ns for reading in readings)
+            self.calibration = replace(_BOUNDED, call_overhead_ns=self._min_overhead_ns, dispatch_ns=dispatch_ns)
             self._calibrated_at = time.monotonic()
-            self._probe_ns = self._cycle.probe_beside(self._lines[id(runner)], time.monotonic() + _LOAD_S)
+            self._probe_ns = self._cycle.idle_probe_ns(self._lines[id(runner)], time.monotonic() + _LOAD_S)
         finally:
             self.forget(runner)
 
     def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
-        """As measured for launches by a runner (docs/clock.md): a share of the time in which the host may decide."""
+        """Return the standard deviation of ln(latency) between processes, as measured for launches by a runner.
+
+        Args:
+            latency_ns: latency of a call.
+            bound_ns: lower bound of the call's time on the device; 0.0 if it is not known.
+        """
         return bounded_process_error(latency_ns, bound_ns)
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
-        """A call that is not much longer than a launch measures the launch."""
+        """Return LAUNCH_BOUND for a call that is not much longer than a launch, else BOUNDED.
+
+        Args:
+            latency_ns: latency of a call by the judge's clock.
+            claimed_ns: not used.
+        """
         del claimed_ns
         bound = LAUNCH_BOUND * self.calibration.dispatch_ns
         return Trust.LAUNCH_BOUND if latency_ns < bound else Trust.BOUNDED
 
     def close(self) -> None:
-        """End the standbys and give everything back."""
-        self._cores.rest()
+        """End the standby runners and release memory, files and the lock."""
+        self._cores.allow_sleep()
         self._standby.close()
         self._trusted_standby.close()
         self._pool.close()

@@ -1,7 +1,7 @@
-"""One call in a runner of a CUDA device, from fresh inputs to captured outputs (ADR 30).
+"""One timed call in a runner of a CUDA device, from writing the inputs to capturing the outputs (ADR 30).
 
-Only the inputs of this call exist in memory that the runner can reach, and its outputs are copied to memory of the
-judge before the next inputs are written.
+The runner's memory contains the inputs of this call only. The judge copies the outputs to its own memory before it
+writes the next inputs.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ from harness.judge.runners import Runner
 from harness.runner import wire
 from harness.runner.doorbell import Doorbell, Request
 from harness.runner.driver import PreparedLaunch
-from harness.runner.launcher import Trusted
+from harness.runner.launcher import TrustedKernels
 
 _SPINS = 20_000
-"""Reads of the page between two looks at the runner's socket: about a millisecond."""
+"""Reads of the page between two reads of the runner's socket: about a millisecond."""
 _HOLD_NS = 1_000_000
-"""The longest hold."""
-_PROBED, _PROBES = 3, 21
-"""One held call in so many has a probe; and calibration so many."""
-_LEAST_COPY_BYTES = 256 << 10
+"""Longest hold."""
+_HOLDS_PER_PROBE, _CALIBRATION_PROBES = 3, 21
+"""One held call in this number has a probe; and number of probes of a calibration."""
+_MIN_COPY_BYTES = 256 << 10
+"""The driver sends smaller copies through the compute queue, which switches contexts."""
 
 
 @dataclass
 class Line:
-    """A runner's connection to a CUDA device: its doorbell, its memory, and what is known of its conduct."""
+    """A runner on a CUDA device: its doorbell, its memory, and observations of its conduct."""
 
     runner: Runner
     page: int
     """File descriptor of the doorbell's page."""
-    ours: bool
-    """No host code of a candidate runs in it."""
+    is_trusted: bool
+    """The process runs no host code of a candidate."""
     conduct: Conduct
     placements: Placements | None = None
     has_served: bool = False
     """True after its first batch of calls on its workload, in which it may compile."""
     offset_ns: float = 0.0
-    """Nanoseconds that events around any kernel read more in this process than in the judge's."""
+    """Difference in nanoseconds of event readings between this process and the judge's process."""
     _number: int = 0
     _doorbell: Doorbell = field(init=False)
 
@@ -56,10 +57,17 @@ class Line:
         self._doorbell = Doorbell(self.page)
 
     def request(self, request: Request, deadline: float, placement: int = 0) -> int:
-        """Ask and wait for the answer, with the processor busy; returns when it was asked (`now_ns`).
+        """Send a request, busy-wait for the answer, and return the time of the request (`now_ns`).
+
+        Args:
+            request: kind of the request.
+            deadline: value of `time.monotonic` at which the request times out.
+            placement: number of the placement for a call.
 
         Raises:
-            ChannelClosed, ChannelTimeout, MalformedRecord: as of the runner's socket.
+            ChannelClosed: the runner closed its socket.
+            ChannelTimeout: the deadline has passed.
+            MalformedRecord: the runner sent something else.
             RunnerFailed: the runner reported a failure.
         """
         self._number += 1
@@ -74,30 +82,30 @@ class Line:
                     raise
                 continue
             self.runner.accept(record)
-            raise MalformedRecord(f"said {record.code.name} during a call")
+            raise MalformedRecord(f"sent {record.code.name} during a call")
         return begin
 
     @property
     def claimed_ns(self) -> int:
-        """Duration of the last call as the runner says; never negative."""
+        """Duration of the last call in nanoseconds, as the runner reports it; never negative."""
         return max(0, self._doorbell.claimed_ns)
 
     def drop_memory(self) -> None:
-        """Give back the placements."""
+        """Release the placements."""
         if self.placements is not None:
             self.placements.close()
             self.placements = None
 
 
 class Cycle:
-    """Makes calls, one after the other, and reads the clock.
+    """Makes consecutive calls and times them.
 
     Args:
         trusted: the judge's kernels.
-        probe: a kernel of the judge of about 20 us.
+        probe: a kernel of the judge that takes about 20 us.
     """
 
-    def __init__(self, trusted: Trusted, probe: PreparedLaunch) -> None:
+    def __init__(self, trusted: TrustedKernels, probe: PreparedLaunch) -> None:
         import cupy  # noqa: PLC0415 - only where there is a GPU
 
         self._trusted, self._probe, self._runtime = trusted, probe, cupy.cuda.runtime
@@ -105,97 +113,110 @@ class Cycle:
         self._staged = torch.empty(0, dtype=torch.uint8)
 
     def bounded(self, line: Line, memory: CudaMemory, slot: int, placement: int, *, hold: bool, by: float) -> Reading:
-        """One call by the judge's clock, from the request to the arrival of secret positions of the outputs.
+        """Time one call by the judge's clock, from the request to the arrival of secret positions of the outputs.
 
-        Between the ping and that arrival no kernel of the judge runs and nothing is copied within the device, either of
-        which would switch contexts; except for a probe, in a call that does not count.
+        Between the ping and this arrival the judge runs no kernel and copies nothing within the device, because both
+        would switch contexts. The exception is a probe in a held call, which does not count.
 
         Args:
             line: the runner.
             memory: the workload's sets.
-            slot: which set is given, and where its outputs are kept.
-            placement: where.
-            hold: wait at random before asking.
-            by: `time.monotonic` at which it is a timeout.
+            slot: slot of the inputs, and of the captured outputs.
+            placement: number of the placement.
+            hold: wait for a random time before the request.
+            by: value of `time.monotonic` at which the call times out.
         """
         assert line.placements is not None  # noqa: S101 - the runner was prepared
         inputs, outputs = line.placements.at(placement)
-        poison(outputs, memory.layout, memory.given[slot])
+        poison(outputs, memory.layout, memory.input_bytes[slot])
         whole = line.placements.whole(placement)
-        staged = self._stage(memory.given[slot], whole)
+        staged = self._stage(memory.input_bytes[slot], whole)
         self._trusted.displace.run()
         _wait()
         line.request(Request.PING, by)
         whole[: len(staged)].copy_(staged, non_blocking=True)
         _wait()
-        memory.give_scalars(slot, placement)
+        memory.write_scalars(slot, placement)
         probe_ns = self._hold() if hold else None
-        look, sample = OutputSample.draw(len(outputs)), OutputSample.draw(len(outputs))
-        before = self._read(outputs, look)  # also brings the way of the next one into the caches
+        sample_before, sample_after = OutputSample.draw(len(outputs)), OutputSample.draw(len(outputs))
+        words_before = self._read(outputs, sample_before)  # also loads the code of the next read into the caches
         begin = line.request(Request.CALL, by, placement)
-        after = self._read(outputs, sample)
+        words_after = self._read(outputs, sample_after)
         end = now_ns()
-        memory.capture(line.runner, slot, (inputs, outputs), (sample, after))
-        early = not is_poisoned(before, memory.layout, look)
+        memory.capture(line.runner, slot, (inputs, outputs), (sample_after, words_after))
+        early = not is_poisoned(words_before, memory.layout, sample_before)
         return Reading(end - begin, line.claimed_ns, placement, hold, early, probe_ns)
 
     def sealed(self, line: Line, memory: CudaMemory, slot: int, placement: int, *, by: float) -> Reading:
-        """One call by the events that the trusted launcher in the runner reads."""
+        """Make one call, which the trusted launcher in the runner times by device events.
+
+        Args:
+            line: the runner.
+            memory: the workload's sets.
+            slot: slot of the inputs, and of the captured outputs.
+            placement: number of the placement.
+            by: value of `time.monotonic` at which the call times out.
+        """
         assert line.placements is not None  # noqa: S101 - the runner was prepared
         inputs, outputs = line.placements.at(placement)
-        poison(outputs, memory.layout, memory.given[slot])
-        inputs.copy_(memory.given[slot])
-        memory.give_scalars(slot, placement)
+        poison(outputs, memory.layout, memory.input_bytes[slot])
+        inputs.copy_(memory.input_bytes[slot])
+        memory.write_scalars(slot, placement)
         _wait()
         line.request(Request.CALL, by, placement)
         memory.capture(line.runner, slot, (inputs, outputs))
         ns = max(1, round(line.claimed_ns - line.offset_ns))
         return Reading(ns, line.claimed_ns, placement)
 
-    def probe_beside(self, line: Line, by: float) -> float:
-        """Median duration in nanoseconds of the probe while a runner that does nothing has its context current."""
+    def idle_probe_ns(self, line: Line, by: float) -> float:
+        """Return the median duration of the probe in nanoseconds while the context of an idle runner is current.
+
+        Args:
+            line: the runner.
+            by: value of `time.monotonic` at which a request times out.
+        """
         line.runner.herd.go()
         line.runner.channel.send_call(0, ())
-        found = []
-        for _ in range(_PROBES):
+        durations_ns = []
+        for _ in range(_CALIBRATION_PROBES):
             line.request(Request.PING, by)
-            found.append(self._probe_once())
+            durations_ns.append(self._probe_once())
         line.request(Request.END, by)
         line.runner.channel.expect(wire.Code.DONE, by)
         line.runner.stop()
-        return statistics.median(found)
+        return statistics.median(durations_ns)
 
-    def _stage(self, given: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        """The inputs in pinned memory of the judge, and what follows them at the placement; there after a wait.
+    def _stage(self, input_bytes: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        """Return inputs in pinned memory, followed by bytes of the placement up to `_MIN_COPY_BYTES`.
 
-        At least `_LEAST_COPY_BYTES`, because the driver sends less through the compute queue, which switches contexts.
+        The copies are complete after the next wait.
         """
-        size = max(len(given), min(len(whole), _LEAST_COPY_BYTES))
+        size = max(len(input_bytes), min(len(whole), _MIN_COPY_BYTES))
         if len(self._staged) < size:
             self._staged = torch.empty(size, dtype=torch.uint8).pin_memory()
         staged = self._staged[:size]
-        staged[: len(given)].copy_(given, non_blocking=True)
-        if size > len(given):
-            staged[len(given) :].copy_(whole[len(given) : size], non_blocking=True)
+        staged[: len(input_bytes)].copy_(input_bytes, non_blocking=True)
+        if size > len(input_bytes):
+            staged[len(input_bytes) :].copy_(whole[len(input_bytes) : size], non_blocking=True)
         return staged
 
     def _hold(self) -> int | None:
-        """Wait, in one of `_PROBED` cases with a probe, of which the duration is returned."""
+        """Wait for a random time, in some cases with a probe, whose duration is returned."""
         end = now_ns() + secrets.randbelow(_HOLD_NS)
-        probe_ns = None if secrets.randbelow(_PROBED) else self._probe_once()
+        probe_ns = None if secrets.randbelow(_HOLDS_PER_PROBE) else self._probe_once()
         while now_ns() < end:
             pass
         return probe_ns
 
     def _probe_once(self) -> int:
-        """Duration of the probe, its launch and its end included."""
+        """Return the nanoseconds of the probe, including its launch and synchronisation."""
         begin = now_ns()
         self._probe.run()
         _wait()
         return now_ns() - begin
 
     def _read(self, outputs: torch.Tensor, sample: OutputSample) -> torch.Tensor:
-        """A sample of the outputs as it is now: copied to pinned memory over PCIe, and waited for."""
+        """Copy a sample of the outputs over PCIe to pinned memory, wait, and return it."""
         runtime = self._runtime
         runtime.memcpy2DAsync(
             self._words.data_ptr(), WORD, outputs.data_ptr() + sample.offset, sample.pitch, WORD, POSITIONS,

@@ -1,4 +1,4 @@
-"""Device nodes and environment variables of a GPU in a sandbox. Imports no torch, so that a preflight can use it."""
+"""Device nodes and environment variables of a GPU in a sandbox. It does not import torch, because preflight uses it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def device_nodes() -> tuple[str, ...]:
 
 
 def runner_environment(device: str) -> dict[str, str]:
-    """Environment variables that CUDA and Triton need inside the sandbox.
+    """Return the environment variables that CUDA and Triton need inside the sandbox.
 
     Args:
-        device: the only one that is visible there, as CUDA_VISIBLE_DEVICES names it.
+        device: value of CUDA_VISIBLE_DEVICES, for the only device that is visible in the sandbox.
     """
     env = {
         "HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": device, "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108

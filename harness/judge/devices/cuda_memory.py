@@ -1,7 +1,7 @@
-"""The sets of one workload as the judge of a CUDA device keeps them, out of every runner's reach.
+"""The judge's own copy of a workload's inputs and outputs on a CUDA device, which no runner can access.
 
-Inputs lie in memory of the judge's own; for a call they are copied to where the runner will see them. Outputs are the
-copies that were taken when the call had ended. Python scalars lie in shared host memory that runners can only read.
+Inputs are in the judge's memory and are copied to a placement of the runner for each call. Outputs are copies that are
+made after the end of the call. Python scalars are in shared host memory that runners can only read.
 """
 
 from __future__ import annotations
@@ -20,204 +20,241 @@ from harness.judge.reference import Value
 from harness.judge.runners import Runner
 from harness.judge.shared_memory import Region
 from harness.model.problem import Tolerance
-from harness.runner.launcher import Trusted
+from harness.runner.launcher import TrustedKernels
 
 POSITIONS, WORD = 256, 8
-"""Of a call's outputs, so many words of so many bytes are read when the runner answers."""
-_FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # every float format here reads all ones as NaN
+"""Number and bytes of the words of a call's outputs that are read when the runner answers."""
+_FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # all bits set is NaN in every float format of a definition
 _EVERY_BYTE = 0x0101010101010101
 _OTHER_WORD = _OTHER_POISON * _EVERY_BYTE - (1 << 64)
-"""As a signed integer."""
+"""A word of this poison as a signed 64-bit integer."""
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_AS_IT_IS = 3
+_RAW_BYTES = 3
+"""Kind of a piece that is copied without conversion."""
 _SUMS = struct.Struct("ddffII")
+"""`Sums` in trusted.cu."""
 _PIECE = struct.Struct("QQQfi")
+"""`Piece` in trusted.cu: source, target, bytes or elements, factor, kind."""
 
 
 class CudaMemory:
-    """See the protocol `Memory`."""
+    """Memory of one workload; see the protocol `Memory`.
+
+    Args:
+        layout: the workload's inputs and outputs.
+        capacity: number of slots.
+        scalars: shared host memory for the Python scalars of each placement.
+    """
 
     def __init__(self, layout: Layout, capacity: int, scalars: Region) -> None:
         self.layout = layout
         self.capacity = capacity
-        self.given = torch.empty(capacity, layout.input_stride, dtype=torch.uint8, device="cuda")
-        self.taken: dict[int, torch.Tensor] = {}
-        """By runner, the outputs of its last batch: a row a slot."""
-        self._shown_scalars = scalars
+        self.input_bytes = torch.empty(capacity, layout.input_stride, dtype=torch.uint8, device="cuda")
+        self.captured: dict[int, torch.Tensor] = {}
+        """Outputs of a runner's last batch, one row per slot; by id of the runner."""
+        self._runner_scalars = scalars
         self._scalars = torch.zeros(capacity, max(1, len(layout.inputs)), dtype=torch.int64)
         self._changed: list[torch.Tensor] = []
         self._samples: list[tuple[int, OutputSample, torch.Tensor]] = []
         self._views: dict[int, dict[str, torch.Tensor]] = {}
 
     def views(self, slot: int) -> dict[str, torch.Tensor]:
-        """A slot's inputs, to be written in place: scalars on the host, tensors on the device."""
+        """Return a slot's inputs, to be written in place: scalars on the host, tensors on the device."""
         if slot not in self._views:
             fields = enumerate(self.layout.inputs)
-            self._views[slot] = {each.name: self._input(slot, number, each) for number, each in fields}
+            self._views[slot] = {field.name: self._input(slot, number, field) for number, field in fields}
         return self._views[slot]
 
-    def _input(self, slot: int, number: int, each: Field) -> torch.Tensor:
-        if each.scalar:
-            return self._scalars[slot, number].view(each.torch_dtype)
-        return _tensor(self.given[slot], each)
+    def _input(self, slot: int, number: int, field: Field) -> torch.Tensor:
+        if field.scalar:
+            return self._scalars[slot, number].view(field.torch_dtype)
+        return _tensor(self.input_bytes[slot], field)
 
     def inputs(self, slot: int) -> list[Value]:
-        """A slot's inputs as the reference is called with: the judge's own, which no runner has."""
-        found: list[Value] = []
+        """Return a slot's inputs in the order of the reference's arguments, in memory that no runner can access."""
+        values: list[Value] = []
         views = self.views(slot)
-        for each in self.layout.inputs:
-            value = views[each.name]
-            if each.scalar:
+        for field in self.layout.inputs:
+            value = views[field.name]
+            if field.scalar:
                 number = value.item()
-                found.append(bool(number) if each.scalar == "bool" else number)
+                values.append(bool(number) if field.scalar == "bool" else number)
             else:
-                found.append(value)
-        return found
+                values.append(value)
+        return values
 
-    def give_scalars(self, slot: int, placement: int) -> None:
-        """Write a set's Python scalars to where a runner reads those of a placement."""
+    def write_scalars(self, slot: int, placement: int) -> None:
+        """Write the Python scalars of a slot to the shared host memory of a placement.
+
+        Args:
+            slot: number of the slot.
+            placement: number of the placement.
+        """
         row = self._scalars[slot].view(torch.uint8)
-        self._shown_scalars.all[placement * len(row) : (placement + 1) * len(row)] = row
+        self._runner_scalars.all[placement * len(row) : (placement + 1) * len(row)] = row
 
     def capture(
         self, runner: Runner, slot: int, placed: tuple[torch.Tensor, torch.Tensor], sample: Sampled | None = None
     ) -> None:
-        """Copy what a call left to memory of the judge; what is compared is looked at by `find_changes`.
+        """Copy the outputs of a call to the judge's memory, and compare the inputs; `find_changes` returns the result.
 
         Args:
-            runner: who made the call.
-            slot: of its set.
-            placed: inputs and outputs where the runner saw them.
-            sample: what was read of the outputs when the runner answered.
+            runner: the runner that made the call.
+            slot: slot of the inputs.
+            placed: inputs and outputs at the runner's placement, as bytes.
+            sample: words of the outputs that were read when the runner answered.
         """
         inputs, outputs = placed
-        if id(runner) not in self.taken:
+        if id(runner) not in self.captured:
             shape = self.capacity, self.layout.output_stride
-            self.taken[id(runner)] = torch.empty(shape, dtype=torch.uint8, device="cuda")
-        self.taken[id(runner)][slot].copy_(outputs)
-        self._changed.append((inputs.view(torch.int64) != self.given[slot].view(torch.int64)).any())
+            self.captured[id(runner)] = torch.empty(shape, dtype=torch.uint8, device="cuda")
+        self.captured[id(runner)][slot].copy_(outputs)
+        self._changed.append((inputs.view(torch.int64) != self.input_bytes[slot].view(torch.int64)).any())
         if sample is not None:
             self._samples.append((slot, *sample))
 
     def find_changes(self, runner: Runner) -> tuple[bool, bool]:
-        """Over the calls captured since the last time: (an input was written, an output was after the answer)."""
+        """Return true for changed inputs, and true for outputs that changed after the answer.
+
+        Both are for all calls since the last call of this method.
+        """
         changed, samples = torch.stack(self._changed).any(), self._samples
         self._changed, self._samples = [], []
         if not samples:
             return bool(changed), False
-        words = self.taken[id(runner)].view(torch.int64)
-        indices = torch.stack([slot * words.shape[1] + sample.indices for slot, sample, _ in samples])
-        late = words.view(-1)[indices.cuda()] != torch.stack([seen for _, _, seen in samples]).cuda()
+        captured_words = self.captured[id(runner)].view(torch.int64)
+        indices = torch.stack([slot * captured_words.shape[1] + sample.indices for slot, sample, _ in samples])
+        late = (
+            captured_words.view(-1)[indices.cuda()]
+            != torch.stack([words_at_answer for _, _, words_at_answer in samples]).cuda()
+        )
         wrote, later = torch.stack((changed, late.any())).tolist()
         return bool(wrote), bool(later)
 
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
-        """Outputs as a runner's call on a slot's set left them. Bool is given as uint8: it may hold any byte."""
-        row = self.taken[id(runner)][slot]
-        found = {each.name: _tensor(row, each) for each in self.layout.outputs}
-        return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in found.items()}
+        """Return the outputs that a runner wrote; bool outputs as uint8, because they may have any byte.
+
+        Args:
+            runner: the runner that made the call.
+            slot: slot of the inputs.
+        """
+        row = self.captured[id(runner)][slot]
+        values = {field.name: _tensor(row, field) for field in self.layout.outputs}
+        return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in values.items()}
 
 
-def _tensor(row: torch.Tensor, each: Field) -> torch.Tensor:
-    return row[each.offset : each.offset + each.bytes].view(each.torch_dtype).view(each.shape)
+def _tensor(row: torch.Tensor, field: Field) -> torch.Tensor:
+    return row[field.offset : field.offset + field.bytes].view(field.torch_dtype).view(field.shape)
 
 
-def poison(outputs: torch.Tensor, layout: Layout, given: torch.Tensor) -> None:
-    """Overwrite a call's outputs, as bytes, with what no right answer is: NaN, and another pattern for integers.
+def poison(outputs: torch.Tensor, layout: Layout, input_bytes: torch.Tensor) -> None:
+    """Overwrite the outputs of a call with values that no correct result has: NaN, and another pattern for integers.
 
-    Outputs that are updated in place get the content of their input in `given`, the call's inputs as bytes.
+    Outputs that are updated in place receive the content of their input.
+
+    Args:
+        outputs: outputs of a call, as bytes.
+        layout: the workload's inputs and outputs.
+        input_bytes: inputs of the call, as bytes.
     """
     outputs.fill_(_FLOAT_POISON)
-    for each in layout.outputs:
-        if not each.torch_dtype.is_floating_point and each.bytes:
-            outputs[each.offset : each.offset + each.bytes].fill_(_OTHER_POISON)
-    for source, each in layout.updated:
-        outputs[each.offset : each.offset + each.bytes] = given[source.offset : source.offset + source.bytes]
+    for field in layout.outputs:
+        if not field.torch_dtype.is_floating_point and field.bytes:
+            outputs[field.offset : field.offset + field.bytes].fill_(_OTHER_POISON)
+    for source, field in layout.updated:
+        outputs[field.offset : field.offset + field.bytes] = input_bytes[source.offset : source.offset + source.bytes]
 
 
 def is_poisoned(words: torch.Tensor, layout: Layout, sample: OutputSample) -> bool:
-    """Return true if sampled words of outputs are as `poison` wrote them; those of updated inputs are not looked at."""
+    """Return true if sampled words of outputs are unchanged since `poison`; words of updated inputs are not checked.
+
+    Args:
+        words: the words, int64 of shape [POSITIONS].
+        layout: the workload's inputs and outputs.
+        sample: positions of the words.
+    """
     begin = sample.indices * WORD
     expected = torch.full_like(words, -1)
-    known = torch.ones_like(words, dtype=torch.bool)
-    for each in layout.outputs:
-        if not each.torch_dtype.is_floating_point:
-            end = each.offset + each.bytes
-            expected[(begin >= each.offset) & (begin + WORD <= end)] = _OTHER_WORD
-            known &= (begin + WORD <= end) | (begin >= end)  # a word at a field's end has both patterns
-        if each.updates is not None:
-            known &= (begin + WORD <= each.offset) | (begin >= each.offset + each.bytes)
-    return bool((words == expected)[known].all())
+    is_compared = torch.ones_like(words, dtype=torch.bool)
+    for field in layout.outputs:
+        if not field.torch_dtype.is_floating_point:
+            end = field.offset + field.bytes
+            expected[(begin >= field.offset) & (begin + WORD <= end)] = _OTHER_WORD
+            is_compared &= (begin + WORD <= end) | (begin >= end)  # a word at a field's end has both patterns
+        if field.updates is not None:
+            is_compared &= (begin + WORD <= field.offset) | (begin >= field.offset + field.bytes)
+    return bool((words == expected)[is_compared].all())
 
 
 @dataclass(frozen=True)
 class OutputSample:
-    """Words of a call's outputs at equal distances, from an offset that the runner does not know."""
+    """Positions of words in a call's outputs: equal distances, beginning at a secret offset."""
 
     stride: int
-    """Bytes of the outputs."""
+    """Bytes of the outputs of a call."""
     offset: int
     """Bytes before the first word."""
 
     @classmethod
     def draw(cls, stride: int) -> OutputSample:
-        """A random offset."""
+        """Return a sample with a random offset."""
         return cls(stride, secrets.randbelow(stride // POSITIONS // WORD) * WORD)
 
     @property
     def pitch(self) -> int:
-        """Bytes from word to word."""
+        """Bytes from one word to the next."""
         return self.stride // POSITIONS // WORD * WORD
 
     @property
     def indices(self) -> torch.Tensor:
-        """Of the words, among all words of the outputs."""
+        """Indices of the words among all words of the outputs, int64 of shape [POSITIONS]."""
         return (torch.arange(POSITIONS, dtype=torch.int64) * self.pitch + self.offset) // WORD
 
 
 Sampled = tuple[OutputSample, torch.Tensor]
-"""Where, and the words."""
+"""Positions of words, and the words."""
 
 
-class Pieces:
-    """`harness.judge.batched_copy.CopyAll` by one launch."""
+class DeviceBatchedCopy:
+    """`harness.judge.batched_copy.CopyAll` with one launch per `max_pieces` pieces."""
 
-    most = 65_535
+    max_pieces = 65_535
+    """Largest second dimension of a grid."""
 
-    def __init__(self, trusted: Trusted) -> None:
+    def __init__(self, trusted: TrustedKernels) -> None:
         self._trusted = trusted
 
     def __call__(self, pieces: Sequence[Piece], /) -> None:
         """See `CopyAll`."""
-        for begin in range(0, len(pieces), self.most):
-            some = pieces[begin : begin + self.most]
-            table = bytearray(b"".join(_PIECE.pack(*_row(piece)) for piece in some))
+        for begin in range(0, len(pieces), self.max_pieces):
+            batch = pieces[begin : begin + self.max_pieces]
+            table = bytearray(b"".join(_PIECE.pack(*_row(piece)) for piece in batch))
             on_device = torch.frombuffer(table, dtype=torch.uint8).cuda()
-            longest = max(piece.elements for piece in some)
-            self._trusted.pieces(on_device.data_ptr(), len(some), longest).run()
+            longest = max(piece.elements for piece in batch)
+            self._trusted.batched_copy(on_device.data_ptr(), len(batch), longest).run()
 
 
 def _row(piece: Piece) -> tuple[int, int, int, float, int]:
-    kind = _AS_IT_IS if piece.factor is None else _KINDS[piece.dtype]
-    size = piece.dtype.itemsize if kind == _AS_IT_IS else 1
+    kind = _RAW_BYTES if piece.factor is None else _KINDS[piece.dtype]
+    size = piece.dtype.itemsize if kind == _RAW_BYTES else 1
     return piece.source, piece.target, piece.elements * size, piece.factor or 0.0, kind
 
 
-class Comparing:
-    """`harness.judge.correctness.summed` in one pass on the device, for which the host waits once."""
+class DeviceComparison:
+    """`harness.judge.correctness.summed` in one pass on the device, with one synchronisation."""
 
-    def __init__(self, trusted: Trusted) -> None:
+    def __init__(self, trusted: TrustedKernels) -> None:
         self._trusted = trusted
 
-    def __call__(self, found: torch.Tensor, right: torch.Tensor, tolerance: Tolerance, /) -> Sums:
+    def __call__(self, actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, /) -> Sums:
         """See `Summed`."""
-        if right.dtype not in _KINDS:
-            found, right = found.float(), right.float()
-        found, right = found.contiguous(), right.contiguous()
+        if expected.dtype not in _KINDS:
+            actual, expected = actual.float(), expected.float()
+        actual, expected = actual.contiguous(), expected.contiguous()
         sums = torch.zeros(4, dtype=torch.int64, device="cuda")
         limits = (tolerance.max_atol, tolerance.max_rtol, least_scale(tolerance))
-        addresses = found.data_ptr(), right.data_ptr()
-        self._trusted.compare(*addresses, right.numel(), _KINDS[right.dtype], limits, sums.data_ptr()).run()
+        addresses = actual.data_ptr(), expected.data_ptr()
+        self._trusted.compare(*addresses, expected.numel(), _KINDS[expected.dtype], limits, sums.data_ptr()).run()
         squared_error, squares, max_abs, max_rel, outside, nonzero = _SUMS.unpack(struct.pack("4q", *sums.tolist()))
         return Sums(
             max_abs=max_abs,

@@ -1,8 +1,8 @@
-"""Memory at several places of a CUDA device, for the inputs and outputs of a runner's calls.
+"""Device memory at several placements, for the inputs and outputs of a runner's calls.
 
-Where buffers lie in physical memory changes the time of a short kernel by up to 3.4 % (standard deviation; see
-docs/clock.md). So each side has its own placements, each call uses one at random, and the interval has a term for them.
-Memory for both sides is allocated together and divided between them at random, so that neither has the better region.
+The location of buffers in physical memory changes the time of a short kernel by up to 3.4 % (standard deviation; see
+docs/clock.md). Therefore each side has several placements, each call uses a random one, and the interval has a term for
+them. The memory for both sides is allocated together and divided at random, so that neither side has the better region.
 """
 
 from __future__ import annotations
@@ -15,25 +15,30 @@ import torch
 
 from harness.judge.input_data.layout import Layout
 from harness.judge.isolation.resource_limits import GIB
-from harness.runner.device_memory import Physical, Window, bytes_tensor
+from harness.runner.device_memory import AddressRange, PhysicalMemory, bytes_tensor
 from harness.runner.driver import CudaError
 
-_MOST, _FEWEST = 64, 4
+_MAX_PLACEMENTS, _MIN_PLACEMENTS = 64, 4
 _BUDGET_BYTES, _BUDGET_SHARE = 4 * GIB, 8
-"""All placements of a runner together: at most so many bytes, and one part in so many of the free memory."""
+"""Limits of all placements of a runner together: bytes, and 1 / this share of the free memory."""
 _SIDES = 2
 _LARGE_SHARE = 8
-"""Of large sets there are at least `_FEWEST` placements, within one part in so many of the free memory."""
+"""Sets of any size have at least `_MIN_PLACEMENTS` placements, if 1 / this share of the free memory suffices."""
 
 
 def placement_count(size: int, free: int) -> int:
-    """Number of placements of `size` bytes for a runner when `free` bytes of device memory are free; at least 1."""
-    usual = min(_MOST, min(_BUDGET_BYTES, free // _BUDGET_SHARE) // size)
-    return max(1, usual, min(_FEWEST, free // _LARGE_SHARE // size))
+    """Return the number of placements for a runner, at least 1.
+
+    Args:
+        size: bytes of a placement.
+        free: bytes of free device memory.
+    """
+    usual = min(_MAX_PLACEMENTS, min(_BUDGET_BYTES, free // _BUDGET_SHARE) // size)
+    return max(1, usual, min(_MIN_PLACEMENTS, free // _LARGE_SHARE // size))
 
 
 class PlacementPool:
-    """Physical memory for the placements of the sides that race each other.
+    """Physical memory for the placements of the two sides of a race.
 
     Args:
         unit: granularity of physical memory in bytes.
@@ -41,14 +46,14 @@ class PlacementPool:
 
     def __init__(self, unit: int) -> None:
         self._unit = unit
-        self._spare: list[Physical] = []
+        self._spare: list[PhysicalMemory] = []
         self._count = 0
 
     def take(self, layout: Layout) -> Placements:
-        """Placements for one side of a workload; what it leaves is for the next side of the same size.
+        """Return placements for one side of a workload; the remaining memory is for the next side of the same size.
 
         Raises:
-            CudaError: the device has no memory left.
+            CudaError: the device does not have enough memory.
         """
         size = -(-(layout.input_stride + layout.output_stride) // self._unit) * self._unit
         if not self._spare or self._spare[0].bytes != size:
@@ -56,51 +61,51 @@ class PlacementPool:
             self._count = placement_count(size, torch.cuda.mem_get_info()[0])
             try:
                 for _ in range(_SIDES * self._count):
-                    self._spare.append(Physical.create(size))
+                    self._spare.append(PhysicalMemory.create(size))
             except CudaError:
                 self.close()
                 raise
             secrets.SystemRandom().shuffle(self._spare)
-        mine, self._spare = self._spare[: self._count], self._spare[self._count :]
-        return Placements(layout, mine)
+        memory, self._spare = self._spare[: self._count], self._spare[self._count :]
+        return Placements(layout, memory)
 
     def close(self) -> None:
-        """Release what no side has taken. No process but the judge's has ever had access to it."""
+        """Release the memory that no side has taken. Only the judge's process has had access to it."""
         while self._spare:
             self._spare.pop().close()
 
 
 class Placements:
-    """Memory of one runner for one workload: at each placement a call's inputs, then its outputs.
+    """Memory of one runner for one workload: at each placement the inputs of a call, then its outputs.
 
-    Each placement is a physical allocation of its own, because an exported handle gives access to all of its pages.
-    All of it is set to zero before it is exported and again before it is released.
+    Each placement is a separate physical allocation, because an exported handle gives access to all of its pages. The
+    memory is set to zero before it is exported and again before it is released.
 
     Args:
         layout: the workload's inputs and outputs.
-        memory: the allocations, all of the same size. They are mapped, and their handles closed.
+        memory: allocations of the same size, which are mapped, and whose handles are closed.
 
     Raises:
-        CudaError: they cannot be mapped or exported.
+        CudaError: the memory cannot be mapped or exported.
     """
 
-    def __init__(self, layout: Layout, memory: Sequence[Physical]) -> None:
+    def __init__(self, layout: Layout, memory: Sequence[PhysicalMemory]) -> None:
         self._layout = layout
         self.bytes, self.count = memory[0].bytes, len(memory)
-        self._window = Window.reserve(self.count * self.bytes)
+        self._addresses = AddressRange.reserve(self.count * self.bytes)
         self._descriptors: list[int] = []
         try:
             for number, physical in enumerate(memory):
-                self._window.show(physical, number * self.bytes)
+                self._addresses.map(physical, number * self.bytes)
                 self._descriptors.append(physical.descriptor())
         except CudaError:
             self._close_descriptors()
-            self._window.free()
+            self._addresses.free()
             raise
         finally:
             for physical in memory:
                 physical.close()  # the mapping keeps the memory
-        self._all: torch.Tensor | None = bytes_tensor(self._window.address, self.count * self.bytes)
+        self._all: torch.Tensor | None = bytes_tensor(self._addresses.address, self.count * self.bytes)
         self._all.zero_()
         torch.cuda.synchronize()
         self.untried = list(range(self.count))
@@ -108,38 +113,41 @@ class Placements:
         secrets.SystemRandom().shuffle(self.untried)
 
     def export(self) -> tuple[int, ...]:
-        """File descriptors of the placements, in order; the caller sends and closes them. Once."""
+        """Return the file descriptors of the placements, in order; the caller sends and closes them. Call it once."""
         descriptors, self._descriptors = tuple(self._descriptors), []
         return descriptors
 
     def whole(self, placement: int) -> torch.Tensor:
-        """All bytes of a placement."""
+        """Return all bytes of a placement."""
         assert self._all is not None  # noqa: S101 - not closed
         return self._all[placement * self.bytes : (placement + 1) * self.bytes]
 
     def at(self, placement: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and outputs at a placement, as bytes."""
+        """Return the inputs and the outputs at a placement, as bytes."""
         inputs, outputs = self._layout.input_stride, self._layout.output_stride
         whole = self.whole(placement)
         return whole[:inputs], whole[inputs : inputs + outputs]
 
     def draw(self, calls: int) -> list[int]:
-        """Random placements for so many calls: those without a call so far first, none twice while there are enough."""
+        """Return random placements for a number of calls, without repetition while there are enough.
+
+        Placements without a call come first.
+        """
         chosen = [self.untried.pop() for _ in range(min(calls, len(self.untried)))]
         while len(chosen) < calls:
-            rest = [number for number in range(self.count) if number not in chosen] or list(range(self.count))
-            secrets.SystemRandom().shuffle(rest)
-            chosen += rest[: calls - len(chosen)]
+            unchosen = [number for number in range(self.count) if number not in chosen] or list(range(self.count))
+            secrets.SystemRandom().shuffle(unchosen)
+            chosen += unchosen[: calls - len(chosen)]
         return chosen
 
     def close(self) -> None:
-        """Overwrite the memory and give it back."""
+        """Set the memory to zero and release it."""
         if self._all is not None:
             self._all.zero_()
             torch.cuda.synchronize()
             self._all = None
             self._close_descriptors()
-            self._window.free()
+            self._addresses.free()
 
     def _close_descriptors(self) -> None:
         for descriptor in self._descriptors:

@@ -1,4 +1,4 @@
-"""Steps of a CUDA device's judge at its start."""
+"""Steps at the start of a CUDA device's judge: reserve memory, and the layout of the calibration calls."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import torch
 from harness.judge.input_data.layout import Field, Layout
 
 _RESERVED_SHARE = 8
-"""One part in so many of the device's memory is the judge's from the start: a candidate cannot starve it."""
+"""1 / this share of the device's memory is reserved for the judge, so that no candidate can exhaust it."""
 
 
-def take_memory_and_give_it_back() -> None:
-    """Torch keeps what it has had: from now on a candidate that takes all memory cannot take the judge's."""
+def reserve_memory() -> None:
+    """Allocate and free memory, which torch's caching allocator keeps for this process."""
     free, total = torch.cuda.mem_get_info()
-    held = torch.empty(min(free // 2, total // _RESERVED_SHARE), dtype=torch.uint8, device="cuda")
-    del held
+    reserved = torch.empty(min(free // 2, total // _RESERVED_SHARE), dtype=torch.uint8, device="cuda")
+    del reserved
 
 
 def calibration_layout(inputs: int, size: int) -> Layout:
-    """Of calibration's calls."""
+    """Return the layout of calibration calls.
+
+    Args:
+        inputs: number of inputs.
+        size: bytes of each input and of the output.
+    """
     fields = tuple(Field(f"a{number}", "uint8", (size,), number * size, size, None) for number in range(inputs))
     stride = -(-inputs * size // 4096) * 4096
     return Layout(fields, (Field("out", "uint8", (size,), 0, size, None),), stride, stride, ())

@@ -1,7 +1,7 @@
-"""Protocols that each device implements: memory, the clock of a batch, conditions while it is timed.
+"""Protocols that each device implements: memory, the clock of a batch, and conditions during a timing.
 
-Everything else (rounds, blocks, correctness, verdicts) is the same for all and lives beside this package. A device
-is opened once by a judge, which holds its lock for as long as it lives.
+Everything else (rounds, blocks, correctness, verdicts) is the same for all devices and is outside of this package. A
+judge opens a device once and holds its lock until the judge ends.
 """
 
 from __future__ import annotations
@@ -28,174 +28,226 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reading:
-    """One call: durations in nanoseconds by the judge's clock and as claimed, and what was seen before it."""
+    """Measurements of one call."""
 
     ns: int
+    """Nanoseconds by the judge's clock."""
     claimed_ns: int
+    """Nanoseconds that the runner reports."""
     placement: int
-    held: bool = False
-    """The judge waited at random before it asked for the call. Such a call does not count."""
+    """Number of the placement."""
+    was_held: bool = False
+    """The judge waited for a random time before it requested the call. Such a call does not count."""
     written_early: bool = False
-    """Something was written to the outputs before the call was asked for."""
+    """The outputs were written before the call was requested."""
     probe_ns: int | None = None
-    """Duration of a kernel of the judge between the inputs and the request."""
+    """Nanoseconds of a kernel that the judge ran between writing the inputs and the request."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch as the judge's clock saw it, handshake included."""
+    """Measurements of one batch."""
 
     ns: int
+    """Nanoseconds by the judge's clock, handshake included."""
     claimed_ns: int
+    """Nanoseconds that the runner reports."""
     disturbed_ns: int
-    """Time in which something outside the sandbox kept the processor (or device) from it."""
+    """Nanoseconds in which the processor (or device) was used by something outside the sandbox."""
     readings: tuple[Reading, ...] = ()
-    """The calls that count, where each is timed by itself."""
+    """The calls that count, on a device that times each call separately."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Overheads of the clock, measured in a clean runner with calls that do nothing."""
+    """Overheads of the clock, measured in a clean runner with empty calls."""
 
     handshake_ns: float
-    """Of a batch, whatever its calls: what is subtracted."""
+    """Overhead of a batch, independent of its calls; it is subtracted."""
     dispatch_ns: float
-    """Of one call: what a runner needs to make it."""
+    """Time of one empty call in a runner."""
     batch_ns: int = 6_000_000
-    """A batch lasts about so long: the handshake is then a few percent of it."""
+    """Target duration of a batch, of which the handshake is a few percent."""
     most_calls: int = 32
-    """Calls of one batch at most: filling and checking more sets would cost judging time and buy little."""
-    around_ns: float = 0.0
-    """Of one call: what a clock around each call reads beyond it; taken off."""
+    """Largest number of calls in a batch. More would cost time for filling and checking and add little precision."""
+    call_overhead_ns: float = 0.0
+    """Overhead of the clock per call, subtracted from every reading."""
     separate_calls: bool = False
-    """Each call is asked for and timed by itself, so that no call can do the work of another."""
+    """Each call is requested and timed separately, so that no call can do the work of another."""
     work_outlasts_stop: bool = False
-    """Device work that a runner's own code queued may run while its process is stopped."""
+    """Device work that a runner's code enqueued may run while its process is stopped."""
 
 
 class Memory(Protocol):
-    """The sets of one workload: `capacity` slots, each with the inputs and outputs of one call."""
+    """Memory of one workload: `capacity` slots, each with the inputs and outputs of one call."""
 
     layout: Layout
     capacity: int
 
     def views(self, slot: int) -> dict[str, torch.Tensor]:
-        """A slot's inputs by name, to be written in place; a Python scalar is a 0-d tensor of 64 bits."""
+        """Return a slot's inputs by name, to be written in place; a Python scalar is a 0-d tensor of 64 bits."""
 
     def inputs(self, slot: int) -> list[Value]:
-        """A slot's inputs as the reference is called with."""
+        """Return a slot's inputs in the order of the reference's arguments."""
 
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
-        """A slot's outputs as a runner left them, by name."""
+        """Return the outputs, by name, that a runner wrote.
+
+        Args:
+            runner: the runner of the last batch.
+            slot: number of the slot.
+        """
 
 
 class Device(Protocol):
-    """One device, held by this judge."""
+    """A device whose lock this judge holds."""
 
     target: str
     calibration: Calibration
     summed: Summed
-    """Comparison of outputs on this device."""
+    """Compares outputs on this device."""
     copy_all: CopyAll | None
-    """Copies many pieces of the judge's own memory at once; None where each is copied by itself."""
+    """Copies many pieces of the judge's own memory in one launch; None on a device that copies each separately."""
     memory_on: torch.device
-    """Where the judge's own copy of the sets lies."""
+    """Device of the judge's own copy of the inputs."""
     languages: tuple[Language, ...]
-    """Languages that this device judges."""
+    """Languages of the solutions that this device can run."""
 
     def clock(self, *, sealed: bool) -> Device:
-        """This device with the clock for sealed solutions, or for all others. A device with one clock is its own."""
+        """Return this device with the clock for sealed solutions or for all others; it may have one clock for both."""
 
     def record(self) -> DeviceRecord:
-        """The device as it is now, for the entry."""
+        """Return the current state of the device for the entry."""
 
     def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
-        """A fresh runner. A trusted one (the reference's) may keep a compiler cache that no candidate can write.
+        """Return a new runner.
 
-        One that does not need torch may be without it.
+        Args:
+            trusted: the runner executes only trusted code (the reference). It may have a compiler cache, which no
+                candidate can write.
+            needs_torch: false permits a runner that has not imported torch.
         """
 
     def all_processors(self) -> AbstractContextManager[None]:
-        """For work of the judge that is long: every processor. Nothing is timed meanwhile."""
+        """Use every processor for long work of the judge inside this context, in which nothing is timed."""
 
     def timing(self) -> AbstractContextManager[None]:
-        """Held while batches are timed: whatever would disturb them waits, or is waited for."""
+        """Hold the host's timing lock inside this context: disturbing work waits, and earlier work is waited for."""
 
-    def each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
-        """Work of the judge for each slot, on as many processors as it may have. Nothing is timed meanwhile.
+    def map_slots(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
+        """Do work of the judge for each slot, on several processors if possible, while nothing is timed.
 
-        All of it has ended when this returns; the first exception in the slots' order is raised.
+        Args:
+            work: called with the number of a slot.
+            slots: numbers of the slots.
+
+        Returns:
+            The results in the order of the slots. All calls have ended; the first exception in this order is raised.
         """
 
     def start_standby(self) -> None:
-        """Start the next runner ahead, now that nothing is being timed."""
+        """Start the next runner in advance; call this while nothing is timed."""
 
     def settle(self) -> None:
-        """Wait until nothing of ours is starting up any more."""
+        """Wait until no runner of this judge is starting."""
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
-        """Memory for sets of these workloads; true: other memory than before, and old grants are void."""
+        """Allocate memory for at least one set of inputs and outputs of each workload.
+
+        Args:
+            problem: the problem.
+            layouts: layouts of the workloads.
+
+        Returns:
+            True if the memory was replaced, so that earlier grants are invalid.
+        """
 
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Connect a runner to the device: words and descriptors for its load message.
+        """Connect a runner to the device.
 
-        `sealed`: it makes a sealed candidate's calls, and runs no host code of the candidate.
+        Args:
+            runner: a new runner.
+            sealed: the runner makes the calls of a sealed candidate and runs no host code of it.
+
+        Returns:
+            Fields and file descriptors of its load message.
         """
 
     def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
-        """Note what a connected runner read of a short trusted kernel before its solution was loaded; 0: nothing."""
+        """Store the reading of a short trusted kernel in a connected runner before its solution was loaded.
+
+        Args:
+            runner: a connected runner.
+            short_kernel_ns: nanoseconds between events; 0 without events.
+        """
 
     def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Memory for a runner's next workload: words and descriptors for its message; the caller closes these.
+        """Allocate memory for a runner's next workload.
 
         Args:
             runner: a connected runner.
             layout: the workload's inputs and outputs.
-            slots: how many sets the judge uses at a time.
+            slots: number of sets that the judge uses at a time.
+
+        Returns:
+            Fields and file descriptors of its message; the caller closes the descriptors.
 
         Raises:
-            NoRoom: the device's memory does not suffice.
+            NoRoom: the device does not have enough memory.
         """
 
     def untried(self, runner: Runner) -> int:
-        """Places in memory where a runner will be timed and has made no call on this workload."""
+        """Return the number of placements at which a runner has made no call on this workload yet."""
 
     def conclude(self, runner: Runner) -> None:
-        """Judge, after the last call on a workload, what a runner did between its calls.
+        """Check, after the last call on a workload, that a runner did no work between its calls.
 
         Raises:
-            RunnerFailed: it worked when it was not asked to.
+            RunnerFailed: it worked without a request.
         """
 
-    def aside(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
-        """For other work between two batches: its runners get memory of its own, and are gone at the end."""
+    def temporary_memory(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
+        """Give separate memory to the runners inside this context, which all end before it does."""
 
     def memory(self, layout: Layout) -> Memory:
-        """The reserved memory, laid out for one workload."""
+        """Return the reserved memory with the layout of one workload."""
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        """Poison the outputs, make everything cold, hand over, time, stop. The runner is stopped before and after.
+        """Poison the outputs, flush the caches, continue the runner, time its calls, and stop it.
+
+        The runner is stopped before and after.
+
+        Args:
+            runner: a runner that is prepared for the workload.
+            memory: the workload's memory.
+            slots: slots to compute, in order.
+            within_s: timeout of the batch, or of each call where calls are timed separately.
 
         Raises:
-            RunnerFailed: the candidate failed in a way that is its verdict.
+            RunnerFailed: the candidate failed in a way that determines its verdict.
         """
 
     def forget(self, runner: Runner) -> None:
-        """End a runner and give its memory back."""
+        """End a runner and release its memory."""
 
     def recalibrate(self) -> None:
-        """Measure the way to a runner again."""
+        """Measure the overheads of the clock again."""
 
     def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
-        """Standard deviation of ln(latency) between processes that run the same code.
+        """Return the standard deviation of ln(latency) between processes that run the same code.
 
         Args:
-            latency_ns: of a call.
-            bound_ns: what the call takes at the peak of the device (`sol_us`); 0.0 where it is not known.
+            latency_ns: latency of a call.
+            bound_ns: lower bound of the call's time on this device (`sol_us`); 0.0 if it is not known.
         """
 
     def trust(self, latency_ns: float, claimed_ns: float) -> Trust:
-        """Trust in the clock for calls this long, by the judge's reading and by the runner's own."""
+        """Return the trust in the clock for calls of this duration.
+
+        Args:
+            latency_ns: latency of a call by the judge's clock.
+            claimed_ns: duration of a call that the runner reports.
+        """
 
     def close(self) -> None:
-        """Give everything back."""
+        """End all runners and release memory, files and the lock."""

@@ -1,4 +1,4 @@
-"""One judge a device: a lock of this host that lives as long as its holder."""
+"""A lock of this host for each device, so that only one judge uses it. It is released when the holder ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from harness.workspace.timing_lock import lock_directory
 
 
 def take_device_lock(name: str, device: str) -> int:
-    """Lock a device; the descriptor holds the lock until it is closed.
+    """Lock a device and return a file descriptor that holds the lock until it is closed.
 
     Args:
-        name: of the lock's file.
-        device: what the message calls it.
+        name: identifies the lock's file.
+        device: name of the device in the error message.
 
     Raises:
         ConfigurationError: another judge holds it.

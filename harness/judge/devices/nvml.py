@@ -1,4 +1,4 @@
-"""State of a GPU as its driver reports it: name, clocks, throttling, other processes. Changes no setting."""
+"""State of a GPU by NVML: name, clocks, throttling, other processes. Nothing here changes a setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.errors import ConfigurationError
 
-# nvml.h, nvmlClocksEventReasons: those that slow the SMs. Idle (1) and application clocks (2) do not count.
+# Source: nvml.h, nvmlClocksEventReasons. These reasons slow the SMs; idle (1) and application clocks (2) do not.
 _THROTTLE = {
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -20,25 +20,31 @@ _THROTTLE = {
     0x80: "hw_power_brake",
 }
 
-
 _WORD_BITS = 64
-"""Of a mask of processors, as NVML gives it."""
+"""Bits of a word of NVML's processor masks."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at the device. Clocks in MHz."""
+    """State of the device at one moment."""
 
     sm_mhz: int
     memory_mhz: int
     throttle: tuple[str, ...]
-    others: int
-    """Compute processes that are not ours."""
+    other_processes: int
+    """Number of compute processes that are neither this process nor its descendants."""
     power_w: int
 
 
 class Nvml:
-    """One GPU, by CUDA's ordinal."""
+    """NVML's connection to one GPU.
+
+    Args:
+        ordinal: number of the GPU in CUDA, among those in CUDA_VISIBLE_DEVICES.
+
+    Raises:
+        ConfigurationError: the package nvidia-ml-py is missing.
+    """
 
     def __init__(self, ordinal: int) -> None:
         try:
@@ -60,11 +66,11 @@ class Nvml:
         self.uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
         self.driver = str(pynvml.nvmlSystemGetDriverVersion())
         self.index = int(pynvml.nvmlDeviceGetIndex(self._handle))
-        """Among all GPUs of this host, whatever CUDA_VISIBLE_DEVICES shows."""
-        self._known: dict[int, bool] = {}
+        """Number among all GPUs of this host, independent of CUDA_VISIBLE_DEVICES."""
+        self._own_by_pid: dict[int, bool] = {}
 
     def processors_of_gpus(self) -> list[frozenset[int]]:
-        """Return for each GPU of this host the processors near it; empty where the driver does not know them."""
+        """Return for each GPU of this host the processors on its NUMA node; an empty set if the driver reports none."""
         nvml, words = self._nvml, -(-(os.cpu_count() or 1) // _WORD_BITS)
         near: list[frozenset[int]] = []
         for index in range(nvml.nvmlDeviceGetCount()):
@@ -75,35 +81,35 @@ class Nvml:
             near.append(frozenset(number for number in range(bits.bit_length()) if bits >> number & 1))
         return near
 
-    def look(self) -> Sample:
-        """Clocks, throttle reasons and strangers right now; about 0.1 ms."""
+    def sample(self) -> Sample:
+        """Return the current state of the GPU; takes about 0.1 ms."""
         nvml = self._nvml
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
-        others = 0
+        other_processes = 0
         with contextlib.suppress(nvml.NVMLError):
             running = nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-            others = sum(1 for process in running if not self._is_ours(int(process.pid)))
+            other_processes = sum(1 for process in running if not self._is_ours(int(process.pid)))
         return Sample(
             sm_mhz=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
             memory_mhz=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
             throttle=tuple(name for bit, name in _THROTTLE.items() if reasons & bit),
-            others=others,
+            other_processes=other_processes,
             power_w=nvml.nvmlDeviceGetPowerUsage(self._handle) // 1000,
         )
 
     def _is_ours(self, pid: int) -> bool:
-        """Return true if a process is this one, descends from it, or has just ended."""
-        if pid not in self._known:
-            at = pid
-            while at not in (0, 1, os.getpid()):
+        """Return true if a process is this process, is its descendant, or has just ended."""
+        if pid not in self._own_by_pid:
+            ancestor = pid
+            while ancestor not in (0, 1, os.getpid()):
                 try:
-                    line = Path(f"/proc/{at}/stat").read_text()
+                    line = Path(f"/proc/{ancestor}/stat").read_text()
                 except OSError:
                     return True
-                at = int(line[line.rindex(")") + 2 :].split()[1])
-            self._known[pid] = at == os.getpid()
-        return self._known[pid]
+                ancestor = int(line[line.rindex(")") + 2 :].split()[1])
+            self._own_by_pid[pid] = ancestor == os.getpid()
+        return self._own_by_pid[pid]
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Shut down the connection to the driver."""
         self._nvml.nvmlShutdown()

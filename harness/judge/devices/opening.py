@@ -11,14 +11,19 @@ from harness.model.devices import parse_device
 
 
 def open_device(name: str, *, cache: Path, sandbox: SandboxKind) -> Device:
-    """Open and lock a device by its name: `cpu`, `cuda`, `cuda:1`.
+    """Open and lock a device.
+
+    Args:
+        name: `cpu`, `cuda` or `cuda:1`.
+        cache: directory of compiled code and calibrations.
+        sandbox: isolation of the runners.
 
     Raises:
-        ConfigurationError: no such device, a package is missing, or another judge holds it.
+        ConfigurationError: there is no such device, a package is missing, or another judge holds it.
     """
     kind, number = parse_device(name)
     if kind == "cpu":
-        from harness.judge.devices.cpu import CpuDevice  # noqa: PLC0415 - only the device asked for is imported
+        from harness.judge.devices.cpu import CpuDevice  # noqa: PLC0415 - imports only what the selected device needs
 
         return CpuDevice(cache=cache, sandbox=sandbox)
     try:

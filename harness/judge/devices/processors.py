@@ -1,6 +1,6 @@
-"""Processors for the judge of a GPU and for its runners, so that they do not slow each other.
+"""Assign processors to the judge of a GPU and to its runners, so that they do not slow each other.
 
-Both wait actively while a call is timed. On two threads of one physical core each would run at about half its speed.
+Both busy-wait while a call is timed. On two threads of one physical core, each would run at about half its speed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Protocol
 
 from harness.judge.devices.busy_cores import BusyCores
 
-_FEWEST_CORES, _MANY_CORES = 4, 12
-"""With many cores the neighbours of the chosen ones stay idle: a virtual machine may hide that they share a core."""
+_MIN_CORES_PER_GPU, _MANY_CORES_PER_GPU = 4, 12
+"""With many cores, the neighbours of the selected ones remain idle, because a virtual machine may hide that two of its
+processors share a physical core."""
 _SYSTEM = Path("/sys/devices/system/cpu")
 
 
@@ -24,25 +25,28 @@ class Processors:
     """Disjoint sets of processor numbers."""
 
     judge: frozenset[int]
-    """A physical core: the judge's thread."""
+    """A physical core, for the judge's thread."""
     timed: frozenset[int]
-    """A physical core: the main thread of the runner whose calls are timed."""
-    others: frozenset[int]
-    """Everything else: start-up of runners, compilers, other threads."""
+    """A physical core, for the main thread of the runner whose calls are timed."""
+    remaining: frozenset[int]
+    """All other processors, for the start-up of runners, compilers and other threads."""
 
 
 class TimedRunner(Protocol):
-    """A runner, as far as it has made calls on its workload."""
+    """The part of a runner that decides about pinning."""
 
     has_served: bool
+    """True after its first batch on its workload."""
 
 
 class TimingCores:
-    """Keeps the judge and the runner whose calls are timed on a core each.
+    """Pins the judge and the runner whose calls are timed to one core each.
 
     Args:
         allowed: processors that this process may use.
-        near_gpus, index, system: as of `assign`.
+        near_gpus: see `assign`.
+        index: see `assign`.
+        system: see `assign`.
     """
 
     def __init__(
@@ -59,28 +63,32 @@ class TimingCores:
 
     @property
     def of_runners(self) -> frozenset[int]:
-        """Where runners start up and compile."""
-        return self._processors.others if self._processors is not None else self._allowed
+        """Processors on which runners start and compile."""
+        return self._processors.remaining if self._processors is not None else self._allowed
 
     @property
     def are_apart(self) -> bool:
-        """True where judge and timed runner have cores that no other runner uses."""
+        """True if the judge and the timed runner have cores that no other runner uses."""
         return self._processors is not None
 
     def stay_awake(self) -> None:
-        """Keep both cores busy between batches, until `rest`."""
+        """Keep both cores busy between batches, until `allow_sleep` is called."""
         self._busy.begin()
 
-    def rest(self) -> None:
-        """Let both cores idle: nothing is timed for a while."""
+    def allow_sleep(self) -> None:
+        """Let both cores idle, because nothing is timed for a while."""
         self._busy.end()
 
     @contextlib.contextmanager
-    def kept_for(self, runner: TimedRunner, pin_main_thread: Callable[[frozenset[int]], None]) -> Iterator[None]:
-        """Pin both for a batch, except the first of a workload: the runner may compile then, on all processors.
+    def pinned(self, runner: TimedRunner, pin_main_thread: Callable[[frozenset[int]], None]) -> Iterator[None]:
+        """Pin the judge and the runner during a batch, except the first of a workload, in which the runner may compile.
 
-        Nothing else may matter: a baseline that was not pinned beside a candidate that was had false ratios of 0.7 to
-        1.8 (docs/clock.md).
+        The rule is the same for both sides: an unpinned baseline against a pinned candidate resulted in false ratios of
+        0.7 to 1.8 (docs/clock.md).
+
+        Args:
+            runner: the runner whose calls are timed.
+            pin_main_thread: pins the main thread of the runner to processors.
         """
         if self._processors is None or not runner.has_served:
             yield
@@ -92,7 +100,7 @@ class TimingCores:
         try:
             yield
         finally:
-            self._busy.go_on()
+            self._busy.resume()
             os.sched_setaffinity(0, self._allowed)
             pin_main_thread(self.of_runners)
 
@@ -100,16 +108,16 @@ class TimingCores:
 def assign(
     allowed: Iterable[int], near_gpus: Sequence[frozenset[int]] = (), index: int = 0, system: Path = _SYSTEM
 ) -> Processors | None:
-    """Choose two physical cores for the judge of a GPU, which no judge of another GPU of this host gets.
+    """Choose two physical cores for the judge of a GPU, which no judge of another GPU of this host uses.
 
     Args:
         allowed: processors that this process may use.
-        near_gpus: for each GPU of the host, the processors on its NUMA node; an empty set where that is not known.
-        index: of the GPU among these.
+        near_gpus: for each GPU of the host, the processors on its NUMA node; an empty set if they are not known.
+        index: number of the GPU among these.
         system: directory that describes the processors.
 
     Returns:
-        None where there are fewer than four cores for each GPU. Nothing is pinned then.
+        The processors, or None if there are fewer than four cores for each GPU; nothing is pinned then.
     """
     usable = frozenset(allowed)
     places = [near & usable or usable for near in near_gpus] or [usable]
@@ -123,19 +131,26 @@ def assign(
 
 
 def _group(places: Sequence[frozenset[int]], gpu: int, system: Path) -> tuple[frozenset[int], ...] | None:
-    """Neighbouring cores for one GPU, of which the first and the middle one are used; the last cores come first."""
-    sharing = [other for other, place in enumerate(places) if place == places[gpu]]
+    """Return neighbouring cores for one GPU, taken from the highest numbers; the first and the middle one are used."""
+    sharing = [number for number, place in enumerate(places) if place == places[gpu]]
     cores = sorted(physical_cores(places[gpu], system), key=max)
     cores_per_gpu = len(cores) // len(sharing)
-    if cores_per_gpu < _FEWEST_CORES:
+    if cores_per_gpu < _MIN_CORES_PER_GPU:
         return None
-    size = 4 if cores_per_gpu >= _MANY_CORES else 2
+    size = 4 if cores_per_gpu >= _MANY_CORES_PER_GPU else 2
     end = len(cores) - size * sharing.index(gpu)
     return tuple(cores[end - size : end])
 
 
 def physical_cores(allowed: Iterable[int], system: Path = _SYSTEM) -> set[frozenset[int]]:
-    """The allowed processors by physical core; one that says nothing of its core has it for itself."""
+    """Return the allowed processors, grouped by physical core.
+
+    A processor without information about its core is a group of its own.
+
+    Args:
+        allowed: numbers of processors.
+        system: directory that describes the processors.
+    """
     usable = frozenset(allowed)
     return {_siblings(number, system) & usable for number in usable}
 
@@ -144,7 +159,7 @@ def _siblings(number: int, system: Path) -> frozenset[int]:
     try:
         text = (system / f"cpu{number}" / "topology" / "thread_siblings_list").read_text()
         parts = [part.partition("-")[::2] for part in text.strip().split(",")]
-        found = {each for first, last in parts for each in range(int(first), int(last or first) + 1)}
+        siblings = {sibling for first, last in parts for sibling in range(int(first), int(last or first) + 1)}
     except (OSError, ValueError):
         return frozenset({number})
-    return frozenset(found | {number})
+    return frozenset(siblings | {number})

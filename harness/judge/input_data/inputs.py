@@ -1,9 +1,9 @@
-"""Secret inputs, drawn fresh for every call.
+"""Secret random inputs, drawn again for every call.
 
-For each distribution a pool of random values is made once an evaluation, from secret seeds. A tensor is then filled
-at the speed of a copy: slices of the pool from secret offsets, times a secret factor near 1 of either sign. The factor
-makes every value new, so that nobody who has seen the pool can look a result up instead of computing it.
-Roles are those of `harness.judge.input_data.roles`.
+For each distribution, an evaluation creates a pool of random values from secret seeds. A tensor is then filled at the
+speed of a copy: slices of the pool at secret offsets, multiplied by a secret factor near 1 or -1. The factor changes
+every value, so that a candidate that has read the pool cannot look results up instead of computing them.
+`harness.judge.input_data.roles` defines the roles.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import math
 import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from harness.judge.batched_copy import CopyAll, Piece
-from harness.judge.input_data.random_values import values, whole
+from harness.judge.input_data.random_values import dependent_values, independent_values
 from harness.judge.input_data.roles import Purpose, Role, purpose_of
 from harness.judge.input_data.safetensors import read_safetensors
 from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference, torch_dtype
 from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, TensorSpec, Workload
 
 _SMALLEST_POOL, _LARGEST_POOL = 1 << 16, 1 << 22
+"""Smallest and largest number of values of a pool."""
 _FACTORS = {
     Role.NORMAL: 0.1,
     Role.BIAS: 0.1,
@@ -33,17 +34,18 @@ _FACTORS = {
     Role.NEGATIVE: 0.03,
     Role.DECAY: 0.03,
 }
-"""Roles whose slices are scaled, and by how much their factor may differ from 1."""
+"""Roles whose slices are multiplied by a factor -> largest difference of the factor's magnitude from 1."""
 _SIGNED = frozenset({Role.NORMAL, Role.BIAS, Role.WEIGHT})
-_AT_ONCE = frozenset({torch.float32, torch.float16, torch.bfloat16})
+"""Roles whose factor may be negative."""
+_BATCH_SCALABLE = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
-_WHOLE = frozenset({Role.OFFSETS, Role.DISTINCT})
-"""Roles whose values hang together, so that a slice of them is none: drawn anew each time."""
+_DEPENDENT = frozenset({Role.OFFSETS, Role.DISTINCT})
+"""Roles whose values depend on each other, so that a slice of a pool would be invalid; they are drawn for each call."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """One random input of a workload."""
+    """A random input of a workload."""
 
     name: str
     purpose: Purpose
@@ -53,16 +55,16 @@ class _Plan:
 
 
 class InputSource:
-    """The inputs of one evaluation.
+    """Source of the inputs of one evaluation.
 
-    Several threads may refill sets of a workload once one set of it has been filled, unless its inputs are custom.
+    When one set of a workload has been filled, several threads may refill others, unless its inputs are custom.
 
     Args:
-        problem: whose inputs.
-        reference: the problem's reference, loaded; it has the entry point of custom inputs.
-        seed: for tests; an evaluation takes the operating system's randomness.
-        device: where the tensors that are filled lie; the CPU by default.
-        copy_all: how that device copies many pieces at once, where it does.
+        problem: the problem.
+        reference: the problem's loaded reference, with the entry point of custom inputs; None loads it if it is needed.
+        seed: seed for tests; None uses the operating system's randomness.
+        device: device of the filled tensors; the CPU by default.
+        copy_all: copies many pieces on this device with few launches; None if the device copies each separately.
     """
 
     def __init__(
@@ -81,22 +83,24 @@ class InputSource:
         self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
         self._pools: dict[tuple[Purpose, torch.dtype, int], torch.Tensor] = {}
         self._pool_of: dict[int, torch.Tensor] = {}
-        """By the identity of a plan, which lives as long as this."""
+        """Pool by the id of a plan; the plans exist as long as this object."""
         self._plans: dict[str, tuple[_Plan, ...]] = {}
         self._files: dict[tuple[str, str], torch.Tensor] = {}
 
     def draw(self, workload: Workload) -> dict[str, Value]:
-        """Fresh inputs of a workload by name, in declaration order: CPU tensors, and Python scalars.
+        """Return new inputs of a workload by name, in declaration order: tensors and Python scalars.
 
         Raises:
-            FormatError: an input cannot be made as the problem says.
+            FormatError: an input cannot be created as the problem defines it.
         """
         if self.is_custom(workload):
             return self._custom(workload)
         sizes = self._problem.sizes(workload)
         inputs = self._problem.definition.inputs
         tensors = {
-            name: torch.empty(self._problem.shape(spec, sizes), dtype=_held_as(spec), device=self._where(spec))
+            name: torch.empty(
+                self._problem.shape(spec, sizes), dtype=_storage_dtype(spec), device=self._device_of(spec)
+            )
             for name, spec in inputs.items()
         }
         self.refill(workload, tensors)
@@ -106,25 +110,33 @@ class InputSource:
         }
 
     def refill(self, workload: Workload, into: Mapping[str, torch.Tensor]) -> None:
-        """Overwrite contiguous tensors with fresh inputs; a scalar's is 0-d. Random data go at the speed of memory.
+        """Overwrite tensors with new inputs.
+
+        Args:
+            workload: workload of the inputs.
+            into: contiguous tensors by name; a Python scalar's tensor is 0-d.
 
         Raises:
-            FormatError: an input cannot be made as the problem says.
+            FormatError: an input cannot be created as the problem defines it.
         """
         if self.is_custom(workload):
             for name, value in self._custom(workload).items():
                 _put(into[name], value)
             return
-        self._put_given(workload, into)
+        self._fill_specified(workload, into)
         slices: dict[str, list[tuple[int, int]]] = {}
         for plan in self._random_inputs(workload):
             self._fill(plan, into[plan.name], slices, None)
 
     def refill_all(self, workload: Workload, sets: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """`refill` every set, with one launch where the device copies many pieces at once.
+        """Overwrite several sets of tensors with new inputs, with few launches if there is `copy_all`.
+
+        Args:
+            workload: workload of the inputs.
+            sets: see `refill`.
 
         Raises:
-            FormatError: an input cannot be made as the problem says.
+            FormatError: an input cannot be created as the problem defines it.
         """
         if self._copy_all is None or self.is_custom(workload):
             for into in sets:
@@ -133,18 +145,18 @@ class InputSource:
         pieces: list[Piece] = []
         slices: list[dict[str, list[tuple[int, int]]]] = [{} for _ in sets]
         for into in sets:
-            self._put_given(workload, into)
+            self._fill_specified(workload, into)
         for plan in self._random_inputs(workload):
             if self._is_one_slice(plan):
                 self._fill_all(plan, [into[plan.name].data_ptr() for into in sets], pieces)
                 continue
-            for into, its in zip(sets, slices, strict=True):
-                self._fill(plan, into[plan.name], its, pieces)
+            for into, slices_of_set in zip(sets, slices, strict=True):
+                self._fill(plan, into[plan.name], slices_of_set, pieces)
         self._flush(pieces)
 
     @property
     def at_once(self) -> bool:
-        """True if `refill_all` is more than `refill` again and again."""
+        """True if `refill_all` is faster than repeated calls of `refill`."""
         return self._copy_all is not None
 
     def _flush(self, pieces: list[Piece] | None) -> None:
@@ -152,36 +164,36 @@ class InputSource:
             self._copy_all(pieces)
             pieces.clear()
 
-    def _put_given(self, workload: Workload, into: Mapping[str, torch.Tensor]) -> None:
-        """Inputs that the workload gives itself: scalars, and tensors of files."""
-        for name, given in workload.inputs.items():
-            if isinstance(given, ScalarInput):
-                into[name].fill_(given.value)
-            elif isinstance(given, SafetensorsInput):
-                _put(into[name], self._from_file(workload, name, given))
+    def _fill_specified(self, workload: Workload, into: Mapping[str, torch.Tensor]) -> None:
+        """Fill the inputs that the workload specifies: scalars, and tensors of files."""
+        for name, specified in workload.inputs.items():
+            if isinstance(specified, ScalarInput):
+                into[name].fill_(specified.value)
+            elif isinstance(specified, SafetensorsInput):
+                _put(into[name], self._from_file(workload, name, specified))
 
     def _is_one_slice(self, plan: _Plan) -> bool:
-        """Return true if an input is one slice of its pool times a factor, independent of all other inputs."""
+        """Return true if an input is one slice of its pool multiplied by a factor, independent of all other inputs."""
         count, role = math.prod(plan.shape), plan.purpose.role
-        if plan.scalar or not count or role not in _FACTORS or plan.dtype not in _AT_ONCE:
+        if plan.scalar or not count or role not in _FACTORS or plan.dtype not in _BATCH_SCALABLE:
             return False
         return count <= len(self._pool_for(plan, count, 1)) // 2
 
     def _fill_all(self, plan: _Plan, targets: Sequence[int], pieces: list[Piece]) -> None:
-        """The same input of many sets. As little is done for each as can be: a batch of 2 ms needs 128."""
+        """Add the copies for one input of many sets; it is fast per set, because a batch of 2 ms can need 128 sets."""
         count, purpose = math.prod(plan.shape), plan.purpose
         pool = self._pool_for(plan, count, 1)
         begin, size, offsets = pool.data_ptr(), plan.dtype.itemsize, len(pool) - count + 1
         width, signed = _FACTORS[purpose.role], purpose.role in _SIGNED
         words = struct.unpack(f"={2 * len(targets)}Q", self._random.randbytes(16 * len(targets)))
-        for target, where, word in zip(targets, words[::2], words[1::2], strict=True):
+        for target, position, word in zip(targets, words[::2], words[1::2], strict=True):
             factor = (1 + width * ((word >> 11) * 2.0**-52 - 1)) * purpose.std
-            source = begin + where % offsets * size
+            source = begin + position % offsets * size
             pieces.append(Piece(source, target, count, plan.dtype, -factor if signed and word & 1 else factor))
 
     def is_custom(self, workload: Workload) -> bool:
-        """Return true if the problem's own code makes the inputs."""
-        return any(isinstance(given, CustomInput) for given in workload.inputs.values())
+        """Return true if code of the problem creates the inputs."""
+        return any(isinstance(specified, CustomInput) for specified in workload.inputs.values())
 
     def _random_inputs(self, workload: Workload) -> tuple[_Plan, ...]:
         plans = self._plans.get(workload.uuid)
@@ -207,7 +219,7 @@ class InputSource:
         slices: dict[str, list[tuple[int, int]]],
         pieces: list[Piece] | None,
     ) -> None:
-        """One random input; its copies are added to `pieces` where these are made all at once."""
+        """Fill one random input; copies that can be batched are only added to `pieces`, unless it is None."""
         role, count = plan.purpose.role, target.numel()
         if count == 0:
             return
@@ -215,8 +227,8 @@ class InputSource:
             target.fill_(_scalar(plan, self._random))
             return
         flat = target.view(-1)
-        if role in _WHOLE:
-            flat.copy_(whole(plan.purpose, count, self._generator()))
+        if role in _DEPENDENT:
+            flat.copy_(dependent_values(plan.purpose, count, self._generator()))
             return
         row = plan.shape[-1] if plan.shape and role is Role.PROBABILITY else 1
         pool = self._pool_for(plan, count, row)
@@ -226,10 +238,10 @@ class InputSource:
         begin = 0
         for offset, length in slices[pair]:
             factor = self._factor(plan)
-            if pieces is not None and (factor is None or plan.dtype in _AT_ONCE):
+            if pieces is not None and (factor is None or plan.dtype in _BATCH_SCALABLE):
                 size = plan.dtype.itemsize
-                source, to = pool.data_ptr() + offset * size, flat.data_ptr() + begin * size
-                pieces.append(Piece(source, to, length, plan.dtype, factor))
+                source, destination = pool.data_ptr() + offset * size, flat.data_ptr() + begin * size
+                pieces.append(Piece(source, destination, length, plan.dtype, factor))
             else:
                 _copy(pool[offset : offset + length], flat[begin : begin + length], factor)
             begin += length
@@ -238,7 +250,7 @@ class InputSource:
             target.view(-1, plan.shape[-1])[:, 0] = 0 if role is Role.ADDITIVE_MASK else 1
 
     def _factor(self, plan: _Plan) -> float | None:
-        """Factor of a slice; None for what is copied as it is."""
+        """Return the factor of a slice; None for a slice that is copied unchanged."""
         width = _FACTORS.get(plan.purpose.role)
         if width is None or plan.dtype not in _SCALABLE:
             return None
@@ -254,25 +266,25 @@ class InputSource:
     def _pool(self, plan: _Plan, count: int, row: int) -> torch.Tensor:
         rows = max(8 if row > 1 else 1, min(max(4 * count, _SMALLEST_POOL), _LARGEST_POOL) // row)
         scaled = plan.dtype in _SCALABLE and plan.purpose.role in _FACTORS
-        purpose = Purpose(plan.purpose.role, plan.purpose.low, plan.purpose.high, 1.0 if scaled else plan.purpose.std)
-        # The cosine's pool and the sine's are made from one seed: the same angles.
-        angles = purpose.role in {Role.COSINE, Role.SINE}
+        purpose = replace(plan.purpose, std=1.0 if scaled else plan.purpose.std)
+        # The pools of cosines and of sines have the same seed, so that they have the same angles.
+        is_angle = purpose.role in {Role.COSINE, Role.SINE}
         key = (purpose, plan.dtype, row)
         if key not in self._pools or len(self._pools[key]) < rows * row:
-            made = [key]
-            if angles:
-                made = [(Purpose(role, *_rest(purpose)), plan.dtype, row) for role in (Role.COSINE, Role.SINE)]
+            new_keys = [key]
+            if is_angle:
+                new_keys = [(replace(purpose, role=role), plan.dtype, row) for role in (Role.COSINE, Role.SINE)]
             seed = self._random.getrandbits(63)
-            for each in made:
+            for new_key in new_keys:
                 generator = torch.Generator(self._device).manual_seed(seed)
-                self._pools[each] = values(each[0], rows, row, generator).to(plan.dtype)
+                self._pools[new_key] = independent_values(new_key[0], rows, row, generator).to(plan.dtype)
         return self._pools[key]
 
     def _generator(self) -> torch.Generator:
         return torch.Generator(self._device).manual_seed(self._random.getrandbits(63))
 
-    def _where(self, spec: TensorSpec) -> torch.device:
-        """A Python scalar stays on the host."""
+    def _device_of(self, spec: TensorSpec) -> torch.device:
+        """Return the device of an input; a Python scalar remains on the host."""
         return self._device if spec.shape is not None else torch.device("cpu")
 
     def _custom(self, workload: Workload) -> dict[str, Value]:
@@ -283,29 +295,31 @@ class InputSource:
                 "an input is `custom`, but there is no `custom_inputs_entrypoint`", where=definition.name
             )
         sizes = self._problem.sizes(workload)
-        scalars = {name: given.value for name, given in workload.inputs.items() if isinstance(given, ScalarInput)}
+        scalars = {
+            name: specified.value for name, specified in workload.inputs.items() if isinstance(specified, ScalarInput)
+        }
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._random.getrandbits(63))
             try:
-                made = self._reference.custom_inputs({**sizes, **scalars}, self._device)
+                inputs = self._reference.custom_inputs({**sizes, **scalars}, self._device)
             except Exception as error:
                 raise InvalidReferenceError(
                     f"`{definition.custom_inputs_entrypoint}` raised {type(error).__name__}: {error}",
                     where=definition.name,
                 ) from error
-        if not isinstance(made, dict) or set(made) != set(definition.inputs):
+        if not isinstance(inputs, dict) or set(inputs) != set(definition.inputs):
             raise InvalidReferenceError(
                 f"`{definition.custom_inputs_entrypoint}` must return a dict with exactly the inputs "
                 f"{', '.join(definition.inputs)}",
                 where=definition.name,
             )
-        return {name: self._checked(name, made[name], sizes) for name in definition.inputs}
+        return {name: self._checked(name, inputs[name], sizes) for name in definition.inputs}
 
     def _checked(self, name: str, value: object, sizes: dict[str, int]) -> Value:
-        """A tensor as the definition declares it, contiguous.
+        """Return a scalar, or a contiguous tensor, after a comparison with the definition.
 
         Raises:
-            InvalidReferenceError: it is of another kind, dtype or shape.
+            InvalidReferenceError: the value has another type, dtype or shape.
         """
         spec = self._problem.definition.inputs[name]
         if spec.shape is None:
@@ -314,28 +328,28 @@ class InputSource:
             raise InvalidReferenceError(f"input `{name}` is a {type(value).__name__}; expected a Python scalar")
         shape, dtype = self._problem.shape(spec, sizes), torch_dtype(spec.dtype)
         if not isinstance(value, torch.Tensor) or tuple(value.shape) != shape or value.dtype != dtype:
-            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-            raise InvalidReferenceError(f"input `{name}` is {found}; expected {dtype} {shape}")
+            actual = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise InvalidReferenceError(f"input `{name}` is {actual}; expected {dtype} {shape}")
         return value.contiguous()
 
-    def _from_file(self, workload: Workload, name: str, given: SafetensorsInput) -> Value:
-        key = (given.path, given.tensor_key)
+    def _from_file(self, workload: Workload, name: str, specified: SafetensorsInput) -> Value:
+        key = (specified.path, specified.tensor_key)
         if key not in self._files:
             roots = [root for root in (self._problem.directory, self._problem.data_root) if root is not None]
-            self._files[key] = read_safetensors(given.path, given.tensor_key, roots)
+            self._files[key] = read_safetensors(specified.path, specified.tensor_key, roots)
         return self._checked(name, self._files[key], self._problem.sizes(workload))
 
 
-def _held_as(spec: TensorSpec) -> torch.dtype:
-    """A tensor's own dtype; a Python scalar has 64 bits whatever the definition calls it."""
+def _storage_dtype(spec: TensorSpec) -> torch.dtype:
+    """Return the dtype of an input in memory; a Python scalar always has 64 bits."""
     dtype = torch_dtype(spec.dtype)
     if spec.shape is not None:
         return dtype
     return torch.float64 if dtype.is_floating_point else torch.int64
 
 
-def _python(spec: TensorSpec, held: torch.Tensor) -> Value:
-    return bool(held.item()) if spec.dtype == "bool" else held.item()
+def _python(spec: TensorSpec, scalar: torch.Tensor) -> Value:
+    return bool(scalar.item()) if spec.dtype == "bool" else scalar.item()
 
 
 def _put(target: torch.Tensor, value: Value) -> None:
@@ -353,16 +367,12 @@ def _copy(source: torch.Tensor, target: torch.Tensor, factor: float | None) -> N
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a dtype that copies: torch has no copy for packed four-bit floats."""
+    """Return packed four-bit floats as bytes, because torch cannot copy them; other tensors unchanged."""
     return tensor.view(torch.uint8) if tensor.dtype == torch.float4_e2m1fn_x2 else tensor
 
 
-def _rest(purpose: Purpose) -> tuple[float, float, float]:
-    return purpose.low, purpose.high, purpose.std
-
-
 def _slices(count: int, pool: int, row: int, source: random.Random) -> Iterator[tuple[int, int]]:
-    """Offsets and lengths of the slices that make up one tensor, at most half a pool each."""
+    """Yield offsets and lengths of the slices of one tensor, each at most half a pool."""
     longest = max(row, pool // 2 // row * row)
     while count > 0:
         length = min(count, longest)

@@ -1,4 +1,4 @@
-"""Layout of one workload's inputs and outputs in a slot: offsets, strides, and the message to the runner."""
+"""Layout of a workload's inputs and outputs in a slot: offsets, strides, and the message to the runner."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ _INTEGERS = {"int64", "int32", "int16", "int8"}
 
 @dataclass(frozen=True)
 class Field:
-    """One input or output. `scalar` is the kind of a Python scalar, which takes eight bytes."""
+    """One input or output of a slot."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    """Bytes from the first input or the first output of the slot."""
     bytes: int
     scalar: Literal["int", "bool", "float"] | None
+    """Kind of a Python scalar, which takes eight bytes; None for a tensor."""
     updates: str | None = None
-    """Of an output: the input whose content it has before each call."""
+    """For an output: the input whose content it has before each call."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The element type; of a scalar the type its eight bytes have."""
+        """Element type; for a Python scalar, the type of its eight bytes."""
         if self.scalar:
             return torch.float64 if self.scalar == "float" else torch.int64
         return getattr(torch, self.dtype)  # type: ignore[no-any-return]
@@ -40,17 +42,20 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """One workload's slots. Strides are bytes from slot to slot."""
+    """Layout of the slots of one workload."""
 
     inputs: tuple[Field, ...]
     outputs: tuple[Field, ...]
     input_stride: int
+    """Bytes from the inputs of one slot to those of the next."""
     output_stride: int
+    """Bytes from the outputs of one slot to those of the next."""
     axes: tuple[int, ...]
+    """Sizes of var and expr axes, in declaration order."""
 
     @property
     def updated(self) -> list[tuple[Field, Field]]:
-        """Each input that is updated in place, and the output that begins as it."""
+        """Return each input that is updated in place, with the output that has its content before a call."""
         inputs = {field.name: field for field in self.inputs}
         return [(inputs[field.updates], field) for field in self.outputs if field.updates is not None]
 
@@ -60,7 +65,12 @@ class Layout:
         return sum(field.bytes for field in (*self.inputs, *self.outputs))
 
     def message(self, slots: int, variant: str) -> dict[str, Any]:
-        """Message to the runner."""
+        """Return the message that prepares a runner for the workload.
+
+        Args:
+            slots: number of slots.
+            variant: variant of a baseline, such as eager; empty for a candidate.
+        """
         return {
             "op": "workload",
             "inputs": [asdict(field) for field in self.inputs],
@@ -74,13 +84,18 @@ class Layout:
 
 
 def layout_of(problem: Problem, workload: Workload) -> Layout:
-    """Lay out one workload."""
+    """Return the layout of a workload.
+
+    Args:
+        problem: the problem.
+        workload: one of its workloads.
+    """
     sizes = problem.sizes(workload)
     definition = problem.definition
     inputs, input_end = _place(definition.inputs, problem, sizes)
     outputs, output_end = _place(definition.outputs, problem, sizes)
     axes = tuple(sizes[name] for name, axis in definition.axes.items() if isinstance(axis, VarAxis | ExprAxis))
-    return Layout(inputs, outputs, _up(input_end, _SLOT_ALIGN), _up(output_end, _SLOT_ALIGN), axes)
+    return Layout(inputs, outputs, _round_up(input_end, _SLOT_ALIGN), _round_up(output_end, _SLOT_ALIGN), axes)
 
 
 def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, int]) -> tuple[tuple[Field, ...], int]:
@@ -97,9 +112,9 @@ def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, i
             size = math.prod(shape) * getattr(torch, dtype).itemsize
             fields.append(Field(name, dtype, shape, end, size, None, spec.x_updates))
             end += size
-        end = _up(end, _ALIGN)
+        end = _round_up(end, _ALIGN)
     return tuple(fields), max(end, 8)
 
 
-def _up(value: int, align: int) -> int:
+def _round_up(value: int, align: int) -> int:
     return -(-value // align) * align

@@ -1,4 +1,4 @@
-"""Random values of each role of `harness.judge.input_data.roles`, and of each role's pool of them."""
+"""Random values of each role of `harness.judge.input_data.roles`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,20 @@ import torch
 from harness.judge.input_data.roles import Purpose, Role
 
 
-def whole(purpose: Purpose, count: int, generator: torch.Generator) -> torch.Tensor:
-    """`count` values that hang together: offsets that rise, numbers none of which comes twice."""
-    bound = int(purpose.high)
+def dependent_values(purpose: Purpose, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Return values that depend on each other: non-decreasing offsets, or distinct integers.
+
+    If there are more values than integers below the bound, integers of the role DISTINCT repeat.
+
+    Args:
+        purpose: role OFFSETS or DISTINCT, with its upper bound.
+        count: number of values.
+        generator: source of randomness; its device is that of the values.
+
+    Returns:
+        int64 of shape [count].
+    """
+    bound = int(purpose.upper_bound)
     if purpose.role is Role.DISTINCT and count <= bound:
         return torch.randperm(bound, generator=generator, device=generator.device)[:count]
     values = torch.randint(
@@ -24,21 +35,31 @@ def whole(purpose: Purpose, count: int, generator: torch.Generator) -> torch.Ten
     return values
 
 
-def values(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    """`rows * row` values of a role, flat, in a dtype that has them exactly enough."""
+def independent_values(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
+    """Return values of a role, of which any slice of whole rows has the same distribution.
+
+    Args:
+        purpose: the role, with its parameters.
+        rows: number of rows.
+        row: values of a row.
+        generator: source of randomness; its device is that of the values.
+
+    Returns:
+        Tensor of shape [rows * row], whose dtype depends on the role; the caller converts it.
+    """
     return _DRAWS.get(purpose.role, _normal)(purpose, rows, row, generator).view(-1)
 
 
 def _normal(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    # Clamped to what every float format here holds; a normal variate beyond 6 is one in a billion.
+    # Every float format of a definition can represent the limits. One normal variate in a billion is beyond 6.
     return torch.randn(rows * row, generator=generator, device=generator.device).clamp_(-6, 6).mul_(purpose.std)
 
 
 def _uniform(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
     return (
         torch.rand(rows * row, generator=generator, device=generator.device)
-        .mul_(purpose.high - purpose.low)
-        .add_(purpose.low)
+        .mul_(purpose.upper_bound - purpose.lower_bound)
+        .add_(purpose.lower_bound)
     )
 
 
@@ -50,8 +71,8 @@ def _around_one(_: Purpose, rows: int, row: int, generator: torch.Generator) -> 
 
 
 def _mask(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    kept = torch.rand(rows * row, generator=generator, device=generator.device) < 0.75
-    return torch.where(kept, 0.0, -1e4) if purpose.role is Role.ADDITIVE_MASK else kept
+    is_kept = torch.rand(rows * row, generator=generator, device=generator.device) < 0.75
+    return torch.where(is_kept, 0.0, -1e4) if purpose.role is Role.ADDITIVE_MASK else is_kept
 
 
 def _angle(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
@@ -64,9 +85,11 @@ def _probability(_: Purpose, rows: int, row: int, generator: torch.Generator) ->
 
 
 def _integer(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    low = 1 if purpose.role is Role.LENGTHS else int(purpose.low)
-    high = int(purpose.high) + (purpose.role is Role.LENGTHS)
-    return torch.randint(low, max(low + 1, high), (rows * row,), generator=generator, device=generator.device)
+    lower_bound = 1 if purpose.role is Role.LENGTHS else int(purpose.lower_bound)
+    upper_bound = int(purpose.upper_bound) + (purpose.role is Role.LENGTHS)
+    return torch.randint(
+        lower_bound, max(lower_bound + 1, upper_bound), (rows * row,), generator=generator, device=generator.device
+    )
 
 
 def _boolean(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:

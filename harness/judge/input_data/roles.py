@@ -1,9 +1,9 @@
-"""Role of an input, told from its name, so that its random values are of the kind that a model would give it.
+"""Derive the role of an input from its name, so that its random values resemble those in a model.
 
-The table `_BY_NAME` is read top down and the first pattern found in the lower-case name decides; then the dtype has
-its say, because some roles only make sense for floats and others only for integers. A problem can say it itself: the
-extra key `x_distribution` of an input in definition.json names a role (`"x_distribution": "decay"`), or, as a mapping,
-a role with its bounds (`{"role": "index", "below": "vocab_size"}`, `{"role": "uniform", "low": -1, "high": 1}`).
+The first pattern of the table `_BY_NAME` that occurs in the lower-case name determines the role. The dtype can change
+it, because some roles are only valid for floats and others only for integers. A problem can state the role: the extra
+key `x_distribution` of an input in definition.json is a role (`"x_distribution": "decay"`), or a mapping of a role and
+its bounds (`{"role": "index", "below": "vocab_size"}`, `{"role": "uniform", "low": -1, "high": 1}`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ KEY = "x_distribution"
 
 
 class Role(StrEnum):
-    """Kinds of values, and what is drawn for each."""
+    """Kinds of random values."""
 
     NORMAL = "normal"
     """Standard normal."""
     AROUND_ONE = "around_one"
-    """1 plus or minus 0.1 to 0.5: a kernel that leaves the factor out is wrong everywhere."""
+    """1 plus or minus 0.1 to 0.5, so that a kernel that omits the factor is wrong in every element."""
     BIAS = "bias"
     """Normal, standard deviation 0.5."""
     WEIGHT = "weight"
-    """Normal, standard deviation 1/sqrt(fan-in), so that sums of products keep the scale of what goes in."""
+    """Normal, standard deviation 1/sqrt(fan-in), so that sums of products have the scale of the activations."""
     MASK = "mask"
-    """0 or 1 with 3/4 ones; the first of each row is one, so that no softmax is over nothing."""
+    """0 or 1, three quarters of them 1; the first of each row is 1, so that no softmax has an empty row."""
     ADDITIVE_MASK = "additive_mask"
     """0 or -10000; the first of each row is 0."""
     COSINE = "cosine"
     """Cosines of random angles; the sine table of the same name has the sines of the same angles."""
     SINE = "sine"
+    """See `COSINE`."""
     PROBABILITY = "probability"
     """Rows over the last axis that are softmax outputs."""
     DECAY = "decay"
@@ -47,20 +48,21 @@ class Role(StrEnum):
     NEGATIVE = "negative"
     """Between -1.5 and -0.5: logarithms of decays."""
     UNIFORM = "uniform"
-    """Between `low` and `high`."""
+    """Between the two bounds."""
     INDEX = "index"
-    """Integers from 0 to below the axis they index."""
+    """Integers from 0 to the size of the indexed axis, exclusive."""
     DISTINCT = "distinct"
-    """Indices of which no two are equal: permutations, and slots that are written to."""
+    """Distinct indices: permutations, and slots that are written."""
     OFFSETS = "offsets"
-    """Non-decreasing from 0 to the total: cumulative lengths, CSR row pointers."""
+    """Non-decreasing integers from 0 to the total: cumulative lengths, CSR row pointers."""
     LENGTHS = "lengths"
-    """Integers from 1 to the axis they measure."""
+    """Integers from 1 to the size of the measured axis, inclusive."""
     INTEGER = "integer"
-    """Any integers that are small in the dtype."""
+    """Integers from -1024 to 1023, or from -128 to 127 for int8."""
     BOOLEAN = "boolean"
+    """False or true with equal probability."""
     BITS = "bits"
-    """Packed four-bit floats: every pattern is a number."""
+    """Packed four-bit floats with random bits; every pattern is a number."""
 
 
 _WORDS: tuple[tuple[Role, tuple[str, ...]], ...] = (
@@ -89,7 +91,7 @@ _WORDS: tuple[tuple[Role, tuple[str, ...]], ...] = (
     ),
     (Role.WEIGHT, (r"\w*weights?\d*", r"w\d*", "kernels?", "filters?", r"proj\w*", "embedding_table", "lm_head")),
 )
-"""Whole words of a name, between its ends and underscores; the first line that has one decides."""
+"""Role -> words of a name between underscores. The first line with a matching word determines the role."""
 _BY_NAME = tuple((re.compile(f"(^|_)({'|'.join(words)})(_|$)"), role) for role, words in _WORDS)
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _INTEGERS = frozenset({"int64", "int32", "int16", "int8"})
@@ -105,35 +107,41 @@ _INTEGER_ROLES = _BOUNDED | {Role.INTEGER, Role.MASK, Role.BOOLEAN}
 
 @dataclass(frozen=True)
 class Purpose:
-    """An input's role and what belongs to it. Integers stay below `high`."""
+    """An input's role with its parameters."""
 
     role: Role
-    low: float = 0.0
-    high: float = 1.0
+    lower_bound: float = 0.0
+    upper_bound: float = 1.0
+    """Exclusive for integers, except for lengths and the last offset."""
     std: float = 1.0
     """Standard deviation of the normal roles."""
 
 
 def purpose_of(name: str, definition: Definition, sizes: Mapping[str, int]) -> Purpose:
-    """The role of an input with its parameters for one workload's sizes.
+    """Return the role of an input with its parameters.
+
+    Args:
+        name: name of the input.
+        definition: the problem's definition.
+        sizes: sizes of the axes in a workload.
 
     Raises:
-        FormatError: `x_distribution` names no role, or a bound is no axis and no number.
+        FormatError: `x_distribution` is not a role, or a bound is neither an axis nor a number.
     """
     spec = definition.inputs[name]
-    given = (spec.model_extra or {}).get(KEY)
-    if given is None:
+    distribution = (spec.model_extra or {}).get(KEY)
+    if distribution is None:
         return _with_bounds(_role(name, spec, definition), name, definition, sizes)
-    settings = given if isinstance(given, dict) else {"role": given}
+    settings = distribution if isinstance(distribution, dict) else {"role": distribution}
     try:
         role = Role(str(settings.get("role")))
     except ValueError:
         expected = ", ".join(role.value for role in Role)
-        raise FormatError(f"input `{name}`: `{KEY}` is {given!r}; expected one of {expected}") from None
-    found = _with_bounds(role, name, definition, sizes)
-    low = _number(settings.get("low", found.low), name, sizes)
-    high = _number(settings.get("high", settings.get("below", found.high)), name, sizes)
-    return Purpose(role, low, high, _number(settings.get("std", found.std), name, sizes))
+        raise FormatError(f"input `{name}`: `{KEY}` is {distribution!r}; expected one of {expected}") from None
+    default = _with_bounds(role, name, definition, sizes)
+    lower_bound = _number(settings.get("low", default.lower_bound), name, sizes)
+    upper_bound = _number(settings.get("high", settings.get("below", default.upper_bound)), name, sizes)
+    return Purpose(role, lower_bound, upper_bound, _number(settings.get("std", default.std), name, sizes))
 
 
 def _number(value: object, name: str, sizes: Mapping[str, int]) -> float:
@@ -155,9 +163,9 @@ def _role(name: str, spec: TensorSpec, definition: Definition) -> Role:
 
 
 def _float_role(name: str, spec: TensorSpec, by_name: Role | None, definition: Definition) -> Role:
-    if by_name in _BOUNDED:  # float "tokens", "targets": activations
+    if by_name in _BOUNDED:  # "tokens" or "targets" of a float dtype are activations
         return Role.NORMAL
-    if by_name is Role.WEIGHT and len(spec.shape or ()) <= 1:  # a vector called weight is a normalisation's
+    if by_name is Role.WEIGHT and len(spec.shape or ()) <= 1:  # a vector called weight belongs to a normalisation
         return Role.AROUND_ONE
     if by_name is None and re.search(r"(^|_)scales?(_|$)", name.lower()):
         return Role.NORMAL if _modulates(definition) else Role.POSITIVE
@@ -165,7 +173,7 @@ def _float_role(name: str, spec: TensorSpec, by_name: Role | None, definition: D
 
 
 def _modulates(definition: Definition) -> bool:
-    """Adaptive normalisation computes `x * (1 + scale) + shift`: there a scale lies around zero."""
+    """Return true for adaptive normalisation, `x * (1 + scale) + shift`, in which scales are around zero."""
     return any(re.search(r"(^|_)shift\d*(_|$)", name.lower()) for name in definition.inputs)
 
 
@@ -174,21 +182,23 @@ def _with_bounds(role: Role, name: str, definition: Definition, sizes: Mapping[s
     if role is Role.WEIGHT:
         return Purpose(role, std=1.0 / math.sqrt(max(1, _fan_in(name, spec, definition, sizes))))
     if role in _BOUNDED:
-        return Purpose(role, high=float(_bound(role, name, definition, sizes)))
+        return Purpose(role, upper_bound=float(_bound(role, name, definition, sizes)))
     if role is Role.INTEGER:
-        reach = 128 if spec.dtype == "int8" else 1024
-        return Purpose(role, -reach, reach)
-    low, high = _RANGES.get(role, (0.0, 1.0))
-    return Purpose(role, low, high, 0.5 if role is Role.BIAS else 1.0)
+        bound = 128 if spec.dtype == "int8" else 1024
+        return Purpose(role, -bound, bound)
+    lower_bound, upper_bound = _RANGES.get(role, (0.0, 1.0))
+    return Purpose(role, lower_bound, upper_bound, 0.5 if role is Role.BIAS else 1.0)
 
 
 def _fan_in(name: str, spec: TensorSpec, definition: Definition, sizes: Mapping[str, int]) -> int:
-    """Products summed into one output: the axes after the first of a convolution's or linear layer's weight."""
+    """Return the number of products per output element of a convolution or linear layer, by its weight's shape."""
     shape = spec.shape or ()
     lengths = [int(axis) if axis.isdigit() else sizes[axis] for axis in shape]
     if "conv" in name.lower():
         return math.prod(lengths[1:])
-    activations = {other.shape[-1] for key, other in definition.inputs.items() if key != name and other.shape}
+    activations = {
+        activation.shape[-1] for key, activation in definition.inputs.items() if key != name and activation.shape
+    }
     shared = [length for axis, length in zip(shape, lengths, strict=True) if axis in activations]
     return shared[-1] if shared else lengths[-1]
 
@@ -199,13 +209,13 @@ _INDEXED: tuple[tuple[str, str], ...] = (
     (r"position|pos", r"max_pos\w*|max_seq\w*|max_len\w*|seq_len|^s$|^l$"),
     (r"token|input_id|label|target|word|vocab", r"vocab\w*|num_classes|classes|num_embeddings|^v$"),
 )
-"""Index inputs by name, and the axes they run along."""
+"""Pattern of an index input's name, and pattern of the axes that it indexes."""
 _TOTALS = r"^total|^nnz|num_tokens|num_kv_indices|total_\w+|_total$"
 _LONGEST = r"max_\w*len|seq_len|kv_len|max_seq|^s$|^l$|page_size|block_size"
 
 
 def _bound(role: Role, name: str, definition: Definition, sizes: Mapping[str, int]) -> int:
-    """Upper bound of an integer input (of lengths and offsets: their last value)."""
+    """Return the upper bound of an integer input: the largest value of lengths and offsets, else exclusive."""
     own = set(definition.inputs[name].shape or ())
     patterns = {
         Role.OFFSETS: [_TOTALS],
@@ -220,5 +230,5 @@ def _bound(role: Role, name: str, definition: Definition, sizes: Mapping[str, in
         for key, spec in definition.inputs.items()
         if key != name and spec.shape and spec.shape[0] not in own and spec.dtype not in _INTEGERS
     ]
-    # Rows of another input are what an index most often picks; the smallest is in bounds of them all.
+    # An index mostly selects rows of another input. The smallest number of rows is in bounds for all of them.
     return max(1, min(leading)) if leading else max(1, min((size for size in sizes.values() if size > 1), default=1))

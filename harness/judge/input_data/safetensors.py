@@ -1,4 +1,4 @@
-"""Reading one tensor of a safetensors file; the library of that name would be needed for nothing else."""
+"""Read a tensor of a safetensors file, without the library safetensors, which nothing else would need."""
 
 from __future__ import annotations
 
@@ -11,13 +11,25 @@ from harness.formats.bounded import TENSOR_HEADER_BYTES, load_json
 
 
 def read_safetensors(path: str, key: str, roots: list[Path]) -> torch.Tensor:
-    """One tensor of a safetensors file: eight bytes of header length, a JSON header, then the data.
+    """Return a tensor of a safetensors file.
+
+    Source: safetensors format: eight bytes of header length, a JSON header, then the data.
+
+    Args:
+        path: path of the file, relative to one of the roots.
+        key: name of the tensor.
+        roots: directories that are searched in order.
 
     Raises:
-        FormatError: the path leads out of the roots, there is no such file or tensor, or the file is malformed.
+        FormatError: the path is outside of the roots, the file or tensor does not exist, or the file is malformed.
     """
     file = next(
-        (at for root in roots if (at := (root / path).resolve()).is_relative_to(root.resolve()) and at.is_file()), None
+        (
+            candidate
+            for root in roots
+            if (candidate := (root / path).resolve()).is_relative_to(root.resolve()) and candidate.is_file()
+        ),
+        None,
     )
     if file is None:
         raise FormatError(f"`{path}` is not a file below {' or '.join(map(str, roots))}")

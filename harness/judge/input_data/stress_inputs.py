@@ -1,7 +1,7 @@
-"""Awkward inputs of a workload's own shapes: what ordinary random values never show.
+"""Stress cases: inputs of a workload's shapes with errors that ordinary random values do not reveal.
 
-Each case changes an ordinary draw of the inputs, in place. Only activations (role `normal`) of 16 bits and more are
-made awkward, and in the case of small integers what they are multiplied with and added to.
+Each case changes ordinary random inputs in place. Only activations (role `normal`) of 16 bits and more are changed, and
+for small integers also the factors and summands of the activations.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from harness.model.problem import Problem, RandomInput, Tolerance, Workload
 _FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _TAIL = 3
 _SELECTS = re.compile(r"\b(topk|arg(max|min|sort)|sort|kthvalue|multinomial|searchsorted|unique)\b")
-"""Operations of a reference that break ties: between equal values an honest implementation may choose otherwise."""
+"""Operations of a reference that select among equal values, where a correct implementation may select another one."""
 _WITHOUT_TIES = ("large", "small")
 _INTEGERS = {Role.NORMAL: (-2, 3), Role.WEIGHT: (-1, 2), Role.BIAS: (-2, 3), Role.AROUND_ONE: (1, 4)}
 _SMALLEST = {torch.float16: 2.0**-20, torch.float64: 2.0**-1040}
-"""Factors that make a standard normal variate denormal; other dtypes have float32's exponents."""
+"""Factors that make standard normal values denormal; other dtypes have the exponents of float32."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of awkward input and how its outputs are compared."""
+    """A stress case: the change of the inputs, and the comparison of the outputs."""
 
     name: str
     change: Callable[[torch.Tensor, Role], None]
     scaled: bool = False
-    """The absolute tolerance goes with the outputs' own scale."""
+    """Scale the absolute tolerance with the outputs."""
     zero_is_wrong: bool = True
+    """Outputs that are all zero are wrong."""
 
 
 def _times(factor: float) -> Callable[[torch.Tensor, Role], None]:
@@ -57,7 +58,7 @@ def _denormal(tensor: torch.Tensor, role: Role) -> None:
 
 
 def _tail(tensor: torch.Tensor, role: Role) -> None:
-    """Zero but in the last row and the last few of each row, where remainders are handled."""
+    """Set all values to zero except the last row and the last few of each row, where kernels process remainders."""
     if role is not Role.NORMAL or tensor.dim() == 0:
         return
     last_row = tensor.view(-1, tensor.shape[-1])[-1].clone()
@@ -67,7 +68,7 @@ def _tail(tensor: torch.Tensor, role: Role) -> None:
 
 
 def _spike(tensor: torch.Tensor, role: Role) -> None:
-    """One very large value among ordinary ones, in the very last place."""
+    """Set the last value to a very large one."""
     if role is Role.NORMAL:
         tensor.view(-1)[-1] = 512.0
 
@@ -93,7 +94,12 @@ CASES = {
 
 
 def stress_cases(problem: Problem, workload: Workload) -> tuple[str, ...]:
-    """The cases that change something in this workload's inputs, and leave one right answer."""
+    """Return the cases that change this workload's inputs and for which only one result is correct.
+
+    Args:
+        problem: the problem.
+        workload: one of its workloads.
+    """
     roles = {purpose.role for purpose in _purposes(problem, workload).values()}
     outputs = problem.definition.outputs.values()
     if _SELECTS.search(problem.definition.reference) or any(spec.dtype.startswith("int") for spec in outputs):
@@ -104,7 +110,14 @@ def stress_cases(problem: Problem, workload: Workload) -> tuple[str, ...]:
 
 
 def make(case: str, problem: Problem, workload: Workload, tensors: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Change an ordinary draw into a case's, in place, and give it back."""
+    """Change ordinary random inputs into those of a case, in place, and return them.
+
+    Args:
+        case: name of the case.
+        problem: the problem.
+        workload: one of its workloads.
+        tensors: the inputs by name.
+    """
     for name, purpose in _purposes(problem, workload).items():
         tensor = tensors[name]
         if isinstance(tensor, torch.Tensor) and tensor.numel():
@@ -115,38 +128,44 @@ def make(case: str, problem: Problem, workload: Workload, tensors: Mapping[str, 
 def tolerance_for(
     case: str, tolerance: Tolerance, expected: Mapping[str, torch.Tensor], usual_rms: Mapping[str, float]
 ) -> dict[str, Tolerance]:
-    """By output, the tolerance that means the same for a case's outputs as the workload's does for ordinary ones.
+    """Return the tolerance of each output for a case, equivalent to the workload's for ordinary outputs.
 
-    An absolute tolerance was chosen for outputs of the usual size. Where a case changes their size it goes with it.
-    Small integers through a linear operation give integers, exactly: there every element must be right.
+    The absolute tolerance of a workload is for outputs of ordinary scale. It is multiplied by the change of the scale.
+    A linear operation on small integers has exact integers as results, for which every element must be correct.
+
+    Args:
+        case: name of the case.
+        tolerance: tolerance of the workload.
+        expected: the reference's outputs by name.
+        usual_rms: root mean square of ordinary outputs by name.
     """
-    found = {}
+    tolerances = {}
     for name, value in expected.items():
         if case == "integers" and _exact_integers(value):
-            found[name] = tolerance.model_copy(
+            tolerances[name] = tolerance.model_copy(
                 update={"max_atol": 0.25, "max_rtol": 0.0, "required_matched_ratio": 1.0, "max_error_cap": None}
             )
         elif CASES[case].scaled and value.dtype in _FLOATS and usual_rms.get(name, 0.0) > 0.0:
             ratio = min(1e12, max(1e-12, rms(value) / usual_rms[name]))
             cap = tolerance.max_error_cap
-            found[name] = tolerance.model_copy(
+            tolerances[name] = tolerance.model_copy(
                 update={"max_atol": tolerance.max_atol * ratio, "max_error_cap": None if cap is None else cap * ratio}
             )
         else:
-            found[name] = tolerance
-    return found
+            tolerances[name] = tolerance
+    return tolerances
 
 
 def rms(value: torch.Tensor) -> float:
-    """Root mean square of a tensor of any dtype."""
+    """Return the root mean square of a tensor; 0.0 for packed four-bit floats, or if it is not finite."""
     if value.dtype == torch.float4_e2m1fn_x2 or value.numel() == 0:
         return 0.0
-    found = float(value.double().square().mean().sqrt())
-    return found if math.isfinite(found) else 0.0
+    root_mean_square = float(value.double().square().mean().sqrt())
+    return root_mean_square if math.isfinite(root_mean_square) else 0.0
 
 
 def _exact_integers(value: torch.Tensor) -> bool:
-    """Return true for integers that the dtype holds with room: sums of them in any order are exact."""
+    """Return true for integers so small in the dtype that their sums are exact in any order."""
     if value.dtype not in _FLOATS or not bool((value == value.round()).all()) or not bool(value.any()):
         return False
     return float(value.abs().amax()) < 0.5 / torch.finfo(value.dtype).eps

@@ -14,6 +14,11 @@ Fault = tuple[int, str, object, object]
 
 _ChampionKey = tuple[str, str, str, int | None]
 """Run, target, problem digest, judge protocol."""
+_REPEATED = (
+    "run", "problem_digest", "target", "cites", "device", "environment", "judge_protocol", "verdict", "reason",
+    "trust", "workloads", "summary",
+)  # fmt: skip
+"""Fields in which an entry equals the one that it was answered from."""
 _CITED = {
     EntryKind.EVALUATION: EntryKind.BASELINE,
     EntryKind.CONFIRMATION: EntryKind.EVALUATION,
@@ -37,6 +42,7 @@ def entry_faults(problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
         for message, expected, actual in faults(entry):
             yield entry.seq, message, expected, actual
         yield from _citation_faults(entry, entry_by_seq)
+        yield from _repetition_faults(entry, entry_by_seq)
         key = _measurement(entry)
         if key is not None and key in measured:
             yield entry.seq, "measured twice: the same key already has an entry", "once", f"seq {measured[key]}"
@@ -76,6 +82,31 @@ def _citation_faults(entry: Entry, entry_by_seq: Mapping[int, Entry]) -> Iterato
     trees = [item.candidate.tree if item.candidate else None for item in (entry, cited)]
     if trees[0] != trees[1]:
         yield entry.seq, f"cites seq {cited.seq} of another candidate", trees[0], trees[1]
+
+
+def _repetition_faults(entry: Entry, entry_by_seq: Mapping[int, Entry]) -> Iterator[Fault]:
+    """Check that an entry that repeats a measurement names one of the same binary, and has its numbers."""
+    if entry.answered_from is None:
+        return
+    measured = entry_by_seq.get(entry.answered_from)
+    if measured is None or entry.answered_from >= entry.seq or measured.kind is not EntryKind.EVALUATION:
+        message = "answered from an entry that is not an earlier evaluation"
+        yield entry.seq, message, f"a seq below {entry.seq}", entry.answered_from
+        return
+    if measured.answered_from is not None:
+        message = f"answered from seq {measured.seq}, which was not measured itself"
+        yield entry.seq, message, "a measurement", f"answered from seq {measured.answered_from}"
+    measured_binary, binary = _binary(measured), _binary(entry)
+    if measured_binary is None or measured_binary != binary:
+        yield entry.seq, f"answered from seq {measured.seq} of another binary", measured_binary, binary
+    for name in _REPEATED:
+        if getattr(measured, name) != getattr(entry, name):
+            message = f"answered from seq {measured.seq}, which has another value of {name}"
+            yield entry.seq, message, getattr(measured, name), getattr(entry, name)
+
+
+def _binary(entry: Entry) -> str | None:
+    return entry.fingerprint.binary if entry.fingerprint else None
 
 
 def _champion_faults(

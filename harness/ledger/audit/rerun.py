@@ -102,7 +102,7 @@ def compare(entry: Entry, answer: JudgeAnswer, spread: Spread, *, together: int)
     if answer.verdict is not Verdict.PASSED or fresh is None or recorded is None or answer.summary.speedup is None:
         reason = answer.reason or "no speed-up was measured"
         return Rerun(entry.problem, entry.seq, speedup, None, None, str(answer.verdict), holds=False, note=reason)
-    expected_low, expected_high = prediction_interval(recorded, fresh.error, spread, together=together)
+    expected_low, expected_high = prediction_interval(recorded, fresh.error, spread, comparisons=together)
     measured = answer.summary.speedup
     return Rerun(
         entry.problem,

@@ -42,20 +42,20 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Viewer:
-    """A page, everything that it asked for, and everything that it complained of."""
+    """A page with its requests and errors."""
 
     page: Page
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
     def asked_only(self, url: str) -> None:
-        """Fail where the page asked anything of another address."""
+        """Check that the page made requests to this address only, and had no errors."""
         assert len(self.requests) > 5
-        assert {urlsplit(asked).netloc for asked in self.requests} == {urlsplit(url).netloc}
+        assert {urlsplit(request_url).netloc for request_url in self.requests} == {urlsplit(url).netloc}
         assert self.complaints == []
 
     def fits(self) -> None:
-        """Fail where anything leaves the screen."""
+        """Check that everything fits on the screen."""
         wide = self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert wide[0] <= wide[1]
         assert self.page.evaluate(OUTSIDE) == []
@@ -75,7 +75,7 @@ def watching(browser: Browser, url: str, size: dict[str, int], scheme: str = "li
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """Forty problems that were worked on for days."""
+    """A run of several days with forty problems."""
     return make_run(tmp_path_factory.mktemp("run") / "w", problems=40, entries=900)
 
 
@@ -87,8 +87,8 @@ def live(workspace: Workspace) -> Iterator[str]:
 
 def append(workspace: Workspace, *drafts: EntryDraft) -> None:
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
-        for one in drafts:
-            ledger.append(one)
+        for new_entry in drafts:
+            ledger.append(new_entry)
 
 
 @pytest.mark.serial
@@ -189,10 +189,10 @@ def test_it_grows_while_it_is_watched_and_keeps_focus_and_filters(browser: Brows
         page.keyboard.press("Enter")
         expect(page.locator("#detail-title")).to_have_text(key)
         dots = page.locator("#trajectory circle.dot").count()
-        one = draft(tree="7" * 40, problem=key, speedup=9.0, worker="w77").model_copy(
+        new_entry = draft(tree="7" * 40, problem=key, speedup=9.0, worker="w77").model_copy(
             update={"target": "h200", "problem_digest": digest(workspace, key)}
         )
-        append(workspace, one)
+        append(workspace, new_entry)
         expect(row.locator("td").nth(7)).to_have_text(str(evaluations + 1), timeout=60_000)
         assert page.locator("#trajectory circle.dot").count() == dots + 1
         expect(page.locator("#recent li").first).to_contain_text(f"PASSED {key}".split()[1])

@@ -48,16 +48,16 @@ def collected(collector: Collector) -> dict[str, Any]:
 
 def append(workspace: Workspace, *drafts: Any) -> None:
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
-        for one in drafts:
-            ledger.append(one)
+        for new_entry in drafts:
+            ledger.append(new_entry)
 
 
 def test_a_run_that_was_never_started(collector: Collector) -> None:
     parts = collected(collector)
     assert parts["meta"]["run"] == "main"
-    now = parts["now"]
-    assert (now["running"], now["judges"], now["workers"], now["messages"]) == ([], [], [], [])
-    assert (now["started_at"], now["ended"], now["queued"], now["paused"]) == (None, None, 0, None)
+    current = parts["now"]
+    assert (current["running"], current["judges"], current["workers"], current["messages"]) == ([], [], [], [])
+    assert (current["started_at"], current["ended"], current["queued"], current["paused"]) == (None, None, 0, None)
     assert [parts[f"problem:{name}"]["state"] for name in (PROBLEM, OTHER)] == ["untried", "untried"]
     assert (parts["headline"]["problems"], parts["headline"]["confirmed"]) == (2, 0)
     assert (parts["recent"], parts["waiting"]) == ({"entries": []}, {"submissions": []})
@@ -72,9 +72,9 @@ def test_champions_bounds_and_trajectories_grow_with_the_ledger(workspace: Works
         draft(tree="2" * 40, verdict=Verdict.COMPILE_ERROR, cites=1),
     )
     parts = collected(collector)
-    one = parts[f"problem:{PROBLEM}"]
-    assert (one["state"], one["bound_us"], one["evaluations"]) == ("unconfirmed", 3.0, 2)
-    assert (len(one["steps"]), len(one["dots"])) == (1, 1)
+    problem = parts[f"problem:{PROBLEM}"]
+    assert (problem["state"], problem["bound_us"], problem["evaluations"]) == ("unconfirmed", 3.0, 2)
+    assert (len(problem["steps"]), len(problem["dots"])) == (1, 1)
     assert parts["meta"]["begin"] is not None
     append(
         workspace,
@@ -82,10 +82,10 @@ def test_champions_bounds_and_trajectories_grow_with_the_ledger(workspace: Works
         draft("confirmation", tree="3" * 40, speedup=1.6, cites=4),
     )
     parts = collected(collector)
-    one = parts[f"problem:{PROBLEM}"]
-    assert (one["state"], len(one["steps"]), len(one["dots"])) == ("confirmed", 2, 2)
-    assert one["speedup"] == pytest.approx(1.68, rel=0.02)
-    assert one["low"] < one["speedup"] < one["high"]
+    problem = parts[f"problem:{PROBLEM}"]
+    assert (problem["state"], len(problem["steps"]), len(problem["dots"])) == ("confirmed", 2, 2)
+    assert problem["speedup"] == pytest.approx(1.68, rel=0.02)
+    assert problem["low"] < problem["speedup"] < problem["high"]
     recent = [(entry["kind"], entry["verdict"]) for entry in parts["recent"]["entries"]]
     assert recent == [
         ("confirmation", "PASSED"),
@@ -114,9 +114,9 @@ def test_only_problems_with_new_entries_are_read_again(
     summarised: list[str] = []
     summary = problem_summary
 
-    def noted(repo: Any, index: Any, standing: Any, *rest: Any) -> Any:
+    def noted(repo: Any, index: Any, standing: Any, *arguments: Any) -> Any:
         summarised.append(standing.problem)
-        return summary(repo, index, standing, *rest)
+        return summary(repo, index, standing, *arguments)
 
     monkeypatch.setattr(problem_parts, "problem_summary", noted)
     before = collector.collect()
@@ -164,15 +164,15 @@ def test_a_run_in_progress_its_end_and_the_next(workspace: Workspace, collector:
     ):
         write_status(workspace, status)
     parts = collected(collector)
-    now = parts["now"]
-    assert (now["running"], now["queued"], now["paused"], now["messages"]) == (
+    current = parts["now"]
+    assert (current["running"], current["queued"], current["paused"], current["messages"]) == (
         ["daemon", "start", "worker-w01"],
         2,
         "disk full",
         ["slow"],
     )
-    assert now["judges"][0]["stage"] == "timing"
-    assert (now["workers"][0]["message"], now["workers"][0]["state"]) == ("trying 8", "working")
+    assert current["judges"][0]["stage"] == "timing"
+    assert (current["workers"][0]["message"], current["workers"][0]["state"]) == ("trying 8", "working")
     assert [name for name in parts if name.startswith("problem:")] == [f"problem:{OTHER}"], "the run's own problems"
     assert {"name": "evaluations", "used": 4, "limit": 9, "scope": "of this start", "kind": "count"} in parts[
         "spending"
@@ -186,12 +186,14 @@ def test_a_run_in_progress_its_end_and_the_next(workspace: Workspace, collector:
         record("every problem is exhausted", 0)
     file = workspace.derived / "last-run.json"
     identity = json.loads((workspace.status / "start.json").read_text())
-    same = {name: identity[name] for name in ("pid", "process_start_ticks")}
-    file.write_text(json.dumps(json.loads(file.read_text()) | same))
-    now = collected(collector)["now"]
-    assert (now["running"], now["judges"]) == ([], [])
-    assert now["ended"] == {"why": "every problem is exhausted", "exit_code": 0}
-    assert [(one["state"], one["message"]) for one in now["workers"]] == [("ended", "trying 8")]
+    identity_fields = {name: identity[name] for name in ("pid", "process_start_ticks")}
+    file.write_text(json.dumps(json.loads(file.read_text()) | identity_fields))
+    current = collected(collector)["now"]
+    assert (current["running"], current["judges"]) == ([], [])
+    assert current["ended"] == {"why": "every problem is exhausted", "exit_code": 0}
+    assert [(worker_row["state"], worker_row["message"]) for worker_row in current["workers"]] == [
+        ("ended", "trying 8")
+    ]
 
     write_status(workspace, replace_run(start, "second"))
     parts = collected(collector)
@@ -259,7 +261,7 @@ def test_spend_against_limits(workspace: Workspace, collector: Collector) -> Non
         ("dollars", "of this start"): (0.75, 2.0),
     }
     assert spending["worker_limit_usd"] == 4.0
-    assert {name: one["usd"] for name, one in spending["workers"].items()} == {"w01": 1.5, "w02": 0.25}
+    assert {name: row["usd"] for name, row in spending["workers"].items()} == {"w01": 1.5, "w02": 0.25}
     assert parts["headline"]["usd"] == 1.75
 
 
@@ -271,7 +273,7 @@ def test_submissions_wait_until_they_are_judged(tmp_path: Path) -> None:
         write_status(site.workspace, StartStatus(children=(), run="main"))
         second = site.submit("w02", "t/two", "stub: speedup=1.5")
         waiting = collected(collector)["waiting"]["submissions"]
-        assert [(one["worker"], one["commit"]) for one in waiting] == [("w01", commit.id), ("w02", second.id)]
+        assert [(row["worker"], row["commit"]) for row in waiting] == [("w01", commit.id), ("w02", second.id)]
         assert waiting[0]["subject"] == "Try stub: speedup=1.5"
         judged(site)
         parts = collected(collector)

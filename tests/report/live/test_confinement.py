@@ -25,8 +25,8 @@ for url in {urls!r}:
 
 
 def addresses() -> set[str]:
-    """Of this machine."""
-    names = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    """Return the addresses of this machine."""
+    names = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     return {"127.0.0.1", "localhost", *map(str, names)}
 
 

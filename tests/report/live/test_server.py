@@ -192,8 +192,8 @@ def test_a_viewer_that_reconnects_gets_what_it_missed() -> None:
             newest_id, changed = await next_event()
             assert changed == {"meta": {"run": "other"}}, "nothing again that it has"
         of_another_server = f"another-{newest_id.partition('-')[2]}"
-        for unknown in ("", "0-0", of_another_server, f"{first_id.partition('-')[0]}-99999999999", "é"):
-            async with served.events(unknown) as next_event:
+        for unknown_id in ("", "0-0", of_another_server, f"{first_id.partition('-')[0]}-99999999999", "é"):
+            async with served.events(unknown_id) as next_event:
                 assert set((await next_event())[1]) == {"meta", "problem:a"}
 
     in_loop(test)

@@ -1,16 +1,16 @@
-"""The call with which a CUDA device's clock is calibrated: one launch and nothing else."""
+"""Language `known` of the judge: a call of one launch, with which the clock of a CUDA device is calibrated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from .cuda_arena import CudaWorkload
-from .cuda_calls import Bounded, Calls
+from .cuda_calls import Calls, SynchronousCalls
+from .cuda_workload import CudaWorkload
 
 
 def load(message: dict[str, Any]) -> Callable[[CudaWorkload], Calls]:
-    """Return what prepares a workload: a call sets its first output to zero."""
+    """Return a function that prepares a workload, whose calls set the first output to zero."""
     del message
 
     def prepare(workload: CudaWorkload) -> Calls:
@@ -19,6 +19,6 @@ def load(message: dict[str, Any]) -> Callable[[CudaWorkload], Calls]:
         def call(placement: int) -> None:
             outputs[placement].zero_()
 
-        return Bounded(call)
+        return SynchronousCalls(call)
 
     return prepare

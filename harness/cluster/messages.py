@@ -1,0 +1,112 @@
+"""Messages between the daemon and its bridge to the cluster, and facts of hosts: one JSON object each.
+
+The bridge and the judge hosts exchange the same objects as text, so that no candidate passes through Python's own
+serialisation.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from harness.cluster.manifests import Parcel
+from harness.model.process_status import HostStatus
+
+
+class _BridgeLine(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StartJudge(_BridgeLine):
+    """To the bridge: start the judge process of a device."""
+
+    do: Literal["start"] = "start"
+    device: str
+    number: int
+    """The client's number of this process; later orders and events name it."""
+
+
+class SendRequest(_BridgeLine):
+    """To the bridge, and with `parcel` to the judge's host: pass a request to a judge process."""
+
+    do: Literal["send"] = "send"
+    device: str
+    number: int
+    line: str
+    """The request, with directories of the head."""
+    parcel: Parcel | None = None
+    """Content of these directories."""
+
+
+class EndJudge(_BridgeLine):
+    """To the bridge: end a judge process, immediately if `kill`."""
+
+    do: Literal["end"] = "end"
+    device: str
+    number: int
+    kill: bool = False
+
+
+class HostsChanged(_BridgeLine):
+    """From the bridge: all present hosts."""
+
+    event: Literal["hosts"] = "hosts"
+    hosts: tuple[HostStatus, ...]
+
+
+class JudgeWrote(_BridgeLine):
+    """From a judge's host, through the bridge: a line of a judge process."""
+
+    event: Literal["wrote"] = "wrote"
+    device: str
+    number: int
+    line: str
+
+
+class RemoteJudgeEnded(_BridgeLine):
+    """From a judge's host, or from the bridge about it: a judge process has ended."""
+
+    event: Literal["ended"] = "ended"
+    device: str
+    number: int
+    reason: str
+    wrong_protocol: bool = False
+    exit_code: int = 0
+    log: str = ""
+    """The last lines of the process on stderr."""
+
+
+class BridgeFailed(_BridgeLine):
+    """From the bridge: the reason of its end."""
+
+    event: Literal["failed"] = "failed"
+    message: str
+    fix: str | None = None
+    final: bool = False
+    """Another attempt does not help."""
+
+
+class HostFacts(_BridgeLine):
+    """Facts of a judge host, collected on that host."""
+
+    host: str
+    python: str
+    """Major and minor version."""
+    harness: str
+    judge: str
+    """Judge version: sha256 over the sources that a measurement depends on."""
+    clock_s: float = 0.0
+    """Seconds since 1970."""
+    gpus: tuple[str, ...] = ()
+    authenticated: bool = False
+    """True if the Ray node requires a token."""
+
+
+BridgeOrder = Annotated[StartJudge | SendRequest | EndJudge, Field(discriminator="do")]
+HostEvent = Annotated[JudgeWrote | RemoteJudgeEnded, Field(discriminator="event")]
+BridgeEvent = Annotated[HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed, Field(discriminator="event")]
+
+BRIDGE_ORDERS: TypeAdapter[StartJudge | SendRequest | EndJudge] = TypeAdapter(BridgeOrder)
+HOST_EVENTS: TypeAdapter[JudgeWrote | RemoteJudgeEnded] = TypeAdapter(HostEvent)
+BRIDGE_EVENTS: TypeAdapter[HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed] = TypeAdapter(BridgeEvent)

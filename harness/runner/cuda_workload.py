@@ -1,0 +1,121 @@
+"""Device memory of the judge and a GPU runner: the inputs and outputs of a workload at several placements.
+
+A placement is a separate allocation of physical memory: the inputs of a call, then its outputs. Before each call, the
+judge writes the inputs of this call only, to one placement. Python scalars are in a small file of shared host memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .device_memory import AddressRange, PhysicalMemory, bytes_tensor
+from .shared_memory import SCALAR_FORMATS, SlotField
+
+
+class PlacementMemory:
+    """Reserved device addresses, the placements mapped there, and the Python scalars."""
+
+    def __init__(self, descriptors: Sequence[int], message: dict[str, Any]) -> None:
+        """Reserve the addresses and map the scalars. No device memory of the judge is mapped yet.
+
+        Args:
+            descriptors: the file of the scalars; it is closed.
+            message: the judge's request to load, with `scalar_bytes` and `window_bytes`.
+        """
+        self.scalars = mmap.mmap(descriptors[0], message["scalar_bytes"], mmap.MAP_SHARED, mmap.PROT_READ)
+        os.close(descriptors[0])
+        torch.zeros(1, device="cuda")
+        self._window, self.all = window(message["window_bytes"])
+
+    @property
+    def address(self) -> int:
+        """Device address of the first placement."""
+        return self._window.address
+
+    def workload(self, message: dict[str, Any]) -> CudaWorkload:
+        """Return the workload that the judge's JSON describes."""
+        return CudaWorkload(
+            memory=self,
+            inputs=tuple(SlotField.of(field) for field in message["inputs"]),
+            outputs=tuple(SlotField.of(field) for field in message["outputs"]),
+            input_stride=message["input_stride"],
+            stride=message["placement_bytes"],
+            slots=message["slots"],
+            axes=tuple(message["axes"]),
+            variant=message["variant"],
+            plan=message.get("plan", {}),
+        )
+
+    def map(self, descriptors: Sequence[int], size: int) -> None:
+        """Replace the mapped placements by those of another workload.
+
+        Args:
+            descriptors: physical memory of each placement, in order; they are closed.
+            size: bytes of a placement, a multiple of the granularity.
+        """
+        self._window.unmap()
+        for number, descriptor in enumerate(descriptors):
+            memory = PhysicalMemory.receive(descriptor, size)
+            self._window.map(memory, number * size)
+            memory.close()  # the mapping keeps it
+
+
+def window(size: int) -> tuple[AddressRange, torch.Tensor]:
+    """Return reserved addresses and a uint8 tensor of their bytes, which is valid while memory is mapped.
+
+    Torch checks an address when it creates a tensor there, so that some memory must be mapped at that moment.
+    """
+    reserved = AddressRange.reserve(size)
+    temporary = PhysicalMemory.create(1)
+    reserved.map(temporary)
+    whole: torch.Tensor = bytes_tensor(reserved.address, size)
+    reserved.unmap()
+    temporary.close()
+    return reserved, whole
+
+
+@dataclass(frozen=True)
+class CudaWorkload:
+    """The slots of one workload in device memory; a slot is a placement."""
+
+    memory: PlacementMemory
+    inputs: tuple[SlotField, ...]
+    outputs: tuple[SlotField, ...]
+    input_stride: int
+    stride: int
+    """Bytes from one placement to the next."""
+    slots: int
+    """Number of placements."""
+    axes: tuple[int, ...]
+    variant: str
+    plan: dict[str, Any]
+    """Of a sealed solution: `ResolvedPlan` as plain data."""
+
+    def _tensor(self, field: SlotField, begin: int) -> torch.Tensor:
+        at = begin + field.offset
+        flat = self.memory.all[at : at + field.bytes].view(getattr(torch, field.dtype))
+        return flat.view(field.shape)
+
+    def input_tensors(self, slot: int) -> list[Any]:
+        """The inputs of one slot in order, None where a Python scalar stands."""
+        return [None if field.scalar else self._tensor(field, slot * self.stride) for field in self.inputs]
+
+    def output_tensors(self, slot: int) -> list[torch.Tensor]:
+        """The outputs of one slot in order."""
+        return [self._tensor(field, slot * self.stride + self.input_stride) for field in self.outputs]
+
+    def scalar_readers(self) -> list[tuple[int, str, Any]]:
+        """(position among the inputs, kind, view such that view[slot] is the value) of each Python scalar."""
+        readers = []
+        for position, field in enumerate(self.inputs):
+            if field.scalar:
+                view = memoryview(self.memory.scalars)[8 * position :]
+                whole = view[: len(view) // 8 * 8].cast(SCALAR_FORMATS[field.scalar])  # type: ignore[call-overload]
+                readers.append((position, field.scalar, whole[:: len(self.inputs)]))
+        return readers

@@ -1,0 +1,182 @@
+"""Shared memory of the judge and a CPU runner: read-only inputs and writable outputs, divided into slots of equal size.
+
+A slot holds the inputs of one call, or its outputs. A Python scalar takes eight bytes of the slot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch  # not at run time: a runner of compiled code starts ten times faster without it
+
+SCALAR_FORMATS = {"int": "q", "bool": "q", "float": "d"}
+
+
+@dataclass(frozen=True)
+class SlotField:
+    """One input or output of a slot."""
+
+    name: str
+    dtype: str
+    """Attribute of torch, such as bfloat16."""
+    shape: tuple[int, ...]
+    offset: int
+    """Bytes from the beginning of the slot."""
+    bytes: int
+    scalar: str | None
+    """int, bool or float for a Python scalar; None for a tensor."""
+    updates: str | None = None
+    """For an output: the input whose content it has before each call."""
+
+    @classmethod
+    def of(cls, message: dict[str, Any]) -> SlotField:
+        """Return the field that the judge's JSON describes."""
+        return cls(**{**message, "shape": tuple(message["shape"])})
+
+
+class WorkloadSlots(Protocol):
+    """The slots of one workload, in host or device memory: arguments of a Python solution."""
+
+    @property
+    def inputs(self) -> tuple[SlotField, ...]:
+        """Inputs in the order of the definition."""
+
+    @property
+    def outputs(self) -> tuple[SlotField, ...]:
+        """Outputs in the order of the definition."""
+
+    @property
+    def slots(self) -> int:
+        """Number of slots."""
+
+    @property
+    def variant(self) -> str:
+        """Variant of a baseline: eager, compile, max_autotune or cuda_graph."""
+
+    def input_tensors(self, slot: int) -> list[Any]:
+        """Return the inputs of one slot in order, with None in the place of a Python scalar."""
+
+    def output_tensors(self, slot: int) -> list[torch.Tensor]:
+        """Return the outputs of one slot in order."""
+
+    def scalar_readers(self) -> list[tuple[int, str, Any]]:
+        """Return (position among the inputs, kind, view) of each Python scalar; view[slot] is its value."""
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """Both mappings. Their pages are populated at once, so that no page fault occurs in a timed call."""
+
+    inputs: mmap.mmap
+    outputs: mmap.mmap
+
+    @classmethod
+    def attach(cls, descriptors: Sequence[int], input_bytes: int, output_bytes: int) -> SharedMemory:
+        """Map the judge's memory files and close their descriptors.
+
+        Args:
+            descriptors: memory file of the inputs, which is sealed against writing, and that of the outputs.
+            input_bytes: size of the first file.
+            output_bytes: size of the second file.
+        """
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        mappings = cls(
+            mmap.mmap(descriptors[0], input_bytes, flags, mmap.PROT_READ),
+            mmap.mmap(descriptors[1], output_bytes, flags, mmap.PROT_READ | mmap.PROT_WRITE),
+        )
+        for descriptor in descriptors:
+            os.close(descriptor)
+        for memory in (mappings.inputs, mappings.outputs):
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                # The kernel could otherwise merge pages of one side only, while the sides are compared.
+                memory.madvise(mmap.MADV_NOHUGEPAGE)
+        return mappings
+
+
+class _PyBuffer(ctypes.Structure):
+    """`Py_buffer` of Python's stable ABI since 3.11. Source: Python C API, "Buffer Protocol"."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def address(memory: mmap.mmap) -> int:
+    """Return the first address of a mapping; ctypes has no function for this that accepts read-only memory."""
+    view = _PyBuffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(view), 0)
+    begin = int(view.buf)
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
+    return begin
+
+
+@dataclass(frozen=True)
+class HostWorkload:
+    """The slots of one workload in host memory."""
+
+    memory: SharedMemory
+    inputs: tuple[SlotField, ...]
+    outputs: tuple[SlotField, ...]
+    input_stride: int
+    output_stride: int
+    slots: int
+    axes: tuple[int, ...]
+    """Sizes of var and expr axes, in declaration order."""
+    variant: str
+
+    @classmethod
+    def of(cls, message: dict[str, Any], memory: SharedMemory) -> HostWorkload:
+        """Return the workload that the judge's JSON describes.
+
+        Args:
+            message: request to prepare a workload.
+            memory: mappings that hold the slots.
+        """
+        return cls(
+            memory=memory,
+            inputs=tuple(SlotField.of(field) for field in message["inputs"]),
+            outputs=tuple(SlotField.of(field) for field in message["outputs"]),
+            input_stride=message["input_stride"],
+            output_stride=message["output_stride"],
+            slots=message["slots"],
+            axes=tuple(message["axes"]),
+            variant=message["variant"],
+        )
+
+    def input_tensors(self, slot: int) -> list[Any]:
+        """Return the inputs of one slot in order, with None in the place of a Python scalar."""
+        base = slot * self.input_stride
+        return [None if field.scalar else _tensor(self.memory.inputs, field, base) for field in self.inputs]
+
+    def output_tensors(self, slot: int) -> list[torch.Tensor]:
+        """Return the outputs of one slot in order."""
+        return [_tensor(self.memory.outputs, field, slot * self.output_stride) for field in self.outputs]
+
+    def scalar_readers(self) -> list[tuple[int, str, Any]]:
+        """Return (position among the inputs, kind, view) of each Python scalar; view[slot] is its value."""
+        readers = []
+        for position, field in enumerate(self.inputs):
+            if field.scalar:
+                end = field.offset + (self.slots - 1) * self.input_stride + 8
+                view = memoryview(self.memory.inputs)[field.offset : end].cast(SCALAR_FORMATS[field.scalar])  # type: ignore[call-overload]
+                readers.append((position, field.scalar, view[:: self.input_stride // 8]))
+        return readers
+
+
+def _tensor(memory: mmap.mmap, field: SlotField, base: int) -> torch.Tensor:
+    import torch  # noqa: PLC0415 - as at the top
+
+    dtype = getattr(torch, field.dtype)
+    count = field.bytes // dtype.itemsize
+    if count == 0:
+        return torch.empty(field.shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=base + field.offset).view(field.shape)

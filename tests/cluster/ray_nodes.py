@@ -1,0 +1,184 @@
+"""A Ray cluster on this machine, of nodes that `ray start` makes: as a person does, and each can be killed alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tests.waiting import wait_until
+
+NODE = "HARNESS_TEST_NODE"
+"""In the environment of every process of a node, and so of the judges on it."""
+STORE_BYTES = "80000000"
+Part = Literal["raylet", "gcs_server", "actor", "judge"]
+_COMMANDS: dict[Part, str] = {
+    "raylet": "/raylet/raylet",
+    "gcs_server": "/gcs/gcs_server",
+    "actor": "ray::JudgeHost",
+    "judge": "--device cpu --cache",
+}
+SHORT_WAITS = {
+    # Ray declares a node dead that does not answer for (timeout + period) * threshold.
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "4",
+    # A process of Ray's ends so long after it has lost the head.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+}
+
+
+@dataclass
+class RayNodes:
+    """The nodes of one cluster.
+
+    Args:
+        environment: of every node's processes.
+        directory: Ray's files; the paths of its sockets must be short.
+    """
+
+    environment: Mapping[str, str]
+    directory: Path
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    port: int = 0
+    names: list[str] = field(default_factory=list)
+
+    def ray_environment(self) -> dict[str, str]:
+        """What every process needs that uses the cluster."""
+        return {
+            **self.environment,
+            **SHORT_WAITS,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": str(self.directory),
+            "RAY_worker_niceness": "0",
+        }
+
+    @property
+    def address(self) -> str:
+        return self._address_file.read_text().strip()
+
+    @property
+    def _address_file(self) -> Path:
+        return self.directory / "ray_current_cluster"
+
+    def start_head(self, name: str = "head", *, cpu: bool = False) -> None:
+        """Start a head; again at the same port, if there was one before."""
+        given = ["--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
+        self._start(name, [*given, "--include-log-monitor=false"], cpu=cpu)
+        self.port = int(self.address.rpartition(":")[2])
+
+    def add(self, name: str, *, extra: Mapping[str, str] | None = None, inside: Sequence[str] = ()) -> None:
+        """Start a node with a device for a CPU judge.
+
+        Args:
+            name: of the node, here only.
+            extra: variables of its processes.
+            inside: a command that runs `ray start` inside another environment.
+        """
+        self._start(name, [f"--address={self.address}"], cpu=True, extra=extra, inside=inside)
+
+    def cache_of(self, name: str) -> Path:
+        """Where a node's judges keep what they are sent, and what they build."""
+        return self.directory.parent / f"{self.directory.name}-cache-{name}"
+
+    def _start(
+        self,
+        name: str,
+        given: list[str],
+        *,
+        cpu: bool,
+        extra: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
+    ) -> None:
+        cache = self.cache_of(name)
+        cache.mkdir(exist_ok=True)
+        environment = {**self.ray_environment(), NODE: name, "XDG_CACHE_HOME": str(cache), **(extra or {})}
+        resources = ['--resources={"cpu_judge": 1}'] if cpu else []
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *given, *resources, "--num-cpus=0"]
+
+        def started() -> bool:  # a port of the head that was killed may be in use for a moment
+            done = subprocess.run(
+                [*inside, *command, f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            if done.returncode:
+                print(done.stdout, done.stderr)  # noqa: T201 - for who reads why a test failed
+                self.kill_node(name)
+            return done.returncode == 0
+
+        wait_until(started, what=f"the start of the node {name}", poll_s=1.0)
+        self.names.append(name)
+
+    def processes(self, name: str, part: Part | None = None) -> list[int]:
+        """The live processes of a node, or those of one part."""
+        wanted = f"{NODE}={name}".encode()
+        found = []
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted not in (directory / "environ").read_bytes().split(b"\0"):
+                    continue
+                command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
+                if state not in "ZX" and (part is None or _COMMANDS[part] in command):
+                    found.append(int(directory.name))
+        return found
+
+    def kill(self, name: str, part: Part) -> bool:
+        """SIGKILL to one part of a node; False where it does not run now."""
+        pids = self.processes(name, part)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(pids)
+
+    def kill_node(self, name: str) -> None:
+        """SIGKILL to everything of a node, as when its host is switched off."""
+
+        def ended() -> bool:
+            for pid in (pids := self.processes(name)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not pids
+
+        wait_until(ended, what=f"the end of the node {name}")
+        self.names = [each for each in self.names if each != name]
+
+    def signal_node(self, name: str, number: signal.Signals) -> None:
+        """A signal to every process of a node."""
+        for pid in self.processes(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def close(self) -> None:
+        for name in list(self.names):
+            self.signal_node(name, signal.SIGCONT)
+            self.kill_node(name)
+
+
+@contextlib.contextmanager
+def ray_nodes(environment: Mapping[str, str]) -> Iterator[RayNodes]:
+    """A cluster's directory and environment, without a node yet; its nodes are ended at the end."""
+    base = Path(tempfile.mkdtemp(prefix="ray", dir="/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"))
+    nodes = RayNodes(environment, base / "r")
+    nodes.directory.mkdir()
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+        shutil.rmtree(base, ignore_errors=True)
