@@ -111,7 +111,7 @@ def test_a_judge_of_an_older_protocol_ends_the_daemon_at_once_with_the_fix(
 ) -> None:
     monkeypatch.setenv(message, "1")
     site.submit("w01", "t/one", "honest")
-    with pytest.raises(ConfigurationError, match="uses judge protocol 1, and this process speaks judge") as raised:
+    with pytest.raises(ConfigurationError, match="uses judge protocol 1, and this process uses judge") as raised:
         once()
     assert not site.entries()
     assert raised.value.remedy == PROTOCOL_FIX
