@@ -14,8 +14,8 @@ from harness.ledger.ledger import read_records
 from harness.ledger.submission import read_outcome, solution_dir
 from harness.model.paths import ledger_file
 from harness.workspace.directories import Workspace
-from harness.workspace.files import wait_for
 from harness.workspace.status import read_daemon_status
+from tests.waiting import wait_until
 
 _WORKER = "w01"
 _DEADLINE_S = 300.0
@@ -46,10 +46,10 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
             committed_at = time.time()
             submission = repo.commit_solution(worktree, problem, "cpu", f"Candidate {number}", {})
             file = workspace.outcome_file(problem, "cpu", submission.tree)
-            outcome = wait_for(
+            outcome = wait_until(
                 lambda file=file: read_outcome(file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an entry"
             )
-            wait_for(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an idle daemon")
+            wait_until(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an idle daemon")
             if number:  # the first also measures the baselines
                 summary = outcome.summary
                 ci95_low, ci95_high = (summary.speedup_ci95 if summary else None) or (None, None)

@@ -16,8 +16,8 @@ from pathlib import Path
 from harness.git.repo import Repo
 from harness.ledger.submission import read_outcome, solution_dir
 from harness.workspace.directories import Workspace
-from harness.workspace.files import wait_for
 from harness.workspace.status import read_daemon_status
+from tests.waiting import wait_until
 
 HARNESS = (sys.executable, "-m", "harness")
 STANDBY_S = 4.5
@@ -73,12 +73,12 @@ def cycles(
             write(directory, number)
             submission = repo.commit_solution(worktree, problem, target, f"Candidate {number}", {})
             committed_at = time.perf_counter()
-            wait_for(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, what="the candidate in the queue")
+            wait_until(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, what="the candidate in the queue")
             queued = time.perf_counter() - committed_at
             file = workspace.outcome_file(problem, target, submission.tree)
-            outcome = wait_for(lambda file=file: read_outcome(file), deadline_s=300, poll_s=0.005, what="an entry")
+            outcome = wait_until(lambda file=file: read_outcome(file), deadline_s=300, poll_s=0.005, what="an entry")
             took = time.perf_counter() - committed_at
-            wait_for(lambda: None if _busy(workspace) else True, deadline_s=300, what="an idle daemon")
+            wait_until(lambda: None if _busy(workspace) else True, deadline_s=300, what="an idle daemon")
             if number:  # the first measures the baseline, compiles it, confirms
                 measured.to_queue.append(queued)
                 measured.to_entry.append(took)

@@ -1,4 +1,4 @@
-"""The `harness` command: the one place where errors are printed and exit codes are chosen (`harness.errors`)."""
+"""The `harness` command: prints all errors and chooses all exit codes (`harness.errors`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 from harness.errors import EXIT_ERROR, EXIT_INTERNAL_ERROR, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, HarnessError
 from harness.failpoints import failpoint
 
-_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _exit_code() -> int:
-    """Run the command line; print what went wrong and return the exit code."""
+    """Run the command line, print its error and return the exit code."""
     try:
         return _run()
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -43,17 +43,17 @@ def _exit_code() -> int:
         logging.getLogger("harness").debug("the command failed", exc_info=True)
         _print_error(f"harness: {error}")
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 - the border of the process: a defect gets a crash report
+    except Exception as error:  # noqa: BLE001 - the top of the process: a defect gets a crash report
         return _unexpected(error)
 
 
 def _run() -> int:
     from harness.cli import cli  # noqa: PLC0415 - an error while importing a command gets a crash report too
 
-    if "_HARNESS_COMPLETE" in os.environ:  # a shell asks for completions; this never returns
+    if "_HARNESS_COMPLETE" in os.environ:  # a shell requests completions; the call never returns
         cli.main(prog_name="harness")
     try:
-        # Not `cli.main`: that ends with 1 on a closed output, and takes any EOFError for Ctrl-C.
+        # `cli.main` would exit with 1 on a closed output, and treat any EOFError as Ctrl-C.
         with cli.make_context("harness", sys.argv[1:]) as context:
             failpoint("main.before_command")
             code = cli.invoke(context)
@@ -63,12 +63,12 @@ def _run() -> int:
 
 
 def _unexpected(error: Exception) -> int:
-    """Treat an exception that no command handles: a closed output, a full or read-only disk, else a defect."""
+    """Handle an exception that no command handles: a closed output, a full or read-only disk, otherwise a defect."""
     if isinstance(error, BrokenPipeError) and _output_is_closed():
         _discard_output()
         return EXIT_OUTPUT_CLOSED
-    if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-        _print_error(f"harness: {_of_the_disk(error)}")
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        _print_error(f"harness: {_disk_error(error)}")
         return EXIT_ERROR
     return _crash(error)
 
@@ -86,7 +86,7 @@ def _crash(error: Exception) -> int:
 
 
 def _print_error(line: str) -> None:
-    """Print a line on stderr; with `--debug`, after the traceback of the exception that is being handled."""
+    """Print a line on stderr; with `--debug`, print the traceback of the present exception first."""
     with suppress(BrokenPipeError):
         if "--debug" in sys.argv:
             traceback.print_exc()
@@ -101,11 +101,11 @@ def _print_usage_error(error: click.ClickException) -> None:
         return
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context is not None else "harness"
-    _print_error(f"harness: {command.removeprefix('harness ')}: {message}\n  {command} --help    # shows what it takes")
+    _print_error(f"harness: {command.removeprefix('harness ')}: {message}\n  {command} --help    # lists its arguments")
 
 
-def _of_the_disk(error: OSError) -> HarnessError:
-    """A full or read-only disk is no defect, wherever it is met."""
+def _disk_error(error: OSError) -> HarnessError:
+    """Return the error for a full or read-only disk, which is never a defect."""
     full = error.errno != errno.EROFS
     where = error.filename if isinstance(error.filename, str) else str(Path.cwd())
     remedy = "free some space on that disk" if full else "make it writable, then try again"
@@ -120,7 +120,7 @@ def _output_is_closed() -> bool:
 
 
 def _discard_output() -> None:
-    """Keep Python from flushing to the closed stdout again when it exits."""
+    """Prevent Python from flushing the closed stdout again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

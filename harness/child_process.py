@@ -1,4 +1,4 @@
-"""One child process of `harness start`: started, watched, and started again when it dies."""
+"""One child process of `harness start`: started, watched, and restarted after an unexpected end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.workspace.log_files import limit_size
 from harness.workspace.parent_process import PARENT_VARIABLE
 
 _SOON_S = 20.0
-"""A process that ends within so long of its start counts as one more death in a row."""
+"""A process that ends within this time of its start counts as one more crash in a row."""
 _LAST_LINES = 3
 _LAST_BYTES = 8000
 _SIGNALS = {number.value: number.name for number in signal.Signals}
@@ -25,18 +25,18 @@ _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 @dataclass
 class ChildProcess:
-    """A process by name, and how often it died."""
+    """A process by name, with the number of its crashes."""
 
     name: str
     command: list[str]
     process: subprocess.Popen[bytes] | None = None
-    deaths_in_a_row: int = 0
-    deaths: int = 0
+    consecutive_crashes: int = 0
+    crashes: int = 0
     restart_at: float = 0.0
-    """When it is started again, on the monotonic clock; 0 while it runs."""
+    """Monotonic time in seconds of the next start; 0 while it runs."""
     _output: Path = Path()
     _output_from: int = 0
-    """Where the output of the present process begins: the file also holds that of earlier ones."""
+    """Offset of the present process' output in the file, which also holds that of earlier processes."""
     _started_at: float = 0.0
 
     def start(self, workspace: Workspace) -> None:
@@ -68,18 +68,18 @@ class ChildProcess:
                 self.process.send_signal(number)
 
     def limit_output(self) -> None:
-        """Rotate the file with the output when it is too large."""
+        """Rotate the file with the output if it is too large."""
         if limit_size(self._output):
             self._output_from = 0
 
-    def count_death(self) -> None:
-        """Count that the process ended without having been told to."""
-        soon = time.monotonic() - self._started_at < _SOON_S
-        self.deaths_in_a_row = self.deaths_in_a_row + 1 if soon else 1
-        self.deaths += 1
+    def count_crash(self) -> None:
+        """Count an unexpected end of the process."""
+        is_early = time.monotonic() - self._started_at < _SOON_S
+        self.consecutive_crashes = self.consecutive_crashes + 1 if is_early else 1
+        self.crashes += 1
 
-    def cause_of_death(self) -> str:
-        """Return the signal or exit code that the process ended with; for an internal error, also its crash report."""
+    def cause_of_end(self) -> str:
+        """Return the signal or exit code of the ended process; for an internal error, also its crash report."""
         code = self.process.returncode if self.process is not None else None
         if code is None:
             return "no exit code"
@@ -100,5 +100,10 @@ class ChildProcess:
 
 
 def output_file(workspace: Workspace, name: str) -> Path:
-    """Return the file with the stdout and stderr of a child process; `start`: of a detached `harness start`."""
+    """Return the file with the stdout and stderr of a child process.
+
+    Args:
+        workspace: the workspace of the run.
+        name: the child process; `start` is a detached `harness start` itself.
+    """
     return workspace.logs / f"{name}.out"

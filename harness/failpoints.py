@@ -1,10 +1,10 @@
-"""Named places where a test can make this process die or raise an exception.
+"""Named places where a test can kill this process or make it raise an exception.
 
 `HARNESS_FAILPOINT=name` acts the first time the process passes `failpoint("name")`; `name:3` the third time.
-`HARNESS_FAILPOINT_ACTION` is `kill` (SIGKILL, the default) or the name of a built-in exception, which is raised.
-With `HARNESS_FAILPOINT_MARK=file` only one process acts: it makes the file first, and where the file exists nothing
-happens (a judge that is started again goes on, and the test sees that the place was reached). Without
-`HARNESS_FAILPOINT` a failpoint is one dictionary look-up.
+`HARNESS_FAILPOINT_ACTION` is `kill` (SIGKILL, the default) or the name of a built-in exception, which is raised. With
+`HARNESS_FAILPOINT_MARK=file` only one process acts. It creates the file first, and if the file exists, nothing happens:
+a judge that is started again continues, and the test sees that the failpoint was reached. Without `HARNESS_FAILPOINT` a
+failpoint costs one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _passed: dict[str, int] = {}
 
 
 def failpoint(name: str) -> None:
-    """Die by SIGKILL here, or raise an exception, when the environment asks for it."""
-    wanted = os.environ.get(_VARIABLE)
-    if wanted is None:
+    """Kill this process with SIGKILL, or raise an exception, if the environment requests it."""
+    setting = os.environ.get(_VARIABLE)
+    if setting is None:
         return
-    target, _, count = wanted.partition(":")
+    target, _, count = setting.partition(":")
     if target != name:
         return
     _passed[name] = _passed.get(name, 0) + 1
@@ -39,7 +39,7 @@ def _act(action: str, name: str) -> None:
 
 
 def _marked(file: str | None, name: str) -> bool:
-    """Make the mark; False when another process has acted here already."""
+    """Create the mark; return False if another process has already acted at this failpoint."""
     if file is None:
         return True
     try:

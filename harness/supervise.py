@@ -1,7 +1,8 @@
 """`harness start`: one daemon, one planner and N workers as child processes, supervised until the run ends.
 
-All state is on disk, so the supervisor keeps none: it starts the child processes, starts one again that dies, decides
-from their status records when the run ends, and ends them. A child dies with its supervisor, also when that is killed.
+All state is on disk, so the supervisor has none. It starts the child processes, restarts those that end unexpectedly,
+decides from their status records when the run ends, and ends them. A child ends with its supervisor, also if that is
+killed.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
 _ENDS_WITHIN_S = 60.0
-"""A child process that has not ended so long after SIGTERM is killed: the daemon commits the ledger meanwhile."""
+"""A child process that has not ended this long after SIGTERM is killed: the daemon commits the ledger meanwhile."""
 _KILLED_WITHIN_S = 5.0
 _RESTARTS = 5
-"""A child process that died more often in a row, each time soon after its start, is not started again."""
+"""A child process with more crashes in a row, each soon after its start, is not started again."""
 _BACK_OFF_S = 0.5
 _SETTLED_S = 3.0
-"""The run ends when no process has had anything to do for so long."""
+"""The run ends after this time without work for any process."""
 _WORKER = "worker-"
 
 _Status = TypeVar("_Status", bound=ProcessStatus)
@@ -61,12 +62,12 @@ _Status = TypeVar("_Status", bound=ProcessStatus)
 
 @dataclass(frozen=True)
 class Limits:
-    """When this invocation ends; None is no limit."""
+    """The limits that end this invocation; None is no limit."""
 
     max_evaluations: int | None = None
     max_minutes: float | None = None
     max_usd: float | None = None
-    """For this invocation alone; `agent.overall.usd` is the limit of the whole run."""
+    """Limit of this invocation only; `agent.overall.usd` is the limit of the whole run."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +83,17 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an invocation ended."""
+    """The end of an invocation."""
 
-    why: str
+    reason: str
     interrupted: bool = False
     failure: ConfigurationError | None = None
-    """Why no work was done at all: no judge became ready, every session failed, or no request fitted in a limit."""
+    """Failure that prevented all work: no judge became ready, all sessions failed, or a limit allowed no request."""
 
 
 @dataclass
 class _Progress:
-    """What this invocation has achieved, also by child processes that have died since."""
+    """Progress of this invocation, including that of child processes that have ended since."""
 
     evaluations: int = 0
     judge_was_ready: bool = False
@@ -117,10 +118,24 @@ def run_start(
     metrics_port: int | None = None,
     cluster: str | None = None,
 ) -> Outcome:
-    """Run everything until a limit is reached, nothing is left to do, or `stop` is set.
+    """Run everything until a limit is reached, no work is left, or `stop` is set.
+
+    Args:
+        workspace: the workspace of the run.
+        config: the resolved configuration.
+        target: the target's name.
+        limits: the limits of this invocation.
+        stop: ends the run.
+        show: called with each snapshot, every 0.25 s.
+        metrics_port: the port of the daemon's metrics; None for none.
+        cluster: address of the Ray cluster that runs the judges; None for judges on this host.
+
+    Returns:
+        The end of the invocation.
 
     Raises:
-        ConfigurationError: another harness runs here (its process is named), or a child process cannot work.
+        ConfigurationError: another harness runs in this workspace (the message names its process), or a child process
+            cannot work.
     """
     with ExitStack() as stack:
         stack.enter_context(file_lock(workspace.start_lock, owner="harness start"))
@@ -151,15 +166,15 @@ def run_start(
 
 
 def _upgrade_ledger(workspace: Workspace, repo: Repo, branch: str) -> list[str]:
-    """Upgrade a ledger of an earlier format, before a part opens it; a line about it, if there is something to say."""
+    """Upgrade a ledger of an earlier format, before a child process opens it; return messages about it."""
     try:
         upgrade = upgrade_ledger(workspace, repo, branch)
     except RepositoryError as error:  # a person's rebase, for instance: entries are written in the earlier format
-        return [f"the ledger keeps its earlier format for now, since it cannot be upgraded: {error.what}"]
-    if not upgrade.needed:
+        return [f"the ledger stays in its earlier format for now, because it cannot be upgraded: {error.message}"]
+    if not upgrade.is_outdated:
         return []
     formats = f"from format {upgrade.before} to format {upgrade.after} in commit {(upgrade.commit or '')[:12]}"
-    return [f"the ledger was upgraded {formats}; harnesses of earlier versions refuse it from now on"]
+    return [f"the ledger was upgraded {formats}; earlier versions of the harness refuse it from now on"]
 
 
 def worker_names(count: int) -> tuple[str, ...]:
@@ -191,7 +206,7 @@ def _children(
 
 
 def _money(config: Config, limits: Limits, usd_before: float) -> list[str]:
-    """The arguments that limit what the run spends in all: it has spent `usd_before` before this invocation."""
+    """Return the arguments that limit the cost of the whole run, of which `usd_before` precedes this invocation."""
     if limits.max_usd is None:
         return []
     of_run = config.agent.overall.usd
@@ -250,104 +265,106 @@ class _Supervisor:
         return snapshot
 
     def _revive(self, child: ChildProcess) -> None:
-        """Start a child process again that has died.
+        """Restart a child process that has ended unexpectedly.
 
         Raises:
-            ConfigurationError: it dies again and again, or its exit code tells that it cannot work.
+            ConfigurationError: it ends repeatedly, or its exit code means that it cannot work.
         """
         if child.is_alive or child.process is None or self._stop.is_set():
             return
-        now = time.monotonic()
+        now_s = time.monotonic()
         if not child.restart_at:
-            child.count_death()
-            cause, output = child.cause_of_death(), child.last_output()
-            if child.process.returncode == ConfigurationError.exit_code or child.deaths_in_a_row > _RESTARTS:
+            child.count_crash()
+            cause, output = child.cause_of_end(), child.last_output()
+            if child.process.returncode == ConfigurationError.exit_code or child.consecutive_crashes > _RESTARTS:
                 raise ConfigurationError(
                     f"the {child.name} cannot work ({cause}): {output}",
                     where=str(output_file(self._workspace, child.name)),
                 )
-            child.restart_at = now + _BACK_OFF_S * 2 ** (child.deaths_in_a_row - 1)
+            child.restart_at = now_s + _BACK_OFF_S * 2 ** (child.consecutive_crashes - 1)
             self._messages.append(f"the {child.name} ended ({cause}) and is started again")
             logger.warning("%s; its last output: %s", self._messages[-1], output)
             failpoint("supervisor.part_died")
-        if now >= child.restart_at:
+        if now_s >= child.restart_at:
             child.start(self._workspace)
             failpoint("supervisor.part_restarted")
 
-    def _why_end(self, now: Snapshot) -> Outcome | None:
+    def _why_end(self, snapshot: Snapshot) -> Outcome | None:
         if self._stop.is_set():
             return Outcome("stopped", interrupted=True)
-        why = self._limit_reached(now)
-        if why is None:
-            if not nothing_left(now):
+        reason = self._limit_reached(snapshot)
+        if reason is None:
+            if not nothing_left(snapshot):
                 self._idle_since = None
                 return None
             self._idle_since = self._idle_since or time.monotonic()
-            # The records have to say so for a while: the daemon may not have seen the last submission yet.
+            # The records must stay idle for a while: the daemon may not have detected the last submission yet.
             if time.monotonic() - self._idle_since < _SETTLED_S:
                 return None
-            why = out_of_budget(now) or "nothing is left to try"
-        return Outcome(why, failure=self._failure(now))
+            reason = out_of_budget(snapshot) or "nothing is left to try"
+        return Outcome(reason, failure=self._failure(snapshot))
 
-    def _limit_reached(self, now: Snapshot) -> str | None:
+    def _limit_reached(self, snapshot: Snapshot) -> str | None:
         minutes = self._limits.max_minutes
-        if minutes is not None and now.elapsed_s >= minutes * 60:
+        if minutes is not None and snapshot.elapsed_s >= minutes * 60:
             return f"{minutes:g} minutes are over"
-        if now.daemon is not None and now.daemon.limit_reached:
+        if snapshot.daemon is not None and snapshot.daemon.limit_reached:
             return f"{self._limits.max_evaluations} evaluations are made"
         return None
 
-    def _failure(self, now: Snapshot) -> ConfigurationError | None:
-        """Return the failure that prevented all work; None when something was evaluated or a session completed."""
+    def _failure(self, snapshot: Snapshot) -> ConfigurationError | None:
+        """Return the failure that prevented all work; None if an evaluation or a session completed."""
         if self._progress.evaluations:
             return None
         if not self._progress.judge_was_ready:
-            judge = now.daemon.judges[0] if now.daemon is not None and now.daemon.judges else None
+            judge = snapshot.daemon.judges[0] if snapshot.daemon is not None and snapshot.daemon.judges else None
             log = judge_log_file(self._workspace, judge.device) if judge else output_file(self._workspace, "daemon")
-            no_judge = (now.daemon.paused if now.daemon is not None else None) or "no daemon runs"
+            no_judge = (snapshot.daemon.paused if snapshot.daemon is not None else None) or "no daemon runs"
             reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else no_judge
             return ConfigurationError(
-                f"no judge became ready within {now.elapsed_s:.0f} s, so nothing was evaluated: {reason}",
+                f"no judge became ready within {snapshot.elapsed_s:.0f} s, so nothing was evaluated: {reason}",
                 where=str(log),
                 remedy="see that file; `harness doctor` checks what a judge needs",
             )
-        if now.daemon is not None and now.daemon.paused:
-            return ConfigurationError(f"this machine let no judge work, so nothing was evaluated: {now.daemon.paused}")
-        return self._sessions_failed() or self._no_request_fits(now)
+        if snapshot.daemon is not None and snapshot.daemon.paused:
+            return ConfigurationError(
+                f"this machine let no judge work, so nothing was evaluated: {snapshot.daemon.paused}"
+            )
+        return self._sessions_failed() or self._no_request_fits(snapshot)
 
     def _sessions_failed(self) -> ConfigurationError | None:
-        """Return an error when sessions were started and each of them failed; a worker's death is a failed session."""
+        """Return an error if sessions were started and all of them failed; a worker's crash is a failed session."""
         records = self._progress.workers.values()
         failed = sum(record.sessions_failed for record in records)
-        deaths = sum(child.deaths for child in self._workers.values())
-        if any(record.sessions_completed for record in records) or not failed + deaths:
+        crashes = sum(child.crashes for child in self._workers.values())
+        if any(record.sessions_completed for record in records) or not failed + crashes:
             return None
-        last = next(((one.worker, one.last_failure) for one in records if one.last_failure), None)
+        last = next(((record.worker, record.last_failure) for record in records if record.last_failure), None)
         if last is None:
-            worker, child = next((name, child) for name, child in self._workers.items() if child.deaths)
-            last = worker, f"its process ended ({child.cause_of_death()}): {child.last_output()}"
+            worker, child = next((name, child) for name, child in self._workers.items() if child.crashes)
+            last = worker, f"its process ended ({child.cause_of_end()}): {child.last_output()}"
         return ConfigurationError(
-            f"every session failed ({failed + deaths} of {failed + deaths}), so nothing was evaluated. "
+            f"every session failed ({failed + crashes} of {failed + crashes}), so nothing was evaluated. "
             f"{last[0]}: {last[1]}",
             where=str(self._workspace.logs / f"{_WORKER}{last[0]}.log"),
             remedy="fix `agent` in harness.yaml, or what the message names; `harness doctor` checks what agents need",
         )
 
-    def _no_request_fits(self, now: Snapshot) -> ConfigurationError | None:
-        """Return an error when sessions were opened and the limits left no room for a first request of any of them."""
+    def _no_request_fits(self, snapshot: Snapshot) -> ConfigurationError | None:
+        """Return an error if sessions were opened and the limits allowed no request of any of them."""
         records = self._progress.workers.values()
-        why = out_of_budget(now)
+        reason = out_of_budget(snapshot)
         paid = any(record.usd for record in records) or any(record.agent == "tuner" for record in records)
-        if why is None or paid or not any(record.sessions_completed for record in records):
+        if reason is None or paid or not any(record.sessions_completed for record in records):
             return None
         return ConfigurationError(
-            f"no request to the model was made, so nothing was evaluated: {why}",
+            f"no request to the model was made, so nothing was evaluated: {reason}",
             where="--max-usd, or the limits of `agent` in harness.yaml",
             remedy="raise the limit, or bound answers with agent.max_answer_tokens: a request reserves its longest one",
         )
 
     def end(self) -> None:
-        """End every child process: workers first, so that nothing new comes; the daemon last, it commits the ledger."""
+        """End every child process: workers first, so that no work is added; the daemon last: it commits the ledger."""
         for group in ([*self._workers.values()], [self._children["planner"]], [self._children["daemon"]]):
             for child in group:
                 child.send_signal(signal.SIGTERM)
@@ -357,30 +374,30 @@ class _Supervisor:
 
 
 def _written_by(child: ChildProcess, status: _Status | None) -> _Status | None:
-    """Return a record if the present process of a child wrote it, not one that has died."""
+    """Return a record if the present process of a child wrote it, not an ended one."""
     own = status is not None and child.process is not None and status.pid == child.process.pid
     return status if own else None
 
 
-def nothing_left(now: Snapshot) -> bool:
+def nothing_left(snapshot: Snapshot) -> bool:
     """Return whether every worker is idle without a row that it could work on, and the daemon has nothing to do."""
-    daemon, planner = now.daemon, now.planner
+    daemon, planner = snapshot.daemon, snapshot.planner
     if daemon is None or planner is None or daemon.queued or daemon.current is not None:
         return False
     if not any(judge.became_ready for judge in daemon.judges):
-        return False  # the first judge is starting; the daemon ends with an error when it gives up
+        return False  # the first judge is starting; the daemon ends with an error after its last attempt
     rows = {row.worker: row.problem for row in planner.assignments if row.state != "paused"}
-    return all(status is not None and _is_done(status, rows.get(name)) for name, status in now.workers.items())
+    return all(status is not None and _is_done(status, rows.get(name)) for name, status in snapshot.workers.items())
 
 
-def out_of_budget(now: Snapshot) -> str | None:
-    """Return which limit ended a worker's sessions; None when none did."""
-    spent = (status for status in now.workers.values() if status is not None and status.state == "spent")
+def out_of_budget(snapshot: Snapshot) -> str | None:
+    """Return the limit that ended a worker's sessions, or None."""
+    spent = (status for status in snapshot.workers.values() if status is not None and status.state == "spent")
     return next((status.last_message for status in spent), None)
 
 
 def model_messages(workspace: Workspace) -> tuple[str, ...]:
-    """Return what keeps every worker from the model now: shown at once, long before sessions end or pause by it."""
+    """Return messages about an unavailable model, which are shown long before sessions end or pause because of it."""
     state = api_backoff.read_backoff(workspace)
     if state.stopped:
         return (state.stopped,)
@@ -405,7 +422,14 @@ def _wait(children: Sequence[ChildProcess]) -> None:
 
 
 def stop_running(workspace: Workspace, within_s: float) -> bool:
-    """End a running `harness start` cleanly and wait for it; return False when none runs here.
+    """End a running `harness start` cleanly and wait for it.
+
+    Args:
+        workspace: the workspace of the run.
+        within_s: time limit in seconds.
+
+    Returns:
+        False if no run is in progress in this workspace.
 
     Raises:
         ConfigurationError: it has not ended within `within_s`.
@@ -423,7 +447,7 @@ def stop_running(workspace: Workspace, within_s: float) -> bool:
         waiter.wait(0.1)
     raise ConfigurationError(
         f"harness start (process {status.pid}) has not ended within {within_s:.0f} s",
-        remedy=f"kill {status.pid}; nothing is lost by it",
+        remedy=f"kill {status.pid}; no data is lost",
     )
 
 

@@ -1,4 +1,4 @@
-"""What `make demo` runs: a fresh workspace, two tuner workers on six problems for about five minutes, an audit."""
+"""The program of `make demo`: a fresh workspace, two tuner workers on six problems for about five minutes, an audit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ policy:
 """
 
 
-def harness(what: str, *arguments: str, directory: Path = WORKSPACE) -> int:
+def harness(verb: str, *arguments: str, directory: Path = WORKSPACE) -> int:
     """Say what is done and do it; the command's exit code."""
-    print(f"\n== {what}\n$ harness {' '.join(arguments)}", flush=True)
+    print(f"\n== {verb}\n$ harness {' '.join(arguments)}", flush=True)
     return subprocess.run([*HARNESS, *arguments], cwd=directory, check=False).returncode
 
 

@@ -1,8 +1,8 @@
-"""A Messages API on the loopback that says what a test's script tells it to: the stand-in for the model.
+"""A Messages API on the loopback that answers by a test's script: the stand-in for the model.
 
 Everything else of an agent's session is real: the SDK, its CLI, the sandbox, the gateway. A session is known by the
 CLI's `x-claude-code-session-id`; its script is chosen from its first request. Each request of a session's main loop
-takes one step of its script; after the last one it says that it is done. Steps that stand for faults answer with an
+takes one step of its script; after the last one it answers that it is done. Steps that stand for faults answer with an
 error, break off, or never answer.
 """
 
@@ -81,7 +81,7 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """Everything the request says, for choosing a script and for assertions."""
+        """The whole text of the request, to choose a script and for assertions."""
         return json.dumps([self.body.get("system"), self.body.get("messages")], ensure_ascii=False)
 
     @property
@@ -97,12 +97,12 @@ class Asked:
     @property
     def results(self) -> list[str]:
         """The texts of all tool results in it, in order."""
-        found = []
+        texts = []
         for message in self.body.get("messages", []):
             content = message.get("content")
             if _listed(content):
-                found += [_text_of(block.get("content")) for block in content if block.get("type") == "tool_result"]
-        return found
+                texts += [_text_of(block.get("content")) for block in content if block.get("type") == "tool_result"]
+        return texts
 
 
 def _listed(content: object) -> bool:
@@ -140,12 +140,12 @@ class ScriptedModel:
             return web.json_response({"input_tokens": 10} if "count_tokens" in request.path else {})
         body = await request.json()
         session = headers.get("x-claude-code-session-id", "")
-        asked = Asked(session, headers, body, time.monotonic())
+        model_request = Asked(session, headers, body, time.monotonic())
         if not body.get("tools"):  # a title, a summary: nothing a script is about
             self.others.append(("POST", "aside"))
             return await _send(request, body, Say("ok"))
-        self.asked.append(asked)
-        step = self._step(asked)
+        self.asked.append(model_request)
+        step = self._step(model_request)
         while isinstance(step, Hang):
             await asyncio.Event().wait()
         if isinstance(step, Fail):
@@ -153,22 +153,22 @@ class ScriptedModel:
         if isinstance(step, Drop):
             return await _break_off(request, body)
         if callable(step):
-            step = await asyncio.get_running_loop().run_in_executor(None, step, asked)
+            step = await asyncio.get_running_loop().run_in_executor(None, step, model_request)
         await asyncio.sleep(step.takes_s)
         response = await _send(request, body, step)
-        self.sent[id(asked)] = time.monotonic()
+        self.sent[id(model_request)] = time.monotonic()
         return response
 
-    def _step(self, asked: Asked) -> Step:
-        fail, left = self._failing.get(asked.session, (None, 0))
+    def _step(self, model_request: Asked) -> Step:
+        fail, left = self._failing.get(model_request.session, (None, 0))
         if fail is not None and left > 0:
-            self._failing[asked.session] = (fail, left - 1)
+            self._failing[model_request.session] = (fail, left - 1)
             return fail
-        if asked.session not in self._scripts:
-            self._scripts[asked.session] = iter(self.choose(asked))
-        step = next(self._scripts[asked.session], Say())
+        if model_request.session not in self._scripts:
+            self._scripts[model_request.session] = iter(self.choose(model_request))
+        step = next(self._scripts[model_request.session], Say())
         if isinstance(step, Fail):
-            self._failing[asked.session] = (step, step.times - 1)
+            self._failing[model_request.session] = (step, step.times - 1)
         return step
 
 

@@ -51,13 +51,13 @@ extern "C" void increment(const float *x, float *y, std::int64_t n) {
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process' environment without a failpoint or git's variables, and with an identity for git."""
-    kept = {
+    passed = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("GIT_", "HARNESS_", "STUB_", "ANTHROPIC_"))
     }
     return {
-        **kept,
+        **passed,
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_AUTHOR_NAME": "tester",
@@ -153,16 +153,16 @@ class Site:
         return str(self.scratch)
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What the site's processes get."""
+        """Return the environment of the site's processes."""
         self.scratch.mkdir(parents=True, exist_ok=True)
-        ours = {
+        own_variables = {
             MARKER: self.marker,
             "HARNESS_LOCK_DIR": str(self.scratch / "locks"),
             "STUB_JUDGE_REQUESTS": str(self.scratch / "requests.jsonl"),
         }
         if self.stub:
-            ours["HARNESS_JUDGE_COMMAND"] = shlex.join([sys.executable, str(STUB)])
-        return clean_environment({**ours, **(extra or {})})
+            own_variables["HARNESS_JUDGE_COMMAND"] = shlex.join([sys.executable, str(STUB)])
+        return clean_environment({**own_variables, **(extra or {})})
 
     # --- workers ---
 
@@ -179,7 +179,7 @@ class Site:
     ) -> Commit:
         """Commit a solution on a worker's branch, with plumbing only; `text` is added to the kernel as a comment.
 
-        With `publish` false the branch is not moved, so that nobody sees the commit yet.
+        With `publish` false the branch is not moved, so that no process sees the commit yet.
         """
         branch = f"agents/{run}/{worker}/{problem}"
         index = {"GIT_INDEX_FILE": str(self.scratch / f"index-{worker}")}
@@ -194,10 +194,12 @@ class Site:
             blob = git(self.root, "hash-object", "-w", "--stdin", stdin=content)
             git(self.root, "update-index", "--add", "--cacheinfo", f"100644,{blob},{place}/{name}", extra=index)
         tree = git(self.root, "write-tree", extra=index)
-        made = git(self.root, "commit-tree", tree, "-p", parent, "-m", f"Try {text}\n\nRun: {run}\nWorker: {worker}")
+        new_commit = git(
+            self.root, "commit-tree", tree, "-p", parent, "-m", f"Try {text}\n\nRun: {run}\nWorker: {worker}"
+        )
         if publish:
-            git(self.root, "update-ref", f"refs/heads/{branch}", made)
-        commit = Commit(made, git(self.root, "rev-parse", f"{made}:{place}"), branch, worker, problem, text)
+            git(self.root, "update-ref", f"refs/heads/{branch}", new_commit)
+        commit = Commit(new_commit, git(self.root, "rev-parse", f"{new_commit}:{place}"), branch, worker, problem, text)
         self.commits.append(commit)
         return commit
 
@@ -246,15 +248,17 @@ class Site:
 
     def strays(self) -> dict[int, str]:
         """Live processes that this site's processes have left: pid -> command line."""
-        wanted = f"{MARKER}={self.marker}".encode()
-        found = {}
+        marker = f"{MARKER}={self.marker}".encode()
+        processes = {}
         for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if wanted in (directory / "environ").read_bytes().split(b"\0"):
+                if marker in (directory / "environ").read_bytes().split(b"\0"):
                     state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
                     if state not in "ZX":
-                        found[int(directory.name)] = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+                        processes[int(directory.name)] = (
+                            (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                        )
+        return processes
 
     def no_strays(self, deadline_s: float = DEADLINE_S) -> None:
         """Wait until every process of the site has ended.
@@ -287,7 +291,7 @@ class Site:
             return index.entries(problem, **filters)
 
     def requests(self) -> list[dict[str, Any]]:
-        """What the stub was asked, by all of its processes."""
+        """Return the requests to the stub, of all of its processes."""
         file = self.scratch / "requests.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 

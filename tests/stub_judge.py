@@ -1,4 +1,4 @@
-"""A judge that speaks the real protocol and times nothing: figures are derived from what it is asked to judge.
+"""A judge with the real protocol that times nothing: its figures are derived from the solution that it judges.
 
 It stands in for `python -m harness.judge` where a test is about everything around judging. What it does with a
 candidate is written in the candidate's files, as `stub: word` or `stub: word=value`:
@@ -69,12 +69,12 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--sandbox", required=True)
-    given, _ = parser.parse_known_args()
-    die_with_parent(signal.SIGTERM)
+    options, _ = parser.parse_known_args()
+    end_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     stand_in()
     threading.Thread(target=_end_with_stdin, args=(lines := _Lines(),), daemon=True).start()
-    judge = Stub(given.device, given.cache, given.sandbox)
+    judge = Stub(options.device, options.cache, options.sandbox)
     failpoint("judge.before_device")
     say(judge.ready())
     for request in lines:
@@ -85,14 +85,14 @@ def stand_in() -> None:
     """Stands for the runner: a child in the judge's process group that must not outlive it."""
     judge = os.getpid()
     if os.fork() == 0:
-        die_with_parent(signal.SIGKILL)
+        end_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         while os.getppid() == judge:
             signal.pause()
         os._exit(0)
 
 
-def die_with_parent(number: signal.Signals) -> None:
+def end_with_parent(number: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
@@ -128,12 +128,14 @@ def say(event: Json) -> None:
 
 
 def directives(directory: Path) -> dict[str, str]:
-    """What the files of a directory ask of the stub."""
-    found: dict[str, str] = {}
+    """Return the directives to the stub in the files of a directory."""
+    found_directives: dict[str, str] = {}
     for file in sorted(directory.rglob("*")):
         if file.is_file():
-            found |= {word: value or "" for word, value in _DIRECTIVE.findall(file.read_text(errors="replace"))}
-    return found
+            found_directives |= {
+                word: value or "" for word, value in _DIRECTIVE.findall(file.read_text(errors="replace"))
+            }
+    return found_directives
 
 
 def content(directory: Path) -> bytes:
@@ -163,8 +165,8 @@ class Stub:
         self.answers_as = version_of(os.environ.get("STUB_JUDGE_ANSWERS_AS", version))
 
     def ready(self) -> Json:
-        said = {"event": "ready", "protocol": self.protocol, "target": self.target}
-        return {**said, "device": self.device, "environment": self.environment}
+        message = {"event": "ready", "protocol": self.protocol, "target": self.target}
+        return {**message, "device": self.device, "environment": self.environment}
 
     def serve(self, request: Json) -> None:
         """Pass the places where the real judge and its runner can be killed, in their order, and answer."""
@@ -179,8 +181,8 @@ class Stub:
             os._exit(2)
         note(request)
         judged = Path(request["solution_dir"] or request["problem_dir"])
-        asked = directives(judged)
-        self.obey(asked, judged)
+        orders = directives(judged)
+        self.obey(orders, judged)
         for place in ("judge.built", "judge.artefact_kept", "judge.standby_taken", "judge.runner_started"):
             failpoint(place)
         failpoint("judge.before_rounds")
@@ -189,53 +191,53 @@ class Stub:
         if not runner_lives():
             answer = self.refused(request, "RUNTIME_ERROR", "the runner was ended by SIGKILL")
         elif request["kind"] == "baseline":
-            answer = self.baseline(request, asked)
+            answer = self.baseline(request, orders)
         elif request["kind"] == "profile":
             answer = self.profile(request)
-        elif (binary := binary_of(asked)) in request.get("known_binaries", {}):
+        elif (binary := binary_of(orders)) in request.get("known_binaries", {}):
             answer = self.repeated(request, request["known_binaries"][binary])
-        elif "verdict" in asked:
-            answer = self.refused(request, asked["verdict"], "the stub was asked for this verdict")
+        elif "verdict" in orders:
+            answer = self.refused(request, orders["verdict"], "the stub was asked for this verdict")
         else:
-            answer = self.evaluation(request, asked)
+            answer = self.evaluation(request, orders)
         failpoint("judge.before_answer")
         failpoint("judge.answered")
-        say({**answer, "binary": binary_of(asked)} if request["kind"] != "baseline" else answer)
+        say({**answer, "binary": binary_of(orders)} if request["kind"] != "baseline" else answer)
 
     def checked(self, request: Json) -> Json:
         """The answer to a check: the verdict that a candidate asks for."""
-        asked = directives(Path(request["solution_dir"]))
-        verdict = asked.get("verdict", "PASSED")
+        orders = directives(Path(request["solution_dir"]))
+        verdict = orders.get("verdict", "PASSED")
         reason = None if verdict == "PASSED" else "the stub was asked for this verdict"
         works = [{"uuid": uuid, "verdict": verdict, "reason": reason} for uuid in workloads(request)]
         build = {"warnings": ["kernel.cpp:1: warning: of the stub"], "code": request["show"]}
-        said = {"event": "checked", "id": request["id"], "verdict": verdict, "reason": reason}
-        return {**said, "workloads": works, "build": build, "build_s": 0.1, "check_s": 0.2}
+        message = {"event": "checked", "id": request["id"], "verdict": verdict, "reason": reason}
+        return {**message, "workloads": works, "build": build, "build_s": 0.1, "check_s": 0.2}
 
-    def obey(self, asked: dict[str, str], judged: Path) -> None:
+    def obey(self, orders: dict[str, str], judged: Path) -> None:
         mark = self.cache / f"stub-died-{content(judged).hex()}"
-        if "die" in asked or ("die-once" in asked and not mark.exists()):
+        if "die" in orders or ("die-once" in orders and not mark.exists()):
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        for file in filter(None, (os.environ.get("STUB_JUDGE_FAULT"), asked.get("fault"))):
+        for file in filter(None, (os.environ.get("STUB_JUDGE_FAULT"), orders.get("fault"))):
             if Path(file).exists():
                 code, _, message = Path(file).read_text().partition(" ")
                 sys.stderr.write(f"harness judge: {message}\n")
                 sys.stderr.flush()
                 os._exit(int(code))
-        if "exit" in asked:
+        if "exit" in orders:
             sys.stderr.write("stub judge: asked to give up\n")
             sys.stderr.flush()
-            os._exit(int(asked["exit"]))
-        if "garbage" in asked:
+            os._exit(int(orders["exit"]))
+        if "garbage" in orders:
             sys.stdout.write("this is not the protocol\n")
             sys.stdout.flush()
-        if "hang" in asked:
+        if "hang" in orders:
             threading.Event().wait()
-        while "hold" in asked and not Path(asked["hold"]).exists():
+        while "hold" in orders and not Path(orders["hold"]).exists():
             time.sleep(0.01)
-        time.sleep(float(asked.get("takes", 0)))
+        time.sleep(float(orders.get("takes", 0)))
 
     def answer(self, request: Json, **parts: Any) -> Json:
         cost = {"build_s": 0.0, "judge_s": 0.01}
@@ -248,10 +250,10 @@ class Stub:
             "cost": cost,
         } | parts
 
-    def baseline(self, request: Json, asked: dict[str, str]) -> Json:
+    def baseline(self, request: Json, orders: dict[str, str]) -> Json:
         uuids = workloads(request)
-        sealed = {"eager": SEALED_EAGER_US, "compile": SEALED_COMPILE_US} if "two-clocks" in asked else None
-        compile_us, missing = (None, {"compile": "no C++ compiler"}) if "no-compile" in asked else (COMPILE_US, {})
+        sealed = {"eager": SEALED_EAGER_US, "compile": SEALED_COMPILE_US} if "two-clocks" in orders else None
+        compile_us, missing = (None, {"compile": "no C++ compiler"}) if "no-compile" in orders else (COMPILE_US, {})
         return self.answer(
             request,
             verdict="PASSED",
@@ -287,16 +289,16 @@ class Stub:
     def repeated(self, request: Json, verdict: str) -> Json:
         return self.answer(request, verdict=verdict, measured=False, summary={"passed": 0, "of": 0})
 
-    def evaluation(self, request: Json, asked: dict[str, str]) -> Json:
+    def evaluation(self, request: Json, orders: dict[str, str]) -> Json:
         seed = content(Path(request["solution_dir"]))
-        speedup = float(asked.get("speedup") or 0.9 + (seed[0] % 50) / 100)
+        speedup = float(orders.get("speedup") or 0.9 + (seed[0] % 50) / 100)
         seed += request["kind"].encode()
         rows = [workload(uuid, speedup, seed, request["baseline"][uuid]) for uuid in workloads(request)]
         return self.answer(request, verdict="PASSED", workloads=rows, summary=summary(rows))
 
 
-def binary_of(asked: dict[str, str]) -> str | None:
-    return version_of(asked["binary"]) if "binary" in asked else None
+def binary_of(orders: dict[str, str]) -> str | None:
+    return version_of(orders["binary"]) if "binary" in orders else None
 
 
 def version_of(seed: str) -> str:
@@ -304,7 +306,7 @@ def version_of(seed: str) -> str:
 
 
 def runner_lives() -> bool:
-    """Whether a process in the runner's place passes the places where the real one can be killed."""
+    """Return whether a process in the runner's role passes the failpoints of the real runner."""
     runner = os.fork()
     if runner == 0:
         for place in ("start", "before_load", "loaded", "ready", "before_call", "after_done"):

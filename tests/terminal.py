@@ -27,12 +27,12 @@ class Terminal:
 
     def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
         self.process, self._master = process, master
-        self._written = b""
+        self._output = b""
 
     @property
     def text(self) -> str:
         """Everything that was written so far."""
-        return _CONTROL.sub("", self._written.decode(errors="replace"))
+        return _CONTROL.sub("", self._output.decode(errors="replace"))
 
     def read_until(self, words: str, deadline_s: float = DEADLINE_S) -> str:
         """Read until something with these words was written since the last call; that text.
@@ -63,9 +63,9 @@ class Terminal:
             return self.process.poll() is None
         try:
             part = os.read(self._master, 65536)
-        except OSError:  # Linux says so when the other end is closed
+        except OSError:  # Linux reports a closed other end so
             return False
-        self._written += part
+        self._output += part
         return bool(part)
 
 
@@ -76,11 +76,11 @@ def on_terminal(
     """Run `harness ARGUMENTS` on a terminal of this size; what is left of it is killed at the end."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    kept = {name: value for name, value in environment.items() if name not in {"COLUMNS", "LINES"}}
+    passed = {name: value for name, value in environment.items() if name not in {"COLUMNS", "LINES"}}
     process = subprocess.Popen(
         [sys.executable, "-m", "harness", *arguments],
         cwd=directory,
-        env={**kept, "TERM": "xterm"},
+        env={**passed, "TERM": "xterm"},
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -60,7 +60,9 @@ ONLY_IN = {
 def modules() -> list[Path]:
     """The package's own: neither the problems that it ships nor the examples for agents, which are solutions."""
     shipped = (PACKAGE / "_problems", PACKAGE / "agents" / "docs")
-    return sorted(path for path in PACKAGE.rglob("*.py") if not any(path.is_relative_to(each) for each in shipped))
+    return sorted(
+        path for path in PACKAGE.rglob("*.py") if not any(path.is_relative_to(directory) for directory in shipped)
+    )
 
 
 def package_of(path: Path) -> str:
@@ -91,7 +93,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def violations(package: str, names: Iterable[str]) -> Iterator[str]:
-    """What is wrong with the imports of a file of a package."""
+    """Yield the wrong imports of a file of a package."""
     for name in names:
         root = name.partition(".")[0]
         if root in ONLY_IN and package not in ONLY_IN[root]:
@@ -107,12 +109,12 @@ def violations(package: str, names: Iterable[str]) -> Iterator[str]:
 def test_imports_follow_the_arrows() -> None:
     files = modules()
     assert len(files) > 150
-    found = [
+    wrong_imports = [
         f"{path.relative_to(PACKAGE)}: {wrong}"
         for path in files
         for wrong in violations(package_of(path), imports(path))
     ]
-    assert found == []
+    assert wrong_imports == []
 
 
 def test_an_import_against_the_arrows_is_found() -> None:
@@ -152,13 +154,13 @@ UNBOUNDED = {
 
 def parsing_calls(source: str) -> set[str]:
     """Names such as `json.loads` that a source refers to, also where they are imported from their module."""
-    found = set()
+    calls = set()
     for node in nodes(source):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found |= {f"{node.value.id}.{node.attr}"} if node.attr in PARSING.get(node.value.id, ()) else set()
+            calls |= {f"{node.value.id}.{node.attr}"} if node.attr in PARSING.get(node.value.id, ()) else set()
         elif isinstance(node, ast.ImportFrom) and node.module in PARSING:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names if alias.name in PARSING[node.module]}
-    return found
+            calls |= {f"{node.module}.{alias.name}" for alias in node.names if alias.name in PARSING[node.module]}
+    return calls
 
 
 def test_texts_are_parsed_by_the_bounded_module_only() -> None:
@@ -184,7 +186,7 @@ def test_commands_print_through_the_module_that_escapes() -> None:
 
 def imported_files(path: Path) -> set[Path]:
     """The files of the package that a file imports."""
-    found = set()
+    bases = set()
     for node in import_statements(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -197,8 +199,8 @@ def imported_files(path: Path) -> set[Path]:
         for name in names:
             file = PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py")
             if name.startswith("harness.") and file.is_file():
-                found.add(file)
-    return found - {path}
+                bases.add(file)
+    return bases - {path}
 
 
 def cycles(imported: Mapping[Path, set[Path]]) -> list[list[str]]:
@@ -215,9 +217,9 @@ def test_no_files_import_each_other() -> None:
 
 
 def test_a_cycle_between_files_is_found() -> None:
-    one, other = PACKAGE / "one.py", PACKAGE / "other.py"
-    assert cycles({one: {other}, other: {one}}) == [["one.py", "other.py", "one.py"]]
-    assert cycles({one: {other}, other: set()}) == []
+    first, second = PACKAGE / "one.py", PACKAGE / "other.py"
+    assert cycles({first: {second}, second: {first}}) == [["one.py", "other.py", "one.py"]]
+    assert cycles({first: {second}, second: set()}) == []
 
 
 # A path or branch inside the repository, in a string. Placeholders of messages are model/paths.py's too.
@@ -247,8 +249,8 @@ def spelled_paths(source: str) -> list[str]:
 
 
 def test_one_module_spells_repository_paths() -> None:
-    found = {path.relative_to(PACKAGE).as_posix(): spelled_paths(path.read_text()) for path in modules()}
-    spelling = {name: strings for name, strings in found.items() if strings and name != "model/paths.py"}
+    spelled = {path.relative_to(PACKAGE).as_posix(): spelled_paths(path.read_text()) for path in modules()}
+    spelling = {name: strings for name, strings in spelled.items() if strings and name != "model/paths.py"}
     assert {name: strings for name, strings in spelling.items() if name not in _MAY_SPELL} == {}
     assert set(_MAY_SPELL) <= set(spelling), "an exception that no longer is one"
 
@@ -263,12 +265,12 @@ def test_a_spelled_path_is_found(code: str) -> None:
 
 def class_names(paths: Iterable[Path]) -> dict[str, list[str]]:
     """Class name without leading underscores -> the modules that define such a class."""
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for path in paths:
         for node in nodes(path.read_text()):
             if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name.lstrip("_"), []).append(f"{path.name}: {node.name}")
-    return found
+                places.setdefault(node.name.lstrip("_"), []).append(f"{path.name}: {node.name}")
+    return places
 
 
 def test_no_two_classes_share_a_name() -> None:

@@ -1,4 +1,4 @@
-"""A failpoint kills the process that passes it, there and nowhere else."""
+"""A failpoint kills the process that passes it, at this place only."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def run(**variables: str) -> tuple[int, int]:
     return done.returncode, done.stdout.count("passed")
 
 
-@pytest.mark.parametrize(("wanted", "passed"), [("area.place", 0), ("area.place:3", 2)])
-def test_it_dies_the_time_it_is_told_to(wanted: str, passed: int) -> None:
-    assert run(HARNESS_FAILPOINT=wanted) == (-signal.SIGKILL, passed)
+@pytest.mark.parametrize(("setting", "passed"), [("area.place", 0), ("area.place:3", 2)])
+def test_it_dies_the_time_it_is_told_to(setting: str, passed: int) -> None:
+    assert run(HARNESS_FAILPOINT=setting) == (-signal.SIGKILL, passed)
 
 
-@pytest.mark.parametrize("wanted", ["area", "area.place:4", "area.places", ""])
-def test_elsewhere_it_lives(wanted: str) -> None:
-    assert run(HARNESS_FAILPOINT=wanted) == (0, 3)
+@pytest.mark.parametrize("setting", ["area", "area.place:4", "area.places", ""])
+def test_elsewhere_it_lives(setting: str) -> None:
+    assert run(HARNESS_FAILPOINT=setting) == (0, 3)
 
 
 def test_with_a_mark_only_the_first_process_dies(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    both = {"HARNESS_FAILPOINT": "area.place", "HARNESS_FAILPOINT_MARK": str(mark)}
-    assert run(**both) == (-signal.SIGKILL, 0)
+    variables = {"HARNESS_FAILPOINT": "area.place", "HARNESS_FAILPOINT_MARK": str(mark)}
+    assert run(**variables) == (-signal.SIGKILL, 0)
     assert mark.read_text().startswith("area.place ")
-    assert run(**both) == (0, 3)
+    assert run(**variables) == (0, 3)

@@ -1,4 +1,4 @@
-"""`harness start` when nothing can be done: it says why and fails. Child processes that crash are reported."""
+"""`harness start` when no work is possible: it fails with the reason. Child processes that crash are reported."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ START = ("start", "--workers", "1", "--device", "cpu", "--problem", "t/one")
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path, tunable=True) as made:
-        yield made
+    with site_in(tmp_path, tunable=True) as site:
+        yield site
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -75,8 +75,8 @@ def test_a_child_that_crashes_is_started_again_and_its_report_is_named(site: Sit
     code, output = ended(site.start(*START, "--agent", "tuner", "--max-evaluations", "1", extra=crash))
     assert code == 0, output
     (report,) = site.workspace.crashes.iterdir()
-    said = f"the planner ended (exit code 70, internal error; crash report: {report}) and is started again"
-    assert said in output
+    message = f"the planner ended (exit code 70, internal error; crash report: {report}) and is started again"
+    assert message in output
     assert "failpoint planner.decision_recorded" in report.read_text()
 
 
@@ -94,7 +94,7 @@ def snapshot(
 
 
 @pytest.mark.parametrize(
-    "now",
+    "snapshot",
     [
         snapshot(),
         snapshot(planner=PlannerStatus()),
@@ -103,8 +103,8 @@ def snapshot(
         snapshot(DaemonStatus(judges=(READY, JudgeStatus(device="cuda", state="given up")))),
     ],
 )
-def test_nothing_is_left_when_workers_and_judges_have_nothing_to_do(now: Snapshot) -> None:
-    assert nothing_left(now)
+def test_nothing_is_left_when_workers_and_judges_have_nothing_to_do(snapshot: Snapshot) -> None:
+    assert nothing_left(snapshot)
 
 
 def test_the_run_ends_with_the_limit_that_ended_its_workers() -> None:
@@ -146,12 +146,12 @@ def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> N
         run = site.start(*START, "--max-minutes", "5", extra=environment(model))
         assert run.stdout is not None
         seen_at = next(time.monotonic() for line in run.stdout if "refuses the credential (401)" in line)
-        rest = run.stdout.read()
+        remaining_output = run.stdout.read()
         logging.getLogger(__name__).info("shown after %.2f s", seen_at - model.asked[0].at)
         assert run.wait(120) == 2
         assert len(model.asked) == 1
-    assert "the worker-w01 cannot work" in rest
-    assert "export a valid key" in rest
+    assert "the worker-w01 cannot work" in remaining_output
+    assert "export a valid key" in remaining_output
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_an_unreachable_endpoint_is_shown_long_before_sessions_pause_by_it(site:
 
 
 @pytest.mark.parametrize(
-    "now",
+    "snapshot",
     [
         Snapshot(None, PlannerStatus(assignments=(ROW,)), {"w01": IDLE}, 1.0, ()),
         Snapshot(DaemonStatus(judges=(READY,)), None, {"w01": IDLE}, 1.0, ()),
@@ -183,8 +183,8 @@ def test_an_unreachable_endpoint_is_shown_long_before_sessions_pause_by_it(site:
         snapshot(DaemonStatus(judges=(JudgeStatus(device="cpu", state="waiting", failure="it ended"),))),
     ],
 )
-def test_something_is_left_while_any_process_may_go_on(now: Snapshot) -> None:
-    assert not nothing_left(now)
+def test_something_is_left_while_any_process_may_go_on(snapshot: Snapshot) -> None:
+    assert not nothing_left(snapshot)
 
 
 @pytest.mark.slow

@@ -22,7 +22,14 @@ from harness.agents.model_access.request_budget import RequestBudget, planner_li
 from harness.agents.session import Answer, Brief, End, Submitted, Tool, Tools
 from harness.errors import HarnessError, RepositoryError
 from harness.git.repo import Repo
-from harness.ledger.accounts import Account, close_left_open, kept, now, recorded, total
+from harness.ledger.accounts import (
+    Account,
+    close_left_open,
+    present_time,
+    recorded_accounts,
+    total,
+    unrecorded_accounts,
+)
 from harness.ledger.coordination import read_text
 from harness.model.config import Config, SessionBudget
 from harness.model.paths import SOLUTIONS
@@ -81,9 +88,11 @@ class PlanningModel:
 
     def _reached_limit(self) -> str | None:
         with Repo(self._workspace) as repo:
-            ledger = recorded(self._workspace, repo, self._config.coordination_branch)
+            ledger = recorded_accounts(self._workspace, repo, self._config.coordination_branch)
         run = self._config.run
-        accounts = {account.id: account for account in (*kept(self._workspace), *ledger) if account.run == run}
+        accounts = {
+            account.id: account for account in (*unrecorded_accounts(self._workspace), *ledger) if account.run == run
+        }
         of_planner = total(account for account in accounts.values() if account.worker == WORKER)
         run_limit = reached_limit(self._config.agent.overall, total(accounts.values()), f"for the run {run}")
         return reached_limit(self._config.planner.budget, of_planner, "for the planner") or run_limit
@@ -111,7 +120,7 @@ class PlanningModel:
                 problem="",
                 session="",
                 agent="claude",
-                began=now(),
+                began=present_time(),
             )
             meter = Meter(self._workspace, account, self._config.agent.prices)
             stack.callback(meter.close)

@@ -21,7 +21,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.git.repo import Repo
 from harness.git.tree_ids import tree_files, tree_id
-from harness.ledger.accounts import now
+from harness.ledger.accounts import present_time
 from harness.ledger.candidates import TriedCandidate
 from harness.model.assignment import Assignment
 from harness.model.config import Config
@@ -170,7 +170,7 @@ def install_baseline(problem: Problem, result: BaselineResult) -> Path:
     shutil.copytree(result.best, destination)
     (problem.directory / PROVENANCE).write_text(
         "# Provenance of baseline/\n\n"
-        f"Agent-optimised PyTorch, by one session of {result.model} ({now()[:10]}):\n"
+        f"Agent-optimised PyTorch, by one session of {result.model} ({present_time()[:10]}):\n"
         f"{result.submissions} submissions, {result.usd:.2f} USD, {result.speedup or 0:.3f} times as fast as the "
         "fastest baseline before.\n"
     )

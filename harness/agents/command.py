@@ -25,7 +25,7 @@ from harness.agents.session import Alive, Answer, Brief, End, Event, Text, ToolU
 from harness.agents.transcripts import ToolRecord, command_log, prune_transcripts, tool_records
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import load_json_file
-from harness.ledger.accounts import now
+from harness.ledger.accounts import present_time
 from harness.model.config import AgentConfig
 from harness.workspace.files import atomic_write
 
@@ -218,7 +218,7 @@ class CommandSession:
             answer = Answer(f"expected one of {', '.join(self._tools)}, with arguments", failed=True)
         else:
             yield ToolUse(tool, str(next(iter(arguments.values()), "")), json.dumps([tool, arguments], sort_keys=True))
-            at, log_bytes = now(), self._log.stat().st_size
+            at, log_bytes = present_time(), self._log.stat().st_size
             answer = self._tools[tool].use(arguments)
             self._record(
                 ToolRecord(

@@ -14,7 +14,7 @@ from harness.agents.agent_tools import AgentTools
 from harness.agents.model_access.meter import Meter
 from harness.agents.session import Event, ToolUse
 from harness.git.repo import Repo
-from harness.ledger.accounts import Account, Spent, dropped, kept, recorded, total
+from harness.ledger.accounts import Account, Spent, accounts_set_aside, recorded_accounts, total, unrecorded_accounts
 from harness.model.config import Budget, Config
 from harness.workspace.directories import Workspace
 
@@ -48,7 +48,7 @@ class SpendTracker:
             repo: the workspace's repository, in the calling thread.
             config: names the coordination branch.
         """
-        accounts = recorded(self._workspace, repo, config.coordination_branch)
+        accounts = recorded_accounts(self._workspace, repo, config.coordination_branch)
         with self._lock:
             self._accounts |= {account.id: account for account in accounts if account.run == self._run}
             self._read_at = -_REFRESH_S
@@ -76,9 +76,9 @@ class SpendTracker:
 
     def _read_recent(self) -> None:
         # The planner moves an account from the kept ones to the dropped ones, so these are read second.
-        accounts = kept(self._workspace)
+        accounts = unrecorded_accounts(self._workspace)
         closed = {account.id for account in self._accounts.values() if account.ended is not None}
-        accounts += dropped(self._workspace, closed)
+        accounts += accounts_set_aside(self._workspace, closed)
         self._accounts |= {account.id: account for account in accounts if account.run == self._run}
         self._read_at = time.monotonic()
 

@@ -38,7 +38,7 @@ from harness.agents.solution_sync import replace_with_copy, sync_solution
 from harness.agents.transcripts import agent_directory
 from harness.errors import ConfigurationError, HarnessError
 from harness.git.repo import Repo
-from harness.ledger.accounts import Account, Spent, close_left_open, now
+from harness.ledger.accounts import Account, Spent, close_left_open, present_time
 from harness.ledger.coordination import read_text
 from harness.model.assignment import Assignment
 from harness.model.checking import CheckReply, ShownCode
@@ -404,7 +404,7 @@ class Sessions:
             problem=work_item.row.problem,
             session=resume or "",
             agent=self._kind,
-            began=now(),
+            began=present_time(),
             model=self._config.agent.model or "none",
         )
         return Meter(self._workspace, account, self._config.agent.prices)

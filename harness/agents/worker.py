@@ -25,7 +25,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import copy_from_another_gpu
 from harness.git.repo import Repo, Submission
 from harness.git.tree_ids import tree_files, tree_id
-from harness.ledger.candidates import Tried
+from harness.ledger.candidates import ProblemCandidates
 from harness.ledger.coordination import read_assignments
 from harness.ledger.lessons import LessonBook
 from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
@@ -113,7 +113,7 @@ class _Worker:
 
     def __post_init__(self) -> None:
         self.repo = Repo(self.workspace)
-        self.tried = Tried(self.workspace, self.repo, self.config, self.target)
+        self.tried = ProblemCandidates(self.workspace, self.repo, self.config, self.target)
         self.sessions = Sessions(
             self.workspace,
             self.repo,
@@ -248,7 +248,7 @@ class _Worker:
             try:
                 self.repo.retire_worktree(self.name, problem)
             except HarnessError as error:
-                logger.info("the worktree of %s is kept: %s", problem, error.what)
+                logger.info("the worktree of %s is kept: %s", problem, error.message)
 
     def save(self, problem: str, worktree: Path) -> None:
         """Commit a solution that the agent did not submit, so that it is judged; log the reason if that fails."""
@@ -262,7 +262,7 @@ class _Worker:
                 return
             submission = self.commit(problem, worktree, "Save what was not submitted")
         except HarnessError as error:
-            logger.info("%s left no solution of %s that can be committed: %s", self.name, problem, error.what)
+            logger.info("%s left no solution of %s that can be committed: %s", self.name, problem, error.message)
             return
         if not submission.unchanged:
             logger.info("%s left an unsubmitted solution of %s: %s", self.name, problem, submission.commit)
@@ -292,7 +292,7 @@ class _Worker:
             problem=problem,
             target=self.target,
             message=message,
-            said=trailers(
+            commit_trailers=trailers(
                 run=self.config.run,
                 worker=self.name,
                 agent=self.kind,
@@ -324,7 +324,7 @@ class _Worker:
                 problem,
                 self.target,
                 submitted.tree,
-                known=lambda: self.tried.entry(submitted.tree),
+                find_entry=lambda: self.tried.entry(submitted.tree),
                 stop=self.stop,
                 deadline_s=_OUTCOME_S,
             )

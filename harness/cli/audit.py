@@ -61,7 +61,12 @@ def audit(
             reruns, spread = _measure_again(workspace, repo, rerun, top=top, seed=seed, device=device)
     not_reproduced = [entry for entry in reruns if not entry.holds]
     if as_json:
-        document = {"whole": not result.breaks, **asdict(result), "reruns": [asdict(entry) for entry in reruns]}
+        document = {
+            "whole": not result.breaks,
+            **asdict(result),
+            "breaks": [chain_break.record() for chain_break in result.breaks],
+            "reruns": [asdict(entry) for entry in reruns],
+        }
         echo_json(json.dumps(document, indent=2, default=str))
     else:
         _print(result)
@@ -90,7 +95,7 @@ def _print(result: Audit) -> None:
             "expected": lambda row: _cell(row["expected"]),
             "found": lambda row: _cell(row["found"]),
         }
-        emit([asdict(chain_break) for chain_break in result.breaks], as_json=False, columns=columns)
+        emit([chain_break.record() for chain_break in result.breaks], as_json=False, columns=columns)
         echo()
     state = "" if result.breaks else "whole: "
     spooled = f" ({result.spooled} of them wait in the spool)" if result.spooled else ""

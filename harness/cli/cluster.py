@@ -48,7 +48,7 @@ def cluster_hosts(address: str) -> tuple[HostStatus, ...]:
     events = [BRIDGE_EVENTS.validate_json(line) for line in listed.stdout.splitlines()]
     failure = next((event for event in events if isinstance(event, BridgeFailed)), None)
     if failure is not None:
-        raise ConfigurationError(failure.what, where="--cluster", remedy=failure.fix)
+        raise ConfigurationError(failure.message, where="--cluster", remedy=failure.fix)
     hosts = [event.hosts for event in events if isinstance(event, HostsChanged)]
     if not hosts:
         last = (listed.stderr.strip().splitlines() or ["no reason"])[-1]
@@ -105,7 +105,7 @@ def cluster_checks(address: str) -> Iterator[Check]:
     try:
         hosts = cluster_hosts(address)
     except HarnessError as error:
-        yield Check("cluster", "missing", error.what, error.remedy or "")
+        yield Check("cluster", "missing", error.message, error.remedy or "")
         return
     devices = sum(len(host.devices) for host in hosts)
     fix = "ray start on a host with GPUs, or with --resources: docs/how-to/cluster.md"

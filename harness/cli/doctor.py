@@ -83,7 +83,7 @@ def _gpu() -> Iterator[Check]:
     try:
         require_no_mps()
     except HostFaultError as error:
-        yield Check("MPS", "missing", f"{error.what} ({error.where})", error.remedy or "")
+        yield Check("MPS", "missing", f"{error.message} ({error.where})", error.remedy or "")
     for name, language, command in (
         ("triton", "language triton", "pip install triton"),
         ("tvm_ffi", "language cuda_cpp", "pip install apache-tvm-ffi"),
@@ -105,7 +105,7 @@ def _nvrtc() -> Check:
     try:
         facts = nvrtc_facts(find_toolkit().library)
     except ConfigurationError as error:
-        return Check("NVRTC", "missing", error.what, (error.remedy or "").partition("   ")[0])
+        return Check("NVRTC", "missing", error.message, (error.remedy or "").partition("   ")[0])
     gpu_line = output_of("nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader") or ""
     driver, _, capability = gpu_line.partition("\n")[0].partition(",")
     if mismatch := compiler_mismatch(facts, driver, capability):
@@ -148,7 +148,7 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
         yield Check("COORDINATION.md", "ok", f"{len(rows)} rows on {config.coordination_branch}")
     except HarnessError as error:
         where = f"{error.where}: " if error.where else ""
-        yield Check("COORDINATION.md", "missing", f"{where}{error.what}", _edit("COORDINATION.md", error))
+        yield Check("COORDINATION.md", "missing", f"{where}{error.message}", _edit("COORDINATION.md", error))
     yield from _checkout(workspace)
     for name in ("daemon", "planner"):
         yield from _lock(workspace.state / f"{name}.lock", name)
@@ -185,7 +185,7 @@ def _lock(path: Path, name: str) -> Iterator[Check]:
         with file_lock(path, owner="harness doctor"):
             pass
     except ConfigurationError as error:
-        yield Check(f"harness {name}", "note", error.what)
+        yield Check(f"harness {name}", "note", error.message)
 
 
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:

@@ -38,9 +38,9 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
     with nullcontext() if dry_run else _no_start(workspace), Repo(workspace) as repo:
         result = upgrade_ledger(workspace, repo, coordination_branch(workspace), dry_run=dry_run)
     if as_json:
-        echo_json(json.dumps({"needed": result.needed, "dry_run": dry_run, **asdict(result)}, indent=2))
+        echo_json(json.dumps({"needed": result.is_outdated, "dry_run": dry_run, **asdict(result)}, indent=2))
         return
-    if not result.needed:
+    if not result.is_outdated:
         echo(f"the ledger on {result.branch} has format {result.after} already: nothing to do")
         return
     emit([asdict(file) for file in result.files], as_json=False)
@@ -63,7 +63,7 @@ def _no_start(workspace: Workspace) -> Iterator[None]:
             stack.enter_context(file_lock(workspace.start_lock, owner="harness ledger upgrade"))
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"the ledger cannot be upgraded while `harness start` runs ({error.what})",
+                f"the ledger cannot be upgraded while `harness start` runs ({error.message})",
                 where=error.where,
                 remedy="end it with `harness stop`, then run `harness ledger upgrade` again",
             ) from error

@@ -100,10 +100,10 @@ def daemon(
     from harness.daemon.invocation import current_invocation
     from harness.daemon.run import run_daemon
     from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import die_with_parent
+    from harness.workspace.parent_process import end_with_parent
 
     invocation = current_invocation()
-    die_with_parent()
+    end_with_parent()
     stop = stop_on_signals()
     workspace = Workspace.find()
     overrides: dict[str, object] = {"run": run_name} if run_name else {}
@@ -159,9 +159,9 @@ def planner(
     from harness.planner.planner import run_planner
     from harness.supervise import worker_names
     from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import die_with_parent
+    from harness.workspace.parent_process import end_with_parent
 
-    die_with_parent()
+    end_with_parent()
     workspace = Workspace.find(Path(replay) if replay else None)
     overrides = {"run": run_name, "problems": problems or None, "target": target, "agent.overall.usd": max_usd}
     config = load_config(workspace, overrides)
@@ -206,7 +206,7 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
             try:
                 valid.append(accepted(read_proposal(proposal), inputs, "claude"))
             except FormatError as error:
-                return error.what
+                return error.message
             return None
 
         situation = {**inputs.model_dump(mode="json"), "the policy proposes": decision.model_dump(mode="json")}
@@ -256,9 +256,9 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
     """Run the worker NAME alone: work on the problem that its row in COORDINATION.md assigns."""
     from harness.agents.worker import run_worker
     from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import die_with_parent
+    from harness.workspace.parent_process import end_with_parent
 
-    die_with_parent()
+    end_with_parent()
     stop = stop_on_signals()
     workspace = Workspace.find()
     overrides = {"run": run_name, "agent.kind": agent, "target": target, "agent.overall.usd": max_usd}

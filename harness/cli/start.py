@@ -130,7 +130,7 @@ def start(
         if outcome.failure is not None:
             raise outcome.failure
         interrupted = outcome.interrupted and "SIGINT" in signal_names[-1:]
-        return record(outcome.why, EXIT_INTERRUPTED if interrupted else 0)
+        return record(outcome.reason, EXIT_INTERRUPTED if interrupted else 0)
 
 
 def _stop_on_signals() -> tuple[threading.Event, list[str]]:
@@ -257,7 +257,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         failure = str(outcome.failure) if outcome.failure is not None else None
         keys = ("problem", "worker", "commit", "tree")
         document = {
-            "ended": outcome.why,
+            "ended": outcome.reason,
             "failure": failure,
             "target": target,
             "problems": [for_scripts(standing) for standing in table],
@@ -266,7 +266,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         }
         echo_json(json.dumps(document, indent=2, default=str))
         return
-    echo(f"ended: {outcome.why}")
+    echo(f"ended: {outcome.reason}")
     print_standings(table)
     not_judged = [pending_line(pending)] if pending else []
     notes = [*outdated_note(table), *weakness_notes(table)]

@@ -23,7 +23,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     from harness.cli.display.results import print_with_weaknesses
     from harness.errors import EXIT_NO, AnswerIsNo
     from harness.git.repo import Repo
-    from harness.ledger.candidates import Tried
+    from harness.ledger.candidates import ProblemCandidates
     from harness.ledger.submission import locate, trailers, wait_for_outcome
     from harness.ledger.submission import submit as commit
     from harness.model.paths import problem_path
@@ -41,7 +41,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
             problem=place.problem,
             target=target_name,
             message=message,
-            said=commit_trailers,
+            commit_trailers=commit_trailers,
             base=config.coordination_branch,
             languages=config.languages,
         )
@@ -57,7 +57,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
                     json.dumps({"commit": submission.commit, "tree": submission.tree, "branch": submission.branch})
                 )
             return 0
-        tried = Tried(place.workspace, repo, config, target_name)
+        tried = ProblemCandidates(place.workspace, repo, config, target_name)
         tried.begin(place.problem, place.worktree / problem_path(place.problem))
         try:
             entry = wait_for_outcome(
@@ -65,7 +65,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
                 place.problem,
                 target_name,
                 submission.tree,
-                known=lambda: tried.entry(submission.tree),
+                find_entry=lambda: tried.entry(submission.tree),
                 stop=threading.Event(),
                 deadline_s=deadline_s,
             )

@@ -1,7 +1,7 @@
 """`python -m harness.cluster.bridge --address A`: the process between the daemon and a Ray cluster.
 
 Ray ends the process of a driver whose cluster is gone. That must not be the daemon, so the driver is this process: it
-gets orders on stdin, writes events to stdout, and is started again by the daemon. It ends at the end of stdin.
+reads orders from stdin and writes events to stdout. The daemon restarts it. It ends at the end of stdin.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from harness.model.config import SandboxKind
 from harness.model.process_status import HostStatus
 
 LOOK_S = 1.0
-"""How often Ray is asked which nodes there are."""
+"""Interval of the queries for Ray's nodes."""
 _FACTS_S = 60.0
-_ASK_AGAIN_S = 30.0
-"""A host that was refused is asked again after so long."""
+_RETRY_S = 30.0
+"""A refused host is queried again after this time."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -41,7 +41,7 @@ class _Member:
     """A node that has joined."""
 
     status: HostStatus
-    asked_at: float
+    queried_at: float
     local_devices: dict[str, str] = field(default_factory=dict)
     """Device in the cluster -> its name on the host."""
 
@@ -50,37 +50,37 @@ class Bridge:
     """Hosts and their devices.
 
     Args:
-        sandbox: of candidates.
-        write: gets events, from several threads.
+        sandbox: the sandbox of candidates.
+        write: receives events, from several threads.
     """
 
     def __init__(self, sandbox: SandboxKind, write: Callable[[BaseModel], None]) -> None:
         self._sandbox, self._write = sandbox, write
         self._members: dict[str, _Member] = {}
-        self._asked: set[str] = set()
+        self._queried: set[str] = set()
         self._facts: queue.SimpleQueue[tuple[RayNode, HostFacts | str]] = queue.SimpleQueue()
         self._actors: dict[str, DeviceActor] = {}
         self._lock = threading.Lock()
         self._own = own_facts()
 
     def look(self) -> None:
-        """Take in hosts that have joined and remove those that have left."""
+        """Add hosts that have joined and remove those that have left."""
         nodes = {node.id: node for node in alive_nodes()}
         changed = [self._remove(node_id) for node_id in list(self._members) if node_id not in nodes]
         for node in nodes.values():
             member = self._members.get(node.id)
             refused = member is not None and member.status.refused is not None
-            due = member is None or (refused and time.monotonic() - member.asked_at > _ASK_AGAIN_S)
-            if due and node.id not in self._asked:
-                self._asked.add(node.id)
-                threading.Thread(target=self._ask, args=(node,), name=f"facts-{node.id[:6]}", daemon=True).start()
+            due = member is None or (refused and time.monotonic() - member.queried_at > _RETRY_S)
+            if due and node.id not in self._queried:
+                self._queried.add(node.id)
+                threading.Thread(target=self._query, args=(node,), name=f"facts-{node.id[:6]}", daemon=True).start()
         while not self._facts.empty():
             changed.append(self._admit(*self._facts.get()))
         if any(changed):
             self._write(self.hosts())
 
     def knows_all(self) -> bool:
-        """Return whether every node that is alive has given its facts."""
+        """Return true if the facts of every node that is alive are known."""
         return {node.id for node in alive_nodes()} <= set(self._members)
 
     def hosts(self) -> HostsChanged:
@@ -99,21 +99,21 @@ class Bridge:
             ended = RemoteJudgeEnded(device=order.device, number=order.number, reason=reason, exit_code=EXIT_HOST_FAULT)
             self._write(ended)
 
-    def _ask(self, node: RayNode) -> None:
-        """Ask a node for its facts."""
+    def _query(self, node: RayNode) -> None:
+        """Query the facts of a node."""
         import ray
 
         try:
-            asked = ray.remote(read_facts).options(num_cpus=0, max_retries=0, **on_node(node.id)).remote()
-            answer: HostFacts | str = HostFacts.model_validate_json(ray.get(asked, timeout=_FACTS_S))
-        except Exception as error:  # noqa: BLE001 - whatever a foreign host answers, it is refused
+            pending = ray.remote(read_facts).options(num_cpus=0, max_retries=0, **on_node(node.id)).remote()
+            answer: HostFacts | str = HostFacts.model_validate_json(ray.get(pending, timeout=_FACTS_S))
+        except Exception as error:  # noqa: BLE001 - a host with any error is refused
             lines = [line for line in str(error).splitlines() if line.strip()]
-            answer = f"it does not say what it has: {type(error).__name__}: {(lines or ['no reason'])[-1][:200]}"
+            answer = f"its facts cannot be read: {type(error).__name__}: {(lines or ['no reason'])[-1][:200]}"
         self._facts.put((node, answer))
 
     def _admit(self, node: RayNode, facts: HostFacts | str) -> bool:
-        """Take in a node, or refuse it; return whether anything has changed."""
-        self._asked.discard(node.id)
+        """Add a node or refuse it; return true if its status has changed."""
+        self._queried.discard(node.id)
         before = self._members.get(node.id)
         refused = facts if isinstance(facts, str) else refusal(facts, self._own)
         names = [member.status.name for member in self._members.values()]
@@ -152,23 +152,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="harness.cluster.bridge", description="Between a daemon and a Ray cluster.")
     parser.add_argument("--address", required=True)
     parser.add_argument("--sandbox", choices=("bubblewrap", "none"), default="bubblewrap")
-    parser.add_argument("--workspace", default="", help="Named to another head that uses the cluster.")
+    parser.add_argument("--workspace", default="", help="Shown to another head that uses the cluster.")
     parser.add_argument("--list", action="store_true", help="Write the hosts, once, and end.")
     arguments = parser.parse_args()
     _end_with_parent()
     lines = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what Ray prints must not get among the events
+    os.dup2(2, 1)  # Ray prints to stdout, which carries the events
     write = _writer(lines)
     try:
         _serve(arguments, write)
     except HarnessError as error:
-        write(BridgeFailed(what=error.what, fix=error.remedy, final=True))
+        write(BridgeFailed(message=error.message, fix=error.remedy, final=True))
         sys.exit(error.exit_code)
     except ConnectionError as error:
-        what = (
+        message = (
             f"there is no Ray cluster at {arguments.address} that takes this host: {' '.join(str(error).split())[:300]}"
         )
-        write(BridgeFailed(what=what, fix="start Ray there, with the same token: docs/how-to/cluster.md"))
+        write(BridgeFailed(message=message, fix="start Ray there, with the same token: docs/how-to/cluster.md"))
         sys.exit(EXIT_HOST_FAULT)
 
 
@@ -216,8 +216,8 @@ def _end_with_parent() -> None:
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit(0)  # it died before we asked to be told
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the daemon's: it closes our stdin
+        sys.exit(0)  # the parent ended before the request above
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the daemon, which closes this stdin
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNot
 logger = logging.getLogger(__name__)
 
 _END_S = 5.0
+_RECONNECTING = "the connection to the Ray cluster was lost; it is made again"
 _NO_HOST = "no host of the cluster has a device for a judge: `ray start` on one (docs/how-to/cluster.md)"
 _UNCONNECTED = "was lost with the connection to the Ray cluster"
 _CONNECTING = "the connection to the Ray cluster at {address} is being made"
@@ -46,9 +47,9 @@ class RemoteJudge:
     Args:
         device: the device's name in the cluster.
         number: the client's number of the process.
-        tell: passes an order to the bridge.
-        log_file: of this host; receives the last lines that the process writes to stderr.
-        post: gets the notices.
+        send_order: passes an order to the bridge.
+        log_file: file on this host that receives the last lines that the process writes to stderr.
+        post: receives the notices.
     """
 
     pid = None
@@ -57,38 +58,38 @@ class RemoteJudge:
         self,
         device: str,
         number: int,
-        tell: Callable[[BaseModel], None],
+        send_order: Callable[[BaseModel], None],
         log_file: Path,
         post: Callable[[JudgeNotice], None],
     ) -> None:
-        self._device, self.number, self._tell = device, number, tell
+        self._device, self.number, self._send_order = device, number, send_order
         self._log_file, self._post = log_file, post
         self._ended = threading.Event()
-        tell(StartJudge(device=device, number=number))
+        send_order(StartJudge(device=device, number=number))
 
     def send(self, line: bytes) -> None:
         """Send a request with the content of the directories that it names."""
         try:
             order = SendRequest(device=self._device, number=self.number, line=line.decode(), parcel=parcel_of(line))
         except (HarnessError, OSError) as error:
-            self.take_in(_lost(self._device, self.number, f"was given up, since its request cannot be read: {error}"))
+            self.take_in(_lost(self._device, self.number, f"was given up because its request cannot be read: {error}"))
             return
-        self._tell(order)
+        self._send_order(order)
 
     def kill(self) -> None:
-        """Order the end of the process at once."""
-        self._tell(EndJudge(device=self._device, number=self.number, kill=True))
+        """Order the immediate end of the process."""
+        self._send_order(EndJudge(device=self._device, number=self.number, kill=True))
 
     def hang_up(self) -> None:
         """Order the end of the process."""
-        self._tell(EndJudge(device=self._device, number=self.number))
+        self._send_order(EndJudge(device=self._device, number=self.number))
 
     def wait_ended(self, within_s: float) -> bool:
-        """Wait for the news that it has ended."""
+        """Wait for the event of its end."""
         return self._ended.wait(within_s)
 
     def take_in(self, event: JudgeWrote | RemoteJudgeEnded) -> None:
-        """Post what the bridge has passed on; nothing after the end."""
+        """Post an event that the bridge has passed on; nothing after the end."""
         if self._ended.is_set():
             return
         if isinstance(event, JudgeWrote):
@@ -113,10 +114,10 @@ class ClusterJudges:
     """Clients by device, and the bridge. Methods are for one thread.
 
     Args:
-        workspace: for logs.
-        config: the judge's sandbox and the run's target.
-        address: of the Ray cluster: `auto` or `HOST:PORT`.
-        post: gets the notices of all judges, from other threads.
+        workspace: the workspace of the logs.
+        config: has the judge's sandbox and the run's target.
+        address: address of the Ray cluster: `auto` or `HOST:PORT`.
+        post: receives the notices of all judges, from other threads.
         command: the bridge's command line.
     """
 
@@ -130,8 +131,8 @@ class ClusterJudges:
         command: tuple[str, ...] = (sys.executable, "-m", "harness.cluster.bridge"),
     ) -> None:
         self._workspace, self._config, self._address, self._post = workspace, config, address, post
-        given = ("--address", address, "--sandbox", config.judge.sandbox, "--workspace", str(workspace.root))
-        self._command = [*command, *given]
+        arguments = ("--address", address, "--sandbox", config.judge.sandbox, "--workspace", str(workspace.root))
+        self._command = [*command, *arguments]
         self._clients: dict[str, JudgeClient] = {}
         self._running: dict[str, RemoteJudge] = {}
         """The present process of each device."""
@@ -142,7 +143,7 @@ class ClusterJudges:
         self._failed: BridgeFailed | None = None
         self._losses = 0
         self._was_connected = False
-        """Then a run goes on when the cluster cannot be used: it may be usable again."""
+        """If true, a run continues while the cluster is unusable, because it may become usable again."""
         self._start_at = 0.0
 
     def clients(self) -> dict[str, JudgeClient]:
@@ -154,31 +155,31 @@ class ClusterJudges:
         return self._hosts
 
     def fault(self) -> str | None:
-        """Return why there is no judge; None where there is one."""
+        """Return the reason why there is no judge; None if there is one."""
         if self._clients:
             return None
         if self._failed is not None:
-            return self._failed.what
+            return self._failed.message
         if not self._hosts:
             return _CONNECTING.format(address=self._address)
         refused = [f"{host.name}: {host.refused}" for host in self._hosts if host.refused]
         return f"every host is refused: {'; '.join(refused)}" if len(refused) == len(self._hosts) else _NO_HOST
 
     def tick(self) -> None:
-        """Start the bridge where it does not run; make the clients of hosts that have joined.
+        """Start the bridge if it does not run, and create the clients of hosts that have joined.
 
         Raises:
             ConfigurationError: the cluster cannot be used, and another attempt does not help.
         """
         if self._failed is not None and self._failed.final and not self._was_connected:
-            raise ConfigurationError(self._failed.what, where="--cluster", remedy=self._failed.fix)
+            raise ConfigurationError(self._failed.message, where="--cluster", remedy=self._failed.fix)
         if self._process is None and time.monotonic() >= self._start_at:
             self._start_bridge()
         devices = {device for host in self._hosts for device in host.devices}
         for device in devices - set(self._clients):
             self._clients[device] = self._client(device)
         for device in set(self._clients) - devices:
-            if self._clients[device].state in {"waiting", "given up"}:  # its loss was taken in
+            if self._clients[device].state in {"waiting", "given up"}:  # its loss has been processed
                 del self._clients[device]
 
     def close(self) -> None:
@@ -197,7 +198,7 @@ class ClusterJudges:
         log_file = judge_log_file(self._workspace, device.replace("/", "-"))
 
         def launch(number: int) -> JudgeEndpoint:
-            judge = RemoteJudge(device, number, self._tell, log_file, self._post)
+            judge = RemoteJudge(device, number, self._send_order, log_file, self._post)
             with self._lock:
                 self._running[device] = judge
                 connected = self._process is not None
@@ -222,7 +223,7 @@ class ClusterJudges:
         self._reader = threading.Thread(target=self._listen, args=(self._process,), name="cluster-bridge")
         self._reader.start()
 
-    def _tell(self, order: BaseModel) -> None:
+    def _send_order(self, order: BaseModel) -> None:
         process = self._process
         if process is None or process.stdin is None:
             return
@@ -233,7 +234,7 @@ class ClusterJudges:
             logger.info("an order was not passed on: the bridge has ended")
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
-        """Take in what the bridge writes, until it ends."""
+        """Process the bridge's events until it ends."""
         assert process.stdout is not None  # noqa: S101 - opened as a pipe
         with process.stdout as lines:
             for line in lines:
@@ -259,11 +260,11 @@ class ClusterJudges:
                 judge.take_in(event)
 
     def _bridge_ended(self) -> None:
-        """Every judge is lost with the bridge, and so are the hosts until the next one has found them."""
+        """Report the loss of every judge, and drop the hosts until the next bridge has found them."""
         self._hosts = ()
         self._losses += 1
         self._start_at = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self._losses - 1), LONGEST_PAUSE_S)
-        self._failed = self._failed or BridgeFailed(what="the connection to the Ray cluster was lost; it is made again")
+        self._failed = self._failed or BridgeFailed(message=_RECONNECTING)
         with self._lock:
             running, self._running, self._process = self._running, {}, None
         for device, judge in running.items():
@@ -271,7 +272,7 @@ class ClusterJudges:
 
 
 def _lost(device: str, number: int, reason: str) -> RemoteJudgeEnded:
-    """The end of a process that is no fault of what it judged."""
+    """Return the end of a process that its candidate did not cause."""
     return RemoteJudgeEnded(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
 
 

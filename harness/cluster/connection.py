@@ -16,7 +16,7 @@ from harness.errors import ConfigurationError
 _NAMESPACE = "kernel-harness"
 _SEAT = "head"
 _SEAT_WAIT_S = 20.0
-"""Ray frees the name of a head that was killed within this."""
+"""Ray frees the name of a killed head within this time."""
 _CALL_S = 10.0
 _POLL_S = 0.5
 
@@ -65,9 +65,9 @@ def join(address: str) -> None:
     try:
         ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
     except (ray.exceptions.AuthenticationError, RuntimeError, ValueError) as error:
-        what = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         raise ConfigurationError(
-            f"the Ray cluster at {address} refuses this host: {what}",
+            f"the Ray cluster at {address} refuses this host: {reason}",
             where="--cluster",
             remedy="give both the same token and the same versions of Ray and Python: docs/how-to/cluster.md",
         ) from error

@@ -1,6 +1,7 @@
 """The cache of a judge host: blobs by the hash of their bytes, and directories that are made of them.
 
-Several judges of one host share it. Whatever arrives is checked against its hash before it has its name.
+Several judges of one host share it. Received bytes are checked against their hash before they get
+their final name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ContentStore:
 
     Args:
         root: on the host's disk; derived, so it may be deleted while no judge runs.
-        part: distinguishes the unfinished files of this process from those of others.
+        part: distinguishes the unfinished files of this process from those of other processes.
     """
 
     def __init__(self, root: Path, part: str = "") -> None:
@@ -36,7 +37,7 @@ class ContentStore:
         """Check that the disk has room.
 
         Raises:
-            HostFaultError: it has not, or cannot be used.
+            HostFaultError: the disk has no room or cannot be used.
         """
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -57,10 +58,16 @@ class ContentStore:
         return [sha256 for sha256 in manifest.blobs if not self._blob(sha256).is_file()]
 
     def store(self, sha256: str, offset: int, data: bytes, *, last: bool) -> None:
-        """Write a part of a blob at a byte offset; the `last` part gives it its name.
+        """Write a part of a blob at a byte offset; after the `last` part, give the blob its final name.
+
+        Args:
+            sha256: hash of the whole blob.
+            offset: byte offset of the part.
+            data: bytes of the part.
+            last: true for the part at the end.
 
         Raises:
-            HostFaultError: the disk does not take it.
+            HostFaultError: the disk cannot be written.
             FormatError: the bytes do not have this hash.
         """
         incoming = self._root / "incoming" / f"{sha256}.{self._part}"
@@ -84,15 +91,15 @@ class ContentStore:
         incoming.replace(blob)
 
     def directory(self, manifest: Manifest) -> Path:
-        """Return where a manifest's directory is, or will be."""
+        """Return the path of a manifest's directory, which may not exist yet."""
         return self._root / "trees" / manifest.digest
 
     @contextmanager
-    def held(self, manifest: Manifest) -> Iterator[Path]:
-        """Make a manifest's directory of blobs that are here; within the block it is not removed.
+    def locked_directory(self, manifest: Manifest) -> Iterator[Path]:
+        """Create a manifest's directory from stored blobs; within the block it is not removed.
 
         Raises:
-            HostFaultError: the disk does not take it, or a blob is missing.
+            HostFaultError: the disk cannot be written, or a blob is missing.
         """
         directory = self.directory(manifest)
         try:
@@ -132,18 +139,18 @@ class ContentStore:
         shutil.copyfile(self._blob(file.sha256), place)
         place.chmod(0o755 if file.executable else 0o644)
 
-    def trim(self, most_bytes: int = CACHE_BYTES) -> None:
-        """Remove directories that were not used for longest, and blobs of none, until the cache is small enough."""
+    def trim(self, max_bytes: int = CACHE_BYTES) -> None:
+        """Remove blobs, then directories, the least recently used first, until the cache has at most `max_bytes`."""
         trees = sorted((self._root / "trees").glob("*[0-9a-f]"), key=_used_at)
         blobs = sorted((self._root / "blobs").glob("*/*"), key=_used_at)
         size = sum(map(_bytes, [*trees, *blobs]))
         for path in [*blobs, *trees]:
-            if size <= most_bytes:
+            if size <= max_bytes:
                 return
             size -= _bytes(path) if self._remove(path) else 0
 
     def _remove(self, path: Path) -> bool:
-        """Remove a blob, or a directory that nobody holds."""
+        """Remove a blob, or a directory that no process has locked."""
         if path.is_file():
             path.unlink(missing_ok=True)
             return True

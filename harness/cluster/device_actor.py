@@ -1,6 +1,6 @@
 """The bridge's side of one device: it keeps the device's actor, ships content to it, and fetches its events.
 
-Each device has threads of its own, since a host that does not answer must not keep others waiting.
+Each device has its own threads, so that a host without answers delays no other host.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from harness.model.config import SandboxKind
 
 CHUNK_BYTES = 32 << 20
 _START_S = 120.0
-"""A new actor imports the harness; on a cold disk that takes a while."""
+"""A new actor imports the harness, which is slow on a cold disk."""
 _ANSWER_S = 60.0
 _FETCH_MARGIN_S = 25.0
-"""Beyond the wait of a fetch: a host that answers nothing for so long is cut off, whatever Ray says of it."""
+"""Added to the wait of a fetch. After it, a host without an answer counts as lost, even if Ray reports it alive."""
 
 Order = StartJudge | SendRequest | EndJudge
 
 
 class HostRefusalError(Exception):
-    """A host cannot take content; the message is its own."""
+    """A host cannot store content; the message is the host's."""
 
 
 class DeviceActor:
@@ -42,8 +42,8 @@ class DeviceActor:
         local_device: its name on the host.
         host: the host's name.
         node_id: Ray's id of the node.
-        sandbox: of candidates.
-        write: gets events, from several threads.
+        sandbox: the sandbox of candidates.
+        write: receives events, from several threads.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class DeviceActor:
                 continue
             try:
                 self._carry_out(order)
-            except Exception as error:  # noqa: BLE001 - Ray raises errors of many kinds; each is the host's loss
+            except Exception as error:  # noqa: BLE001 - Ray raises errors of many kinds; each counts as a loss of the host
                 self._failed(order.number, error)
 
     def _carry_out(self, order: Order) -> None:
@@ -177,7 +177,12 @@ class DeviceActor:
 
 
 def blob_places(parcel: Parcel, line: str) -> dict[str, tuple[Path, int]]:
-    """Return where the head has each blob of a request's content: sha256 -> file and its bytes."""
+    """Return the head's file of each blob of a request's content: sha256 -> file and its size in bytes.
+
+    Args:
+        parcel: the request's content.
+        line: the request, with directories of the head.
+    """
     request = load_json(line, where="a request")
     named = (parcel.problem, "problem_dir"), (parcel.solution, "solution_dir"), (parcel.data, "data_root")
     places = {}
@@ -195,11 +200,11 @@ def _read(file: Path, offset: int) -> bytes:
 
 
 def _reason(host: str, error: Exception) -> str:
-    """Return the loss in words: Ray's own messages have many lines."""
+    """Return the reason of a loss in one line: Ray's own messages have many lines."""
     from ray.exceptions import GetTimeoutError, RayActorError
 
     if isinstance(error, HostRefusalError):
-        return f"was lost, since {host} cannot take its request: {error}"
+        return f"was lost because {host} cannot store its request: {error}"
     if isinstance(error, GetTimeoutError):
         return f"was lost: {host} does not answer"
     if isinstance(error, RayActorError):

@@ -1,4 +1,4 @@
-"""Facts of a host and the reason to refuse it. `read_facts` runs on the host, as a task of Ray's."""
+"""Facts of a host and the reason to refuse it. `read_facts` runs on the host, as a Ray task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.judge.version import judge_version
 
 CPU_JUDGE = "cpu_judge"
 """Ray's custom resource of a node that lends its CPU to a judge."""
-_ASK_S = 20
+_QUERY_S = 20
 
 
 def read_facts() -> str:
@@ -39,16 +39,21 @@ def own_facts() -> HostFacts:
 
 
 def refusal(facts: HostFacts, own: HostFacts) -> str | None:
-    """Return why a host may not judge for this head; None if it may."""
-    for what, theirs, ours in (
+    """Return the reason why a host may not judge for this head; None if it may.
+
+    Args:
+        facts: facts of the host.
+        own: facts of the head.
+    """
+    for name, version, own_version in (
         ("Python", facts.python, own.python),
         ("kernel-harness", facts.harness, own.harness),
         ("judge version", facts.judge[:19], own.judge[:19]),
     ):
-        if theirs != ours:
-            return f"it has {what} {theirs}, and the head has {ours}: install the same version on both"
+        if version != own_version:
+            return f"it has {name} {version}, and the head has {own_version}: install the same version on both"
     if not facts.authenticated:
-        return "its Ray node demands no token: start it again with RAY_AUTH_MODE=token (docs/how-to/cluster.md)"
+        return "its Ray node requires no token: start it again with RAY_AUTH_MODE=token (docs/how-to/cluster.md)"
     return None
 
 
@@ -58,10 +63,15 @@ def devices_of(resources: dict[str, float]) -> tuple[str, ...]:
     return (*cpu, *(f"cuda:{number}" for number in range(int(resources.get("GPU", 0)))))
 
 
-def free_name(host: str, taken: Collection[str]) -> str:
-    """Return a name for a node: its host's, with a number where other nodes have that."""
-    names = [host, *(f"{host}~{number}" for number in range(2, len(taken) + 2))]
-    return next(name for name in names if name not in taken)
+def free_name(host: str, used_names: Collection[str]) -> str:
+    """Return a name for a node: that of its host, with a number if other nodes have the name.
+
+    Args:
+        host: the host's name.
+        used_names: names of the other nodes.
+    """
+    names = [host, *(f"{host}~{number}" for number in range(2, len(used_names) + 2))]
+    return next(name for name in names if name not in used_names)
 
 
 def _gpu_names() -> tuple[str, ...]:
@@ -70,7 +80,7 @@ def _gpu_names() -> tuple[str, ...]:
         return ()
     command = [tool, "--query-gpu=name", "--format=csv,noheader"]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
     return tuple(listed.stdout.strip().splitlines())

@@ -1,7 +1,7 @@
-"""The judge of one device on its host. Ray runs this object in a process of its own, as an actor.
+"""The judge of one device on its host. Ray runs this object in its own process, as an actor.
 
 It starts judge processes, makes the directories that requests name, and keeps events until they are fetched. Only text
-and bytes come in and go out. Its state may be lost at any time: the head starts another judge process then.
+and bytes are exchanged. Its state may be lost at any time: the head then starts another judge process.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from harness.workspace.judge_client import judge_command
 from harness.workspace.judge_endpoint import JudgeEnded, JudgeNotice, LocalJudge
 
 FETCH_S = 5.0
-"""A fetch of events without any returns after so long."""
+"""A fetch returns after this time if there is no event."""
 _KEPT_REQUESTS = 8
-"""The directories of so many requests are kept from removal: one is judged, the others are checks."""
+"""Number of requests whose directories are not removed: one is judged, the others are checks."""
 _LOG_BYTES = 4000
 _SIGKILL = -9
 
@@ -43,9 +43,9 @@ class _JudgeRun:
     log_from: int
     judge: LocalJudge | None = None
     oom_kills: int = 0
-    """Before its last request."""
+    """The kernel's count before its last request."""
     fault: str | None = None
-    """Fault of this host by which it is ended."""
+    """Fault of this host that ends it."""
     first: int = 0
     """Index of the first event that is kept."""
     events: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class JudgeHost:
 
     Args:
         device: the device's name in the cluster.
-        local_device: its name for the judge: `cpu`, or `cuda:0`, since Ray shows the process one GPU.
+        local_device: its name for the judge: `cpu`, or `cuda:0`, because Ray shows the process one GPU.
         host: name of the host, for the entries.
     """
 
@@ -74,16 +74,23 @@ class JudgeHost:
         self._store = ContentStore(self._cache / "content")
         self._changed = threading.Condition()
         self._process: _JudgeRun | None = None
-        self._held: deque[ExitStack] = deque()
+        self._locked_directories: deque[ExitStack] = deque()
         _undo_settings_of_ray()
 
     def missing(self, parcel: str) -> list[str]:
         """Return the sha256 of the blobs that this host lacks for a parcel."""
         manifests = Parcel.model_validate_json(parcel).manifests
-        return list(dict.fromkeys(sha256 for each in manifests for sha256 in self._store.missing(each)))
+        return list(dict.fromkeys(sha256 for manifest in manifests for sha256 in self._store.missing(manifest)))
 
     def store(self, sha256: str, offset: int, data: bytes, last: bool) -> str:
-        """Take a part of a blob; return what prevents that, or an empty text."""
+        """Store a part of a blob; return an error message, or an empty text.
+
+        Args:
+            sha256: hash of the whole blob.
+            offset: byte offset of the part.
+            data: bytes of the part.
+            last: true for the part at the end.
+        """
         try:
             self._store.store(sha256, offset, data, last=last)
         except HarnessError as error:
@@ -91,7 +98,12 @@ class JudgeHost:
         return ""
 
     def start(self, number: int, sandbox: SandboxKind) -> None:
-        """End the present process, if any, and start another."""
+        """End the present process, if any, and start another.
+
+        Args:
+            number: the client's number of the new process.
+            sandbox: the sandbox of candidates.
+        """
         self._end_present()
         process = _JudgeRun(number, self._log.stat().st_size if self._log.exists() else 0)
         with self._changed:
@@ -107,7 +119,7 @@ class JudgeHost:
             self._fail(number, f"the judge cannot be started: {error}")
 
     def send(self, order: str) -> None:
-        """Make the directories of a request, and pass it to the process that it is for."""
+        """Create the directories of a request, and pass it to its process."""
         request = SendRequest.model_validate_json(order)
         process = self._process
         if process is None or process.number != request.number or process.judge is None:
@@ -122,13 +134,23 @@ class JudgeHost:
         process.judge.send(line)
 
     def end(self, number: int, kill: bool) -> None:
-        """End the process of this number."""
+        """End the process of this number.
+
+        Args:
+            number: the client's number of the process.
+            kill: end it immediately.
+        """
         process = self._process
         if process is not None and process.number == number and process.judge is not None:
             (process.judge.kill if kill else process.judge.hang_up)()
 
     def fetch(self, number: int, after: int) -> list[str]:
-        """Return the events of a process from index `after` on; wait a while for one."""
+        """Return the events of a process from an index on; wait up to `FETCH_S` for one.
+
+        Args:
+            number: the client's number of the process.
+            after: index of the first event to return.
+        """
         until = time.monotonic() + FETCH_S
         with self._changed:
             while (process := self._process) is not None and process.number == number:
@@ -156,20 +178,22 @@ class JudgeHost:
         content = load_json(request.line, where="a request")
         parcel = request.parcel
         if parcel is not None:
-            held = ExitStack()
-            self._keep(held)
-            content["problem_dir"] = str(held.enter_context(self._store.held(parcel.problem)))
+            locks = ExitStack()
+            self._keep(locks)
+            content["problem_dir"] = str(locks.enter_context(self._store.locked_directory(parcel.problem)))
             for name, manifest in (("solution_dir", parcel.solution), ("data_root", parcel.data)):
-                content[name] = str(held.enter_context(self._store.held(manifest))) if manifest is not None else None
+                content[name] = (
+                    str(locks.enter_context(self._store.locked_directory(manifest))) if manifest is not None else None
+                )
         return json.dumps(content).encode() + b"\n"
 
-    def _keep(self, held: ExitStack) -> None:
-        self._held.append(held)
-        if len(self._held) > _KEPT_REQUESTS:
-            self._held.popleft().close()
+    def _keep(self, locks: ExitStack) -> None:
+        self._locked_directories.append(locks)
+        if len(self._locked_directories) > _KEPT_REQUESTS:
+            self._locked_directories.popleft().close()
 
     def _take_in(self, notice: JudgeNotice) -> None:
-        """Keep what a judge process posted."""
+        """Store the event of a notice."""
         if isinstance(notice, JudgeEnded):
             self._append(notice.process_number, self._ended(notice).model_dump_json())
             return
@@ -199,7 +223,7 @@ class JudgeHost:
         self._append(number, self._lost(number, reason).model_dump_json())
 
     def _lost(self, number: int, reason: str) -> RemoteJudgeEnded:
-        """The end of a process by a fault of this host."""
+        """Return the end of a process by a fault of this host."""
         return RemoteJudgeEnded(device=self._device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
 
     def _append(self, number: int, *events: str) -> None:
@@ -210,7 +234,7 @@ class JudgeHost:
 
 
 def _undo_settings_of_ray() -> None:
-    """Give judges what they have without Ray: all processors, and no preference of the kernel when memory is short.
+    """Restore the settings of a judge without Ray: all processors, and no preference of the kernel's OOM killer.
 
     Ray sets OMP_NUM_THREADS to 1 in a process without CPUs, and oom_score_adj to 1000 (proc(5)): a judge would be
     killed before the candidate that takes the memory.

@@ -1,6 +1,6 @@
 """Directories as content: the files of a candidate, a problem and its data, each named by the hash of its bytes.
 
-The head makes manifests; a judge host makes the same directories again. Nothing but bytes, names and hashes is sent.
+The head creates manifests; a judge host creates the same directories from them. Only bytes, names and hashes are sent.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ManifestFile(_Content):
     path: str
     """Relative to the directory, with `/`."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """Of its bytes; empty for a link."""
+    """Hash of its bytes; empty for a link."""
     size: int = Field(default=0, ge=0)
     executable: bool = False
     link: str | None = None
-    """Where a symbolic link leads, inside the directory."""
+    """Target of a symbolic link, inside the directory."""
 
     @field_validator("path")
     @classmethod
@@ -71,8 +71,8 @@ class Parcel(_Content):
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
-        """Those that there are."""
-        return tuple(each for each in (self.problem, self.solution, self.data) if each is not None)
+        """The manifests that are present."""
+        return tuple(item for item in (self.problem, self.solution, self.data) if item is not None)
 
 
 def manifest_of(directory: Path, paths: Iterable[str] | None = None) -> Manifest:
@@ -93,20 +93,29 @@ def manifest_of(directory: Path, paths: Iterable[str] | None = None) -> Manifest
 def data_files(problem_dir: Path, data_root: Path) -> list[str]:
     """Return the relative paths of the files of a data root that a problem's workloads read.
 
+    Args:
+        problem_dir: the problem's directory.
+        data_root: directory of data files that problems share.
+
     Raises:
         FormatError: a path leaves its directory, or names no file.
     """
-    wanted: set[str] = set()
+    paths: set[str] = set()
     workloads = problem_dir / "workload.jsonl"
     for line in workloads.read_text().splitlines():
         inputs = load_json(line, where=str(workloads)).get("inputs", {}) if line.strip() else {}
-        wanted |= {value["path"] for value in inputs.values() if value.get("type") == "safetensors"}
-    files = {path: find_tensor_file(path, [problem_dir, data_root]) for path in sorted(wanted)}
+        paths |= {value["path"] for value in inputs.values() if value.get("type") == "safetensors"}
+    files = {path: find_tensor_file(path, [problem_dir, data_root]) for path in sorted(paths)}
     return [path for path, file in files.items() if file == data_root / PurePosixPath(path)]
 
 
 def leads_outside(path: str, link: str) -> bool:
-    """Return true if a symbolic link at a relative path leads out of its directory."""
+    """Return true if a symbolic link leads out of its directory.
+
+    Args:
+        path: path of the link, relative to the directory.
+        link: target of the link.
+    """
     target = PurePosixPath(link)
     joined = os.path.normpath(str(PurePosixPath(path).parent / target))
     return target.is_absolute() or not _is_inside(PurePosixPath(joined))
@@ -137,7 +146,7 @@ def _file(directory: Path, name: str, *, follow: bool) -> ManifestFile:
 
 @lru_cache(maxsize=10_000)
 def _sha256(file: Path, size: int, mtime_ns: int, inode: int) -> str:
-    """The hash of a file's bytes; kept, since a problem's data may have gigabytes and does not change."""
+    """Return the hash of a file's bytes. It is cached: data of a problem may have gigabytes and does not change."""
     del size, mtime_ns, inode
     return hash_file(file)
 

@@ -1,7 +1,7 @@
 """Messages between the daemon and its bridge to the cluster, and facts of hosts: one JSON object each.
 
-The bridge and the judge hosts exchange the same objects as text, so that nothing of Python's own serialisation carries
-a candidate.
+The bridge and the judge hosts exchange the same objects as text, so that no candidate passes through Python's own
+serialisation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StartJudge(_BridgeLine):
 
 
 class SendRequest(_BridgeLine):
-    """To the bridge: pass a request to a judge process. To the judge's host, with `parcel`, the same."""
+    """To the bridge, and with `parcel` to the judge's host: pass a request to a judge process."""
 
     do: Literal["send"] = "send"
     device: str
@@ -36,11 +36,11 @@ class SendRequest(_BridgeLine):
     line: str
     """The request, with directories of the head."""
     parcel: Parcel | None = None
-    """The content of these directories."""
+    """Content of these directories."""
 
 
 class EndJudge(_BridgeLine):
-    """To the bridge: end a judge process, at once if `kill`."""
+    """To the bridge: end a judge process, immediately if `kill`."""
 
     do: Literal["end"] = "end"
     device: str
@@ -49,7 +49,7 @@ class EndJudge(_BridgeLine):
 
 
 class HostsChanged(_BridgeLine):
-    """From the bridge: every host that there is now."""
+    """From the bridge: all present hosts."""
 
     event: Literal["hosts"] = "hosts"
     hosts: tuple[HostStatus, ...]
@@ -78,10 +78,10 @@ class RemoteJudgeEnded(_BridgeLine):
 
 
 class BridgeFailed(_BridgeLine):
-    """From the bridge: why it ends."""
+    """From the bridge: the reason of its end."""
 
     event: Literal["failed"] = "failed"
-    what: str
+    message: str
     fix: str | None = None
     final: bool = False
     """Another attempt does not help."""
@@ -96,7 +96,7 @@ class HeadFacts(_BridgeLine):
 
 
 class HostFacts(_BridgeLine):
-    """Facts of a judge host, which its own process finds out."""
+    """Facts of a judge host, collected on that host."""
 
     host: str
     python: str
@@ -110,7 +110,7 @@ class HostFacts(_BridgeLine):
     niceness: int = 0
     """Of Ray's processes, and so of judges: 15 by default."""
     authenticated: bool = False
-    """Whether this Ray node demands a token."""
+    """True if the Ray node requires a token."""
 
 
 BridgeOrder = Annotated[StartJudge | SendRequest | EndJudge, Field(discriminator="do")]

@@ -99,7 +99,7 @@ def extract_architecture(
                 problems.append(problem)
                 log.graphs[problem.graph] = problem.key
     except SkippedError as error:
-        log.skipped.append(SkippedModule(architecture.name, "the model", error.what))
+        log.skipped.append(SkippedModule(architecture.name, "the model", error.message))
     log.problems += problems
     log.seconds[architecture.name] = time.monotonic() - started_at
     return problems
@@ -138,7 +138,7 @@ def _problems(architecture: Architecture, log: ExtractionLog, options: Extractio
             drafted.append(item)
             ranks.append(_rank(candidate))
         except SkippedError as error:
-            log.skipped.append(SkippedModule(architecture.name, f"{class_name} ({candidate.path})", error.what))
+            log.skipped.append(SkippedModule(architecture.name, f"{class_name} ({candidate.path})", error.message))
     if options.backward:
         yield from _backward_problems(architecture, model, drafted, log, options)
 
@@ -224,7 +224,7 @@ def _backward_problems(
                     yield _finished(architecture, draft, text, key, verified, item.origin)
                     count += 1
         except (SkippedError, *_PRINTING_ERRORS) as error:
-            reason = error.what if isinstance(error, SkippedError) else error_summary(error)
+            reason = error.message if isinstance(error, SkippedError) else error_summary(error)
             log.skipped.append(SkippedModule(architecture.name, f"backward of {item.key}", reason))
 
 

@@ -130,7 +130,7 @@ def in_dtype(draft: ProblemDraft, dtype: str | None) -> RunnableProblem:
     try:
         return RunnableProblem(problem, load_reference(problem))
     except FormatError as error:
-        raise SkippedError(f"the reference does not load: {error.what}") from error
+        raise SkippedError(f"the reference does not load: {error.message}") from error
 
 
 def draw(runnable: RunnableProblem, axes: Mapping[str, int], names: Sequence[str]) -> Tensors:
@@ -163,7 +163,7 @@ def run_reference(runnable: RunnableProblem, inputs: Tensors) -> Tensors:
     try:
         return runnable.reference.outputs(list(inputs.values()))
     except FormatError as error:
-        raise SkippedError(error.what.splitlines()[0][:200]) from error
+        raise SkippedError(error.message.splitlines()[0][:200]) from error
 
 
 def as_declared(value: torch.Tensor, runnable: RunnableProblem, name: str) -> torch.Tensor:

@@ -14,14 +14,14 @@ from harness.model.entry import Entry
 
 
 class AfterEntry:
-    """Notes what each entry ends and what it makes due. One thread.
+    """Tracks the jobs that entries end and the steps that they make due. Not thread-safe.
 
     Args:
-        recorder: enters champions, and leaves outcomes for workers.
-        queue: where the entry's job was in flight.
-        attempts: losses of each measurement, which an entry ends.
+        recorder: enters champions, and writes outcomes for workers.
+        queue: holds the entry's job, which was in flight.
+        attempts: losses of each measurement, which its entry deletes.
         index_is_behind: called when the index lacks an entry.
-        evaluations_done: evaluations of the run that are entered already.
+        evaluations_done: evaluations of the invocation that are already entered.
     """
 
     def __init__(
@@ -44,22 +44,27 @@ class AfterEntry:
         return bool(self._due)
 
     def take_due(self) -> Collection[tuple[str, str]]:
-        """Return problem and target of the entries whose next steps are to be taken now, and forget them."""
+        """Return and clear the problems and targets of the entries whose next steps are due."""
         due, self._due = self._due, set()
         return due
 
     def baseline_entered(self, entry: Entry) -> None:
-        """A problem's baselines are on disk."""
+        """Process the entry of a problem's baselines, which is on disk."""
         failpoint("daemon.after_baseline")
         self._index_is_behind()
         judge = entry.environment.judge if entry.environment else ""
         self._attempts.forget(baseline_identity(entry.problem, entry.problem_digest, entry.target, judge))
 
     def judged(self, job: Job, entry: Entry) -> None:
-        """An evaluation or confirmation is on disk."""
+        """Process the entry of an evaluation or confirmation, which is on disk.
+
+        Args:
+            job: the entry's job.
+            entry: the entry.
+        """
         if job.kind == "evaluation":
             self.evaluations_done += 1
-            self._recorder.leave_outcome(entry)
+            self._recorder.write_outcome(entry)
         self._queue.finish(job)
         self._attempts.forget(job_identity(job))
         self._follow(job.key.problem, job.key.target)
@@ -67,7 +72,7 @@ class AfterEntry:
     def record_champion(self, confirmation: Entry) -> None:
         """Enter the champion that a confirmation names, once."""
         if (confirmation.problem, confirmation.seq) in self._champions_entering:
-            return  # its entry is held: the ledger cannot take it now
+            return  # its entry waits until the ledger can be written
         self._champions_entering.add((confirmation.problem, confirmation.seq))
         failpoint("daemon.before_champion")
         self._recorder.enter(champion_draft(confirmation), self._champion_entered)

@@ -1,6 +1,6 @@
-"""Number of judges lost over each measurement. Kept on disk: a restart must not grant a candidate new attempts.
+"""Number of judges that each measurement has lost, on disk: a restart must not grant a candidate new attempts.
 
-Only losses that the daemon saw count. A crash of the daemon does not count as a failed attempt of the candidate.
+Only losses that the daemon detected count. A crash of the daemon does not count as a failed attempt of the candidate.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import FormatError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
 from harness.workspace.files import atomic_write
 
-MOST = 2
-"""So many lost judges are a verdict."""
+MAX_LOSSES = 2
+"""A measurement with this number of lost judges gets a verdict."""
 
 
 class Loss(BaseModel):
-    """One judge that was lost over a measurement."""
+    """The loss of a judge during a measurement."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    how: Literal["ended", "deadline"]
+    cause: Literal["ended", "deadline"] = Field(alias="how")
     reason: str
 
 
 class Attempts:
-    """Losses per measurement, in `directory`, one small file each.
+    """Losses per measurement, one small file each.
 
     Args:
-        directory: in the workspace's state, not among what can be derived again.
+        directory: the files' directory, in the workspace's state: losses cannot be derived again.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._here: dict[Path, tuple[Loss, ...]] = {}
-        """What this process has seen: a disk that takes no record must not make a candidate immortal."""
+        self._losses: dict[Path, tuple[Loss, ...]] = {}
+        """Losses of this process: without them, a candidate would have unlimited attempts on an unwritable disk."""
 
     def losses(self, identity: Sequence[str]) -> tuple[Loss, ...]:
-        """What is known of a measurement; a file that cannot be read is an attempt less, not an error."""
-        if self._file(identity) in self._here:
-            return self._here[self._file(identity)]
+        """Return the losses of a measurement; an unreadable file counts as no loss."""
+        if self._file(identity) in self._losses:
+            return self._losses[self._file(identity)]
         try:
             rows = load_json_file(self._file(identity))["losses"]
             return tuple(Loss.model_validate(row) for row in rows)
@@ -55,22 +55,26 @@ class Attempts:
             return ()
 
     def lost(self, identity: Sequence[str], loss: Loss) -> tuple[Loss, ...]:
-        """Add a loss and return all of them.
+        """Add a loss and return all losses of the measurement.
+
+        Args:
+            identity: identity of the measurement.
+            loss: the loss.
 
         Raises:
-            ConfigurationError: they cannot be written; this object counts them all the same.
+            ConfigurationError: the losses cannot be written; this object still counts them.
         """
-        losses = self._here[self._file(identity)] = (*self.losses(identity), loss)
-        record = {"version": 1, "key": list(identity), "losses": [each.model_dump() for each in losses]}
+        losses = self._losses[self._file(identity)] = (*self.losses(identity), loss)
+        record = {"version": 1, "key": list(identity), "losses": [item.model_dump(by_alias=True) for item in losses]}
         failpoint("daemon.before_attempt_recorded")
         atomic_write(self._file(identity), json.dumps(record))
         failpoint("daemon.after_attempt_recorded")
         return losses
 
     def forget(self, identity: Sequence[str]) -> None:
-        """The measurement has its entry."""
-        self._here.pop(self._file(identity), None)
-        with suppress(OSError):  # it has its entry: nobody asks for its attempts again
+        """Delete the losses of a measurement that has its entry."""
+        self._losses.pop(self._file(identity), None)
+        with suppress(OSError):  # the losses of a measurement with an entry are never read again
             self._file(identity).unlink(missing_ok=True)
 
     def _file(self, identity: Sequence[str]) -> Path:

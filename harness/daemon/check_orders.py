@@ -1,4 +1,4 @@
-"""Checks that workers have ordered: handed to a judge beside its evaluations, at a limited rate for each worker."""
+"""Checks that workers have ordered: sent to a judge beside its evaluations, at a limited rate for each worker."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
 
 EVERY_S = 2.0
-"""From a worker's last check to its next one. A worker that asks earlier waits."""
-_ONE_AT_A_TIME = "this worker has a check under way already; wait for it"
+"""Least time between two checks of a worker. An earlier order waits."""
+_ONE_AT_A_TIME = "this worker already has a check in progress; wait for it"
 
 
 @dataclass
 class CheckOrders:
-    """The orders of one daemon. One thread."""
+    """The orders of one daemon. Not thread-safe."""
 
     workspace: Workspace
     config: Config
     repo: Repo
     snapshots: Snapshots
-    _under_way: dict[str, str] = field(default_factory=dict)
+    _in_progress: dict[str, str] = field(default_factory=dict)
     """Order -> its worker."""
     _not_before: dict[str, float] = field(default_factory=dict)
-    """Worker -> when its next check may begin, by the monotonic clock."""
+    """Worker -> monotonic time in seconds at which its next check may begin."""
 
     def hand_out(self, judges: Iterable[JudgeClient]) -> None:
-        """Send what waits and may begin to the least busy ready judge of its target.
+        """Send each order that may begin to the least busy ready judge of its target.
 
         Raises:
             OSError: the directory of orders cannot be read.
@@ -44,15 +44,15 @@ class CheckOrders:
             if order.kind != "check":
                 continue
             fitting = [judge for judge in ready if judge.ready is not None and judge.ready.target == order.target]
-            if order.id in self._under_way or not fitting:
+            if order.id in self._in_progress or not fitting:
                 continue
-            if order.worker in self._under_way.values():
+            if order.worker in self._in_progress.values():
                 self._reply(order.id, CheckReply(error=_ONE_AT_A_TIME))
             elif time.monotonic() >= self._not_before.get(order.worker, 0.0):
-                judge = min(fitting, key=lambda each: (len(each.checks), each.state == "busy"))
+                judge = min(fitting, key=lambda client: (len(client.checks), client.state == "busy"))
                 self._ask(judge, order)
 
-    def wanted_baselines(self) -> list[CheckOrder]:
+    def ordered_baselines(self) -> list[CheckOrder]:
         """Return the orders of workers that wait for a problem's baselines.
 
         Raises:
@@ -60,17 +60,22 @@ class CheckOrders:
         """
         return [order for order in waiting_orders(self.workspace) if order.kind == "baseline"]
 
-    def baseline_is_known(self, order: CheckOrder, error: str | None = None) -> None:
-        """Let a worker go on: the ledger has the baselines, or they cannot be measured."""
+    def reply_to_baseline_order(self, order: CheckOrder, error: str | None = None) -> None:
+        """Reply that the ledger has the baselines, or that they cannot be measured.
+
+        Args:
+            order: the order.
+            error: the reason why they cannot be measured; None if the ledger has them.
+        """
         self._reply(order.id, CheckReply(error=error))
 
     def _ask(self, judge: JudgeClient, order: CheckOrder) -> None:
         try:
             problem = self.snapshots.problem(self.repo.tip(self.config.coordination_branch), order.problem)
         except HarnessError as error:
-            self._reply(order.id, CheckReply(error=error.what))
+            self._reply(order.id, CheckReply(error=error.message))
             return
-        self._under_way[order.id] = order.worker
+        self._in_progress[order.id] = order.worker
         judge.ask_check(
             CheckRequest(
                 id=order.id,
@@ -84,17 +89,19 @@ class CheckOrders:
             )
         )
 
-    def answered(self, answered: CheckAnswered) -> None:
-        """Leave an answer for its worker."""
-        self._reply(answered.request.id, CheckReply(answer=answered.answer))
+    def pass_on(self, checked: CheckAnswered) -> None:
+        """Write an answer for its worker."""
+        self._reply(checked.request.id, CheckReply(answer=checked.answer))
 
     def lost(self, checks: Iterable[CheckRequest]) -> None:
-        """Tell workers that their checks went with a judge's process."""
+        """Reply to workers whose checks were lost with a judge's process."""
         for request in checks:
-            self._reply(request.id, CheckReply(error="the judge ended during the check and starts again: ask again"))
+            self._reply(
+                request.id, CheckReply(error="the judge ended during the check and restarts: order the check again")
+            )
 
     def _reply(self, order_id: str, reply: CheckReply) -> None:
-        worker = self._under_way.pop(order_id, None)
+        worker = self._in_progress.pop(order_id, None)
         if worker is not None:
             self._not_before[worker] = time.monotonic() + EVERY_S
         reply_to_check(self.workspace, order_id, reply)

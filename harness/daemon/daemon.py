@@ -1,7 +1,8 @@
-"""The daemon: sees candidates, has them judged, enters the outcomes. One loop in one thread owns all of its state.
+"""The daemon: finds candidates, sends them to judges, enters the outcomes. One loop in one thread owns its state.
 
-Everything it holds in memory can be derived again from git and the ledger, so it may be killed at any instant. Other
-threads (the watcher of refs, one reader a judge) only put news into its inbox; one commits the ledger (`Recorder`).
+Its state in memory can be derived again from git and the ledger, so that it may be killed at any instant. Other threads
+(the watcher of refs, one reader for each judge) only put notices into its inbox; one thread commits the ledger
+(`Recorder`).
 """
 
 from __future__ import annotations
@@ -58,20 +59,20 @@ from harness.workspace.judge_source import OpenJudges
 logger = logging.getLogger(__name__)
 
 RECONCILE_S = 30.0
-"""How often refs and ledger are compared without a reason."""
+"""Interval at which refs and ledger are compared without an event."""
 _LOOK_AGAIN_S = 2.0
-"""After something refused (the disk, git, the index), and where the kernel gives no watches."""
+"""Pause after a failure (of the disk, git or the index), and interval of scans without watches."""
 _LONGEST_WAIT_S = 0.25
-"""A stop is seen within so long."""
+"""Longest time until a stop takes effect, in seconds."""
 LONGEST_FAULT_S = 300.0
-"""With `once`, the daemon ends when a fault of this machine has let no judge answer for so long."""
+"""With `once`, the daemon ends if a fault of this machine has prevented all answers for this time."""
 _REFS_MOVED = "refs"
 
 _Inbox = queue.SimpleQueue[JudgeNotice | str]
 
 
 class Daemon:
-    """The state of one invocation. All methods are for one thread."""
+    """The state of one invocation. Not thread-safe."""
 
     def __init__(
         self,
@@ -110,22 +111,27 @@ class Daemon:
         self._work: dict[str, Work] = {}
         self._scan_at = 0.0
         self._dispatch_at = 0.0
-        self._answered_at = time.monotonic()
-        self._recoveries_said = 0
+        self._last_answer_at = time.monotonic()
+        self._recoveries_reported = 0
 
     # --- the loop ---
 
     def run(self, stop: threading.Event, *, once: bool = False) -> None:
-        """Work until told to stop, or with `once` until nothing is left to do; then commit the ledger."""
+        """Work until `stop` is set, or with `once` until no work is left; then commit the ledger.
+
+        Args:
+            stop: ends the loop.
+            once: end when no work is left.
+        """
         self._start()
         while not stop.is_set():
-            self._hear()
+            self._receive()
             self._judges.tick()
             self._recorder.retry()
             self._follow_up()
             if time.monotonic() >= self._scan_at:
                 self._attempt(self._scan, "comparing refs with the ledger")
-                self._report()  # what was found is seen before it is handed out, which takes longer
+                self._report()  # the candidates are reported before they are handed out, which takes longer
             if time.monotonic() >= self._dispatch_at:
                 self._attempt(self._dispatch, "handing out work")
             self._attempt(lambda: self._checks.hand_out(self._judges), "handing out checks")
@@ -134,13 +140,13 @@ class Daemon:
             self._recorder.flush()
             self._report()
             if once:
-                self._refuse_to_wait_for_ever()
+                self._end_after_long_fault()
                 if self._is_idle() and self._is_idle_still():
                     break
         self._finish()
 
     def close(self) -> None:
-        """End the judges, at once and all together, the watcher, and a commit of the ledger that is under way."""
+        """End all judges simultaneously, the watcher, and a commit of the ledger that is in progress."""
         self._judges.close()
         self._watcher.close()
         self._recorder.close()
@@ -152,94 +158,94 @@ class Daemon:
             self._watcher.start()
             self._watching = True
         except OSError as error:
-            self._status.say(
-                f"the kernel gives no watches on refs ({error}): commits are looked for every {_LOOK_AGAIN_S:.0f} s. "
+            self._status.add_message(
+                f"the kernel gives no watches on refs ({error}): refs are scanned every {_LOOK_AGAIN_S:.0f} s. "
                 "More: `sysctl fs.inotify.max_user_watches fs.inotify.max_user_instances`"
             )
         self._judges.tick()
 
     def _finish(self) -> None:
-        """Nothing half: what is judged and not entered is entered now, or said to be judged again."""
+        """Enter the answers that are not entered yet, or report that their candidates will be judged again."""
         self.close()
         self._recorder.retry(force=True)
         self._follow_up()
         self._report(force=True)
         failpoint("daemon.before_last_flush")
         self._recorder.flush(force=True)
-        if self._recorder.held:
+        if self._recorder.unwritten:
             raise LedgerError(
-                f"{self._recorder.held} answers of the judge could not be entered and are given up; their candidates "
-                "will be judged again",
+                f"{self._recorder.unwritten} answers of the judge could not be entered and are dropped; their "
+                "candidates will be judged again",
                 where=str(self._workspace.spool),
-                remedy="see the messages above for what kept the ledger from being written",
+                remedy="see the messages above for the cause",
             )
 
-    def _hear(self) -> None:
-        """Wait for news, not longer than until something is due, and act on all there is."""
+    def _receive(self) -> None:
+        """Wait for notices, at most until an action is due, and process all of them."""
         try:
-            news: JudgeNotice | str | None = self._inbox.get(timeout=max(self._next_due() - time.monotonic(), 0.0))
+            notice: JudgeNotice | str | None = self._inbox.get(timeout=max(self._next_due() - time.monotonic(), 0.0))
         except queue.Empty:
             return
-        while news is not None:
-            if isinstance(news, str):
+        while notice is not None:
+            if isinstance(notice, str):
                 self._scan_at = 0.0
             else:
-                self._hear_judge(news)
+                self._receive_notice(notice)
             try:
-                news = self._inbox.get_nowait()
+                notice = self._inbox.get_nowait()
             except queue.Empty:
-                news = None
+                notice = None
 
     def _next_due(self) -> float:
-        now = time.monotonic()
-        due = [self._scan_at, now + _LONGEST_WAIT_S, *self._judges.next_ticks()]
+        now_s = time.monotonic()
+        due = [self._scan_at, now_s + _LONGEST_WAIT_S, *self._judges.next_ticks()]
         if (retry := self._recorder.next_retry()) is not None:
             due.append(retry)
-        return max(min(due), now)
+        return max(min(due), now_s)
 
-    def _attempt(self, step: Callable[[], None], what: str) -> None:
-        """A step that the repository, the index or the disk may refuse: said, and tried again."""
-        failed = f"{what} failed"
+    def _attempt(self, step: Callable[[], None], description: str) -> None:
+        """Run a step in which the repository, the index or the disk may fail: report it, and try again later."""
+        failed = f"{description} failed"
         try:
             step()
         except (HarnessError, OSError) as error:
-            self._status.trouble(failed, error)
+            self._status.add_failure(failed, error)
             self._scan_at = max(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
             self._dispatch_at = time.monotonic() + _LOOK_AGAIN_S
         else:
-            self._status.over(failed)
+            self._status.remove_messages(failed)
 
     def _scan(self) -> None:
-        """Compare refs with the ledger, once it is known which targets and judge versions candidates are judged for."""
+        """Compare refs with the ledger, once a judge is ready: its target and version are part of the comparison."""
         self._scan_at = time.monotonic() + (RECONCILE_S if self._watching else _LOOK_AGAIN_S)
-        self._recorder.refresh_checkout()  # what a kill or a busy checkout put off
+        self._recorder.refresh_checkout()  # a kill or a locked index may have postponed it
         if judges := self._judges.ready():
             self._due_work.scan(judges)
             if self._due_work.is_incomplete:
                 self._scan_at = 0.0
 
-    def _refuse_to_wait_for_ever(self) -> None:
-        """End an invocation that is to end by itself, and cannot because of a fault of this machine.
+    def _end_after_long_fault(self) -> None:
+        """End an invocation with `once` that a fault of this machine would keep waiting.
 
         Raises:
-            ConfigurationError: no judge has answered anything for long.
+            ConfigurationError: no judge has answered for `LONGEST_FAULT_S`.
         """
         fault = self._judges.pausing_fault() or self._disk.fault()
-        if fault is not None and time.monotonic() - self._answered_at > LONGEST_FAULT_S:
-            raise ConfigurationError(f"this machine lets no judge work: {fault}", remedy="fix it, then start again")
+        if fault is not None and time.monotonic() - self._last_answer_at > LONGEST_FAULT_S:
+            raise ConfigurationError(f"this machine lets no judge work: {fault}", remedy="fix it, then restart")
 
     # --- handing out and taking in ---
 
     def _dispatch(self) -> None:
-        """Give every free judge something to do."""
+        """Hand out work to every free judge."""
         if self._due_work.waits_for_room:
             self._scan_at = 0.0
         if self._disk.fault() is not None:
             return
         for judge in self._judges:
-            while len(self._queue) and judge.state == "idle" and not self._recorder.held and self._give(judge):
+            while len(self._queue) and judge.state == "idle" and not self._recorder.unwritten and self._give(judge):
                 pass
-            if judge.state == "idle" and not self._recorder.held and not self._waits_for(judge):
+            if judge.state == "idle" and not self._recorder.unwritten and not self._waits_for(judge):
                 self._profiles.give(judge)
 
     def _waits_for(self, judge: JudgeClient) -> bool:
@@ -248,14 +254,14 @@ class Daemon:
         return any(job.key.target == target for job in self._queue.waiting())
 
     def _give(self, judge: JudgeClient) -> bool:
-        """Take one job and do something about it; False when there is none for this judge."""
+        """Take one job and hand it out or decide it; return False if there is none for this judge."""
         ready = judge.ready
         job = self._queue.take(ready.target, self._allowed(ready)) if ready else None
         if ready is None or job is None:
             return False
         failpoint("daemon.after_take")
         try:
-            if self._due_work.is_behind:  # what has an entry would be measured again
+            if self._due_work.is_behind:  # candidates with a new entry would be measured again
                 self._due_work.refresh()
             plan = self._planner.plan(job, self._repo.tip(self._config.coordination_branch), ready)
         except (HarnessError, OSError):
@@ -285,23 +291,23 @@ class Daemon:
         failpoint("daemon.after_dispatch")
 
     def _measure_ahead(self) -> None:
-        """Measure baselines that workers wait for before their first session, on judges that have nothing to do."""
-        for order in self._checks.wanted_baselines():
+        """Measure baselines that workers wait for before their first session, on idle judges."""
+        for order in self._checks.ordered_baselines():
             measuring = {work.ask.problem.key for work in self._work.values() if work.is_baseline}
             free = (judge for judge in self._judges if judge.state == "idle" and judge.ready is not None)
-            judge = next((each for each in free if each.ready and each.ready.target == order.target), None)
-            if judge is None or judge.ready is None or self._recorder.held or order.problem in measuring:
+            judge = next((client for client in free if client.ready and client.ready.target == order.target), None)
+            if judge is None or judge.ready is None or self._recorder.unwritten or order.problem in measuring:
                 continue
             problem = self._snapshots.problem(self._repo.tip(self._config.coordination_branch), order.problem)
             self._due_work.refresh()
             work = self._planner.plan_ahead(problem, order.worker, judge.ready)
             if not isinstance(work, Work):
-                self._checks.baseline_is_known(order, work)
+                self._checks.reply_to_baseline_order(order, work)
             elif not self._postponed.waits(work.identity):
                 self._ask(judge, work)
 
     def _allowed(self, ready: JudgeReady) -> Callable[[Job], bool]:
-        """Which jobs may be handed out now: within the limit, and not waiting for a baseline that is being measured."""
+        """Return the test of whether a job may be handed out: within the limit, not while its baseline is measured."""
         measuring = {work.ask.problem.key for work in self._work.values() if work.is_baseline}
         within_limit = self._remaining() > 0
 
@@ -314,39 +320,41 @@ class Daemon:
 
         return allowed
 
-    def _hear_judge(self, news: JudgeNotice) -> None:
-        judge = self._judges.of(news.device)
+    def _receive_notice(self, notice: JudgeNotice) -> None:
+        judge = self._judges.of(notice.device)
         if judge is None:
-            return  # of a host that has left the cluster
-        heard = judge.handle(news)
-        if isinstance(heard, JudgeReady):
-            self._judges.became_ready(judge.device, heard)
-            self._status.over(f"the judge of {judge.device} ")
+            return  # the host has left the cluster
+        event = judge.handle(notice)
+        if isinstance(event, JudgeReady):
+            self._judges.became_ready(judge.device, event)
+            self._status.remove_messages(f"the judge of {judge.device} ")
             self._scan_at = 0.0
-        elif isinstance(heard, RequestAnswered) and heard.request.kind == "profile":
-            self._profiles.answered(judge.device, heard)
-        elif isinstance(heard, RequestAnswered):
-            self._answered(self._work.pop(judge.device), heard)
-        elif isinstance(heard, CheckAnswered):
-            self._checks.answered(heard)
-        elif isinstance(heard, JudgeLost):
+        elif isinstance(event, RequestAnswered) and event.request.kind == "profile":
+            self._profiles.pass_on(judge.device, event)
+        elif isinstance(event, RequestAnswered):
+            self._record_answer(self._work.pop(judge.device), event)
+        elif isinstance(event, CheckAnswered):
+            self._checks.pass_on(event)
+        elif isinstance(event, JudgeLost):
             self._profiles.lost(judge.device)
-            self._checks.lost(heard.checks)
-            self._lost(judge, self._work.pop(judge.device, None), heard)
+            self._checks.lost(event.checks)
+            self._lost(judge, self._work.pop(judge.device, None), event)
 
-    def _answered(self, work: Work, answered: RequestAnswered) -> None:
+    def _record_answer(self, work: Work, request_answered: RequestAnswered) -> None:
         failpoint("daemon.after_answer")
-        answer, job, run = answered.answer, work.job, self._config.run
-        self._postponed.answered(work.identity)
-        self._answered_at = time.monotonic()
+        answer, job, run = request_answered.answer, work.job, self._config.run
+        self._postponed.count_answer(work.identity)
+        self._last_answer_at = time.monotonic()
         if answer.environment.judge != job.key.judge:
             self._lost_work.put_back(
-                work, Loss(how="ended", reason="the judge answered as another version than it began as")
+                work, Loss(how="ended", reason="the judge's answer has another version than its start")
             )
         elif work.is_baseline:
             if answer.verdict is not Verdict.PASSED and self._lost_work.baseline_failed(work, answer):
                 return
-            draft = baseline_draft(run, job.key.problem, answered.request.problem_digest, job.key.target, answer)
+            draft = baseline_draft(
+                run, job.key.problem, request_answered.request.problem_digest, job.key.target, answer
+            )
             self._recorder.enter(draft, self._after_entry.baseline_entered)
         elif (judged := self._planner.draft(work, answer)) is None:
             self._lost_work.put_back(work, Loss(how="ended", reason="the judge repeated a measurement that is missing"))
@@ -354,13 +362,13 @@ class Daemon:
             self._recorder.enter(judged, lambda entry: self._after_entry.judged(job, entry))
 
     def _lost(self, judge: JudgeClient, work: Work | None, lost: JudgeLost) -> None:
-        """Count a loss against what was being judged. The job waits for the judge's next process, or for its verdict.
+        """Count a loss against the measurement. The job waits for the judge's next process, or for its verdict.
 
         Raises:
-            ConfigurationError: the judge speaks another protocol, or every judge is given up.
+            ConfigurationError: the judge has another protocol version, or every judge is given up.
         """
-        self._status.say(f"{lost.reason}; see {judge.log_file}")
-        if lost.how == "protocol":
+        self._status.add_message(f"{lost.reason}; see {judge.log_file}")
+        if lost.cause == "protocol":
             raise ConfigurationError(lost.reason, where=str(judge.log_file), remedy=lost.fix)
         if work is not None:
             self._lost_work.judge_lost(work, lost)
@@ -369,14 +377,14 @@ class Daemon:
         self._give_up(judge)
         times = f"it failed {judge.failed_starts} times in a row and"
         failed = f"{times} did not become ready again" if judge.became_ready else f"{times} never became ready"
-        self._status.say(f"the judge of {judge.device} is given up: {failed}")
+        self._status.add_message(f"the judge of {judge.device} is given up: {failed}")
         if self._judges.are_given_up:
             raise ConfigurationError(
                 f"{lost.reason}: {failed}", where=str(judge.log_file), remedy="see that file, and `harness doctor`"
             )
 
     def _give_up(self, judge: JudgeClient) -> None:
-        """Go on without a judge. What only it could judge leaves the queue: nothing would take it."""
+        """Continue without a judge. Jobs that only this judge could take leave the queue."""
         target = self._judges.give_up(judge)
         if target is not None:
             self._queue.drop(lambda job: job.key.target == target)
@@ -388,45 +396,45 @@ class Daemon:
         self._due_work.is_behind = True
 
     def _follow_up(self) -> None:
-        """Queue and record what is due after the last entries; when that fails, the next scan does it."""
+        """Queue and record the due steps after the last entries; after a failure, the next scan does it."""
         while self._after_entry.is_due:
             try:
                 self._due_work.follow_up(self._after_entry.take_due(), self._judges.ready())
             except (HarnessError, OSError) as error:
-                logger.warning("seeing what follows from an entry failed: %s", error)
+                logger.warning("the steps after an entry failed: %s", error)
                 self._scan_at = min(self._scan_at, time.monotonic() + _LOOK_AGAIN_S)
 
     # --- limits and reports ---
 
     def _remaining(self) -> float:
-        """Evaluations that may still be handed out."""
+        """Return the number of evaluations that may still be handed out."""
         if self._max_evaluations is None:
             return float("inf")
         return self._max_evaluations - self._after_entry.evaluations_done - len(self._queue.in_flight("evaluation"))
 
     def _limit_reached(self) -> bool:
-        """The limit's evaluations are entered, and so are the confirmations that they called for."""
+        """Return whether the evaluations of the limit and their confirmations are entered."""
         if self._max_evaluations is None or self._after_entry.evaluations_done < self._max_evaluations:
             return False
-        return not (self._recorder.held or self._work or any(self._queue.waiting("confirmation")))
+        return not (self._recorder.unwritten or self._work or any(self._queue.waiting("confirmation")))
 
     def _is_idle(self) -> bool:
-        """Nothing waits that may be handed out, and nothing is on its way."""
-        if self._work or self._recorder.held or self._after_entry.is_due or not self._judges.are_idle:
+        """Return whether no job may be handed out and no work is in progress."""
+        if self._work or self._recorder.unwritten or self._after_entry.is_due or not self._judges.are_idle:
             return False
-        left = len(self._queue) or self._due_work.waits_for_room or self._due_work.is_incomplete
-        return self._limit_reached() or not left
+        remaining = len(self._queue) or self._due_work.waits_for_room or self._due_work.is_incomplete
+        return self._limit_reached() or not remaining
 
     def _is_idle_still(self) -> bool:
-        """Look once more, at everything."""
+        """Scan once more and return whether the daemon is still idle."""
         self._attempt(self._scan, "comparing refs with the ledger")
         return self._is_idle()
 
     def _report(self, *, force: bool = False) -> None:
-        for sentence in self._ledger.recovered[self._recoveries_said :]:
-            self._status.say(sentence)
-        self._recoveries_said = len(self._ledger.recovered)
-        written = self._status.write(
+        for sentence in self._ledger.recovered[self._recoveries_reported :]:
+            self._status.add_message(sentence)
+        self._recoveries_reported = len(self._ledger.recovered)
+        status = self._status.write(
             self._queue,
             list(self._judges),
             {device: work.job.worker for device, work in self._work.items()},
@@ -436,7 +444,7 @@ class Daemon:
             fault=self._judges.pausing_fault() or self._disk.fault(),
             force=force,
         )
-        self._metrics.status = written or self._metrics.status
+        self._metrics.status = status or self._metrics.status
         self._metrics.disk_free_bytes = self._disk.free_bytes
         self._metrics.entries = self._recorder.entered
         self._metrics.ledger_commits, self._metrics.ledger_commit_s = self._ledger.commits, self._ledger.commit_s

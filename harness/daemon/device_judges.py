@@ -12,16 +12,16 @@ from harness.workspace.judge_client import JudgeClient
 from harness.workspace.judge_source import JudgeSource
 
 _FIRST_STARTS = 5
-"""A judge that was never ready is given up after so many starts in a row: 3 s where each ends at once."""
+"""Failed starts in a row after which a judge that was never ready is given up: 3 s if each ends immediately."""
 _LATER_STARTS = 16
-"""A judge that was ready before is given up later: 5 min where each ends at once. A GPU may be full for a while."""
+"""As above for a judge that was ready before: 5 min if each ends immediately. A GPU may be full for some minutes."""
 
 
 class DeviceJudges:
-    """One judge for each device. With a cluster, devices come and go.
+    """One judge for each device. Devices of a cluster are added and removed during the run.
 
     Args:
-        source: has the judges.
+        source: provides the judges.
     """
 
     def __init__(self, source: JudgeSource) -> None:
@@ -34,11 +34,11 @@ class DeviceJudges:
         return iter(list(self._source.clients().values()))
 
     def of(self, device: str) -> JudgeClient | None:
-        """Return the judge of a device; None where the device has gone."""
+        """Return the judge of a device; None if the device has left the cluster."""
         return self._source.clients().get(device)
 
     def tick(self) -> None:
-        """Do what is due: starts, deadlines, and hosts of a cluster that come and go.
+        """Start the judges whose pause has ended, end overdue ones, and follow changes of a cluster's hosts.
 
         Raises:
             ConfigurationError: the cluster cannot be used.
@@ -52,11 +52,11 @@ class DeviceJudges:
         return self._source.hosts()
 
     def next_ticks(self) -> list[float]:
-        """Return the times (`time.monotonic`) at which `tick` has something to do."""
+        """Return the times (`time.monotonic`) of the next actions of `tick`."""
         return [at for judge in self if (at := judge.next_tick()) is not None]
 
     def close(self) -> None:
-        """End all processes, at once and all together."""
+        """End all processes simultaneously."""
         for judge in self:
             judge.hang_up()
         self._source.close()
@@ -64,12 +64,17 @@ class DeviceJudges:
             judge.close()
 
     def became_ready(self, device: str, ready: JudgeReady) -> None:
-        """Note that a judge is ready, and for which target."""
+        """Record that a judge is ready.
+
+        Args:
+            device: its device.
+            ready: its message, which has its target.
+        """
         self._ready[ready.target] = ready
         self._targets[device] = ready.target
 
     def ready(self) -> dict[str, JudgeReady]:
-        """Target -> a judge of it that is ready, or has been in this invocation."""
+        """Return target -> a judge of it that is ready, or was ready in this invocation."""
         return dict(self._ready)
 
     def must_be_given_up(self, judge: JudgeClient) -> bool:
@@ -77,10 +82,10 @@ class DeviceJudges:
         return judge.failed_starts >= (_LATER_STARTS if judge.became_ready else _FIRST_STARTS)
 
     def give_up(self, judge: JudgeClient) -> str | None:
-        """Go on without a judge.
+        """Continue without a judge.
 
         Returns:
-            The target that no judge is left for; None where there is another judge of it, or it was never ready.
+            The target without another judge; None if there is another judge of it, or the judge was never ready.
         """
         judge.give_up()
         target = self._targets.pop(judge.device, None)
@@ -98,10 +103,10 @@ class DeviceJudges:
 
     @property
     def are_idle(self) -> bool:
-        """True if there are judges, and none that is left starts or works."""
+        """True if there are judges, and none of those left starts or works."""
         states = {judge.state for judge in self}
         return bool(states) and states <= {"idle", "given up"}
 
     def pausing_fault(self) -> str | None:
-        """Return the fault of this machine, or of the cluster, that lets no judge work; None where one can."""
+        """Return the fault of this machine or the cluster that prevents all judges' work; None if one can work."""
         return self._source.fault() or pausing_fault(list(self))

@@ -1,4 +1,4 @@
-"""Pauses judging before the disk is full: what is being judged must still be entered, and git must still commit."""
+"""Pauses judging before the disk is full: the entry of a judged candidate and git's commits still need space."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ LEAST_FREE_BYTES = 1_000_000_000
 LEAST_FREE_SHARE = 0.02
 """Judging pauses when a disk has less than both of these free: the share counts on small disks."""
 _ENOUGH_AGAIN = 1.5
-"""It goes on at so many times that: near the limit it would stop and go."""
+"""Judging continues above this multiple of the limit: without it, judging would alternate at the limit."""
 _LOOK_EVERY_S = 5.0
 
 
 class DiskWatch:
-    """Free space on the disks that a run writes to. One thread.
+    """Free space on the disks that a run writes to. Not thread-safe.
 
     Args:
-        directories: where the spool, git's objects and the caches are.
+        directories: directories of the spool, git's objects and the caches.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
@@ -27,10 +27,10 @@ class DiskWatch:
         self._fault: str | None = None
         self._look_at = 0.0
         self.free_bytes = 0
-        """On the fullest of the disks, when it was looked at last."""
+        """Free bytes of the fullest disk at the last check."""
 
     def fault(self) -> str | None:
-        """Return why nothing more should be judged now; None while there is space. Looks every few seconds."""
+        """Return the reason for a pause of judging, or None. The disks are checked every few seconds."""
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK_EVERY_S
             self._look()
@@ -42,12 +42,12 @@ class DiskWatch:
             try:
                 usage = shutil.disk_usage(directory)
             except OSError:
-                continue  # not made yet, or gone: who writes there says so
-            least = min(LEAST_FREE_BYTES, LEAST_FREE_SHARE * usage.total)
+                continue  # missing: the writer of its files reports it
+            limit_bytes = min(LEAST_FREE_BYTES, LEAST_FREE_SHARE * usage.total)
             frees.append(usage.free)
-            if usage.free < least * (_ENOUGH_AGAIN if self._fault else 1.0):
+            if usage.free < limit_bytes * (_ENOUGH_AGAIN if self._fault else 1.0):
                 fault = (
                     f"the disk of {directory} has {usage.free / 1e6:.0f} MB free, and judging pauses below "
-                    f"{least / 1e6:.0f} MB; fix: free some space (`git gc` packs the ledger's history)"
+                    f"{limit_bytes / 1e6:.0f} MB; fix: free some space (`git gc` packs the ledger's history)"
                 )
         self._fault, self.free_bytes = fault, min(frees, default=0)

@@ -1,4 +1,4 @@
-"""What a free judge does next: the request for a queued job, or the verdict on one that needs no judge."""
+"""Plans for a free judge: the request for a queued job, or the verdict on a job that needs no judge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.daemon.attempts import MOST, Attempts
+from harness.daemon.attempts import MAX_LOSSES, Attempts
 from harness.daemon.drafts import (
     fastest,
     judged_draft,
@@ -50,7 +50,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Decided:
-    """An entry that needs no judge; it is the job's own unless `of_baseline`."""
+    """An entry that needs no judge. It is the job's entry, or with `of_baseline` its baseline's."""
 
     draft: EntryDraft
     of_baseline: bool = False
@@ -58,7 +58,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Outdated:
-    """The problem is not any more what the job was queued for: forget the job and look at the refs again."""
+    """The problem has changed since the job was queued: remove the job and scan the refs again."""
 
 
 Plan = Ask | Decided | Outdated
@@ -66,45 +66,50 @@ Plan = Ask | Decided | Outdated
 
 @dataclass(frozen=True)
 class Work:
-    """What a judge is at work on: a job, or a baseline for it."""
+    """The present work of a judge: a job, or a baseline for it."""
 
     job: Job
     ask: Ask
     ahead: bool = False
-    """The job stands for a candidate that does not exist yet: it is in no queue."""
+    """True for a job without a candidate, which is in no queue."""
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the baseline comes first."""
+        """True for the measurement of a baseline."""
         return self.ask.request.kind == "baseline"
 
     @property
     def identity(self) -> Sequence[str]:
-        """What its attempts are counted by."""
+        """Identity by which its attempts are counted."""
         return baseline_identity_of(self.job) if self.is_baseline else job_identity(self.job)
 
 
 @dataclass(frozen=True)
 class JobPlanner:
-    """Plans jobs against the ledger, the coordination branch and what earlier attempts have shown."""
+    """Plans jobs from the ledger, the coordination branch and the losses of earlier attempts."""
 
     config: Config
     snapshots: Snapshots
     index: Index
     attempts: Attempts
     _baselines: dict[str, tuple[Row, Entry]] = field(default_factory=dict)
-    """Problem -> its baseline entry that was used last: reading one takes milliseconds."""
+    """Problem -> its last used baseline entry: a read takes milliseconds."""
 
     def plan(self, job: Job, commit: str, judge: JudgeReady) -> Plan:
-        """What to do with a job, for a judge that is ready; its problem as it stands at `commit`.
+        """Return the plan of a job for a judge that is ready.
+
+        Args:
+            job: the job.
+            commit: the commit of the coordination branch with the problem.
+            judge: the judge.
 
         Raises:
-            HarnessError: nothing about the candidate: the repository, the index or the disk refuse.
+            HarnessError: the repository, the index or the disk fails; the candidate is not at fault.
         """
         try:
             problem = self.snapshots.problem(commit, job.key.problem)
         except (FormatError, RepositoryError):
-            return Outdated()  # the next look at the refs says what is wrong with it
+            return Outdated()  # the next scan of the refs reports the error
         if problem.digest != job.key.problem_digest or judge.environment.judge != job.key.judge:
             return Outdated()
         row = self.index.find_baseline(problem.key, problem.digest, job.key.target, job.key.judge)
@@ -116,8 +121,13 @@ class JobPlanner:
     def plan_ahead(self, problem: Problem, worker: str, judge: JudgeReady) -> Work | str | None:
         """Return the measurement of a problem's baselines before there is a candidate.
 
+        Args:
+            problem: the problem.
+            worker: the worker that waits for the baselines.
+            judge: a judge that is ready.
+
         Returns:
-            The work; why it cannot be done; None where the ledger has the baselines.
+            The work; the reason why it is impossible; None if the ledger has the baselines.
         """
         target, version = judge.target, judge.environment.judge
         if self.index.find_baseline(problem.key, problem.digest, target, version):
@@ -127,7 +137,12 @@ class JobPlanner:
         return Work(job, plan, ahead=True) if isinstance(plan, Ask) else "its baselines were lost too often"
 
     def draft(self, work: Work, answer: JudgeAnswer) -> EntryDraft | None:
-        """Return a candidate's entry; None if the answer is from a measurement that the ledger does not have now."""
+        """Return a candidate's entry; None if the answer repeats a measurement that the ledger does not have now.
+
+        Args:
+            work: the candidate's work.
+            answer: the judge's answer.
+        """
         job, ask = work.job, work.ask
         if answer.measured:
             return judged_draft(self.config.run, job, ask.language, answer, ask.baseline, ask.source_hash)
@@ -138,9 +153,9 @@ class JobPlanner:
         return None
 
     def _entry_of(self, row: Row) -> Entry | None:
-        known = self._baselines.get(row.problem)
-        if known is not None and known[0] == row:
-            return known[1]
+        cached = self._baselines.get(row.problem)
+        if cached is not None and cached[0] == row:
+            return cached[1]
         entry = self.index.entry(row.problem, row.seq)
         if entry is not None:
             self._baselines[row.problem] = row, entry
@@ -148,7 +163,7 @@ class JobPlanner:
 
     def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Plan:
         losses = self.attempts.losses(baseline_identity(problem.key, problem.digest, job.key.target, job.key.judge))
-        if len(losses) >= MOST:
+        if len(losses) >= MAX_LOSSES:
             draft = lost_baseline_draft(self.config.run, problem.key, problem.digest, job.key.target, judge, losses)
             return Decided(draft, of_baseline=True)
         return Ask(self._request(problem, "baseline", job.key.target), problem)
@@ -168,34 +183,37 @@ class JobPlanner:
         except UnusableSolutionError as unusable:
             return decided(unusable.verdict, unusable.reason, unusable.language)
         losses = self.attempts.losses(job_identity(job))
-        if len(losses) >= MOST:
+        if len(losses) >= MAX_LOSSES:
             return decided(*verdict_of_losses(losses), solution.spec.language)
-        known = self._known_binaries(job, solution.spec.language)
+        known_binaries = self._known_binaries(job, solution.spec.language)
         added = {
             "baseline": variants,
             "sealed_baseline": fastest(baseline.sealed_baselines),
-            "known_binaries": {binary: Verdict(str(row.verdict)) for binary, row in known.items()},
+            "known_binaries": {binary: Verdict(str(row.verdict)) for binary, row in known_binaries.items()},
         }
         request = self._request(problem, job.kind, job.key.target, solution.directory).model_copy(update=added)
-        return Ask(request, problem, solution.spec.language, baseline, source_hash(solution), known)
+        return Ask(request, problem, solution.spec.language, baseline, source_hash(solution), known_binaries)
 
     def _known_binaries(self, job: Job, language: Language) -> Mapping[str, Row]:
-        """The binaries that need no measurement: a confirmation is always one, and host code has its own times."""
+        """Return the binaries that need no measurement.
+
+        Confirmations are always measured, and host code adds its own times to a measurement.
+        """
         if job.kind != "evaluation" or language != "cuda":
             return {}
         key = job.key
         return self.index.binaries(key.problem, key.problem_digest, key.target, key.judge, self.config.run)
 
     def _check(self, job: Job, problem: Problem) -> Solution:
-        """The candidate's solution.
+        """Return the candidate's solution.
 
         Raises:
-            UnusableSolutionError: it is no solution, or none that the run allows.
+            UnusableSolutionError: it is not a solution, or not one that the run allows.
         """
         try:
             directory = self.snapshots.candidate(job.commit, problem.key, job.key.target, job.key.tree)
         except UnfitTreeError as error:
-            raise UnusableSolutionError(error.what) from error
+            raise UnusableSolutionError(error.message) from error
         return usable_solution(directory, problem.definition, self.config.languages, "this run allows")
 
     def _request(self, problem: Problem, kind: str, target: str, solution: Path | None = None) -> JudgeRequest:
@@ -217,15 +235,22 @@ class JobPlanner:
 
 
 def job_identity(job: Job) -> Sequence[str]:
-    """What a job's attempts are counted by."""
+    """Return the identity by which a job's attempts are counted."""
     return job.kind, job.key.problem, job.key.problem_digest, job.key.tree, job.key.target, job.key.judge
 
 
 def baseline_identity_of(job: Job) -> Sequence[str]:
-    """Identity by which attempts at the baseline of a job's problem are counted."""
+    """Return the identity by which attempts at the baseline of a job's problem are counted."""
     return baseline_identity(job.key.problem, job.key.problem_digest, job.key.target, job.key.judge)
 
 
 def baseline_identity(problem: str, digest: str, target: str, judge: str) -> Sequence[str]:
-    """What the attempts at a problem's baseline are counted by."""
+    """Return the identity by which attempts at a problem's baseline are counted.
+
+    Args:
+        problem: the problem's key, `suite/name`.
+        digest: digest of the problem's form.
+        target: the target's name.
+        judge: the judge version.
+    """
     return "baseline", problem, digest, target, judge

@@ -1,4 +1,4 @@
-"""What a judge answered, as ledger entries. Pure."""
+"""Ledger entries from the answers of judges. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from harness.model.judging import Baselines, JudgeAnswer, JudgeReady, Summary, V
 from harness.model.verdict import EntryKind, Verdict
 
 _MISSING = ("missing_baselines", "missing_sealed_baselines")
-"""Fields of an environment: variant of the baseline -> why it has no time."""
+"""Fields of an environment: variant of the baseline -> reason for its missing time."""
 
 
 def baseline_draft(run: str, problem: str, digest: str, target: str, answer: JudgeAnswer) -> EntryDraft:
-    """The entry of a problem's measured baselines."""
+    """Return the entry of a problem's measured baselines.
+
+    Args:
+        run: the run's name.
+        problem: the problem's key, `suite/name`.
+        digest: digest of the problem's form.
+        target: the target's name.
+        answer: the judge's answer.
+    """
     return EntryDraft(
         kind=EntryKind.BASELINE,
         run=run,
@@ -38,7 +46,16 @@ def baseline_draft(run: str, problem: str, digest: str, target: str, answer: Jud
 def lost_baseline_draft(
     run: str, problem: str, digest: str, target: str, judge: JudgeReady, losses: Sequence[Loss]
 ) -> EntryDraft:
-    """The entry of a problem whose reference costs every judge its life."""
+    """Return the entry of a problem whose reference ends every judge.
+
+    Args:
+        run: the run's name.
+        problem: the problem's key, `suite/name`.
+        digest: digest of the problem's form.
+        target: the target's name.
+        judge: the present judge.
+        losses: the losses of judges over the baseline.
+    """
     return EntryDraft(
         kind=EntryKind.BASELINE,
         run=run,
@@ -56,10 +73,18 @@ def lost_baseline_draft(
 def judged_draft(
     run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None, source_hash: str | None = None
 ) -> EntryDraft:
-    """The entry of a candidate's evaluation or confirmation, from the judge's answer.
+    """Return the entry of a candidate's evaluation or confirmation, from the judge's answer.
 
     An evaluation cites the baseline entry that it was compared with, a confirmation its evaluation. Both name the
-    baselines that are missing there, since a speed-up over fewer baselines means less.
+    missing baselines, because these weaken a speed-up.
+
+    Args:
+        run: the run's name.
+        job: the candidate's job.
+        language: the solution's language; "" if unknown.
+        answer: the judge's answer.
+        baseline: the baseline entry that the candidate was compared with.
+        source_hash: hash of the candidate's normalised source.
     """
     measured = baseline.environment.model_extra if baseline and baseline.environment else None
     missing = {name: reasons for name, reasons in (measured or {}).items() if name in _MISSING}
@@ -87,9 +112,16 @@ def judged_draft(
 
 
 def repeated_draft(job: Job, language: str, answer: JudgeAnswer, measured: Entry, source_hash: str) -> EntryDraft:
-    """The entry of a candidate with the compiled code and launches of one that was measured: it repeats its numbers.
+    """Return the entry of a candidate with the compiled code and launches of a measured one, whose numbers it repeats.
 
     Device and environment are those of the measurement, and the cost is that of the build.
+
+    Args:
+        job: the candidate's job.
+        language: the solution's language.
+        answer: the judge's answer, without a measurement.
+        measured: the evaluation of the same compiled code.
+        source_hash: hash of the candidate's normalised source.
     """
     fields = {name: getattr(measured, name) for name in EntryDraft.model_fields}
     own = {
@@ -117,9 +149,17 @@ def unjudged_draft(
     workloads: int,
     cites: int | None,
 ) -> EntryDraft:
-    """The entry of a candidate that has a verdict without a judge's answer: none of the `workloads` passed.
+    """Return the entry of a candidate that has a verdict without a judge's answer: no workload passed.
 
-    `cites` is the baseline entry, or a confirmation's evaluation.
+    Args:
+        run: the run's name.
+        job: the candidate's job.
+        language: the solution's language; "" if unknown.
+        judge: the present judge.
+        verdict: the verdict.
+        reason: its reason, in one line.
+        workloads: the number of the problem's workloads.
+        cites: `seq` of the baseline entry, or of a confirmation's evaluation.
     """
     return EntryDraft(
         kind=EntryKind(job.kind),
@@ -139,7 +179,7 @@ def unjudged_draft(
 
 
 def champion_draft(confirmation: Entry) -> EntryDraft:
-    """The entry that makes a confirmed candidate the champion."""
+    """Return the entry that makes a confirmed candidate the champion."""
     return EntryDraft(
         kind=EntryKind.CHAMPION,
         run=confirmation.run,
@@ -153,26 +193,31 @@ def champion_draft(confirmation: Entry) -> EntryDraft:
 
 
 def candidate(job: Job, language: str) -> Candidate:
-    """Which solution a job judges."""
+    """Return the solution that a job judges.
+
+    Args:
+        job: the job.
+        language: the solution's language; "" if unknown.
+    """
     return Candidate(
         commit=job.commit, tree=job.key.tree, branch=job.branch, worker=job.worker, language=language or "unknown"
     )
 
 
 def verdict_of_losses(losses: Sequence[Loss]) -> tuple[Verdict, str]:
-    """The verdict on a candidate that has cost the judge its life as often as it may."""
-    verdict = Verdict.TIMEOUT if all(loss.how == "deadline" for loss in losses) else Verdict.RUNTIME_ERROR
+    """Return the verdict on a candidate that has ended the judge as often as allowed, and its reason."""
+    verdict = Verdict.TIMEOUT if all(loss.cause == "deadline" for loss in losses) else Verdict.RUNTIME_ERROR
     return verdict, f"judging this candidate has {losses_in_words(losses)}"
 
 
 def losses_in_words(losses: Sequence[Loss]) -> str:
-    """`ended the judge twice: ...`, with what was seen the last time."""
+    """Return `ended the judge twice; ...`, with the reason of the last time."""
     times = "twice" if len(losses) == 2 else f"{len(losses)} times"
     return f"ended the judge {times}; the last time, {losses[-1].reason}"
 
 
 def fastest(baselines: Baselines) -> dict[str, Variant]:
-    """Workload -> the fastest correct way to run the reference; workloads without one are left out."""
+    """Return workload -> the fastest correct variant of the reference; workloads without one are omitted."""
     best: dict[str, Variant] = {}
     for uuid, variants in baselines.items():
         correct = {variant: latency for variant, latency in variants.items() if latency is not None}
@@ -186,4 +231,4 @@ def _reason(answer: JudgeAnswer) -> str | None:
         return answer.reason
     rows = [f"workload {row.uuid}: {row.reason or row.verdict}" for row in answer.workloads]
     failed = [row for row, result in zip(rows, answer.workloads, strict=True) if result.verdict is not Verdict.PASSED]
-    return failed[0] if failed else f"the judge said {answer.verdict} and no more"
+    return failed[0] if failed else f"the judge reported {answer.verdict} without a reason"

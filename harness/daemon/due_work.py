@@ -1,7 +1,7 @@
 """Due work: the candidates, confirmations and champions that follow from git and the ledger.
 
 Everything is derived again from git and the ledger, so that a daemon that was killed between two steps takes the
-second one when it starts again.
+second one after its restart.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from harness.model.verdict import EntryKind, Trust
 logger = logging.getLogger(__name__)
 
 SLICE_S = 0.5
-"""A scan that has found work stops comparing branches after so long: judges begin while the others are compared."""
+"""A scan that has found work stops after this time: judges begin before the next scan compares other branches."""
 
 MOST_WAITING = 2_000
-"""Jobs in the queue. More candidates stay in git, where every scan finds them again; the oldest are queued first."""
+"""Longest queue. More candidates stay in git, where every scan finds them again; the oldest are queued first."""
 _FULL = "the queue is full: further candidates wait in git until there is room"
 
 Judges = Mapping[str, JudgeReady]
-"""Target -> a judge of it that is ready: the judge's version is part of a measurement's key."""
+"""Target -> a ready judge of it. The judge's version is part of a measurement's key."""
 
 
 @dataclass(frozen=True)
 class NextSteps:
-    """What follows from the entries of one problem."""
+    """The due steps that follow from the entries of one problem."""
 
     confirm: Row | None
     """The evaluation to measure again: the best one that would make a champion."""
@@ -57,6 +57,14 @@ def next_steps(index: Index, problem: str, digest: str, target: str, judge: str,
 
     Entries of earlier forms of the problem (other digests) and of other judge protocols do not count. An evaluation is
     confirmed by the judge version that made it; evaluations of earlier versions are repeated instead.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        problem: the problem's key, `suite/name`.
+        digest: digest of the problem's present form.
+        target: the target's name.
+        judge: the judge version.
+        run: the run's name.
     """
     where = "WHERE problem = ? AND target = ? AND run = ? AND problem_digest = ?"
     values = (problem, target, run, digest)
@@ -67,14 +75,14 @@ def next_steps(index: Index, problem: str, digest: str, target: str, judge: str,
     recorded = {row.cites for row in rows if row.kind == EntryKind.CHAMPION}
     # Few rows leave SQLite; `needs_confirmation` decides. Only a launch-bound champion yields to a lower bound.
     better = "speedup_ci95_low > ? OR judge_protocol > ?"
-    least: tuple[object, ...] = (1.0, sys.maxsize)
+    bounds: tuple[object, ...] = (1.0, sys.maxsize)
     if champion is not None and champion.trust != Trust.LAUNCH_BOUND:
-        least = champion.speedup_ci95_low, champion.judge_protocol
+        bounds = champion.speedup_ci95_low, champion.judge_protocol
     passed = f"{where} AND kind = 'evaluation' AND judge = ? AND verdict = 'PASSED' AND ({better})"
-    # What repeats a measurement is not confirmed: the measured evaluation is.
+    # An entry that repeats a measurement is not confirmed: the measured evaluation is.
     waiting = [
         row
-        for row in index.select(f"{passed} AND answered_from IS NULL ORDER BY seq", (*values, judge, *least))
+        for row in index.select(f"{passed} AND answered_from IS NULL ORDER BY seq", (*values, judge, *bounds))
         if row.seq not in confirmed and needs_confirmation(row, champion)
     ]
     unrecorded = champion if champion is not None and champion.seq not in recorded else None
@@ -82,15 +90,15 @@ def next_steps(index: Index, problem: str, digest: str, target: str, judge: str,
 
 
 class DueWork:
-    """Queues what the ledger does not hold yet. Keeps what it has compared, so that a scan is cheap. One thread.
+    """Queues the candidates without an entry. It caches its comparisons, so that a scan is fast. Not thread-safe.
 
     Args:
-        config: names the run and the coordination branch.
+        config: has the run's name and the coordination branch.
         repo: the workspace's repository.
-        index: of the ledger.
-        snapshots: problems as committed.
+        index: the ledger's index.
+        snapshots: the committed problems.
         queue: receives the jobs.
-        status: receives problems that cannot be judged.
+        status: receives messages about problems that cannot be judged.
         record_champion: enters the champion that a confirmation makes.
     """
 
@@ -108,7 +116,7 @@ class DueWork:
         self._snapshots, self._queue, self._status = snapshots, queue, status
         self._record_champion = record_champion
         self._compared: dict[tuple[str, str], tuple[str, str, str]] = {}
-        """(branch, target) -> (tip, problem tree, judge version) that were compared."""
+        """(branch, target) -> (tip, problem tree, judge version) of the last comparison."""
         self._followed: dict[tuple[str, str], tuple[str, str]] = {}
         """(problem, target) -> (problem tree, judge version) whose next steps were taken."""
         self._outdated: dict[str, tuple[str, frozenset[str]]] = {}
@@ -116,40 +124,40 @@ class DueWork:
         self._held_back: set[tuple[str, str]] = set()
         """(branch, target) with candidates that the queue had no room for."""
         self.is_incomplete = False
-        """Whether the last scan stopped before it had compared every branch."""
+        """True if the last scan stopped before it had compared every branch."""
         self.is_behind = True
-        """Whether the ledger has got entries since the last refresh."""
+        """True if the ledger has new entries since the last refresh."""
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether candidates wait in git that the queue has room for now."""
+        """True if candidates wait in git and the queue has room for them."""
         return bool(self._held_back) and len(self._queue) <= MOST_WAITING // 2
 
     def forget(self) -> None:
-        """Compare everything again the next time."""
+        """Clear the cached comparisons, so that the next scan compares everything."""
         self._compared.clear()
         self._followed.clear()
         self._outdated.clear()
 
     def refresh(self) -> None:
-        """Bring the index up to what the ledger holds.
+        """Update the index to the ledger.
 
         Raises:
             HarnessError: the index cannot be written, or the repository cannot be read.
         """
         for sentence in self._index.refresh(self._repo):
-            self._status.say(sentence)
+            self._status.add_message(sentence)
         self.is_behind = False
 
     def scan(self, judges: Judges) -> None:
         """Queue every candidate of the run's branches that has no entry, and the next steps of those that have one.
 
-        A scan that takes long stops once it has found something, and is incomplete: the next one goes on from there.
+        A scan that takes long stops once it has found work, and is incomplete: the next scan continues it.
 
         Raises:
             HarnessError: the repository or the index cannot be read or written; a later scan repeats this one.
         """
-        # Branches are read before the base: a branch made in between starts at the base as it is then.
+        # Branches are read before the base: a branch created in between starts at that later base.
         branches = self._repo.branches(run_branches(self._config.run))
         base = self._repo.tip(self._config.coordination_branch)
         self.refresh()
@@ -172,13 +180,13 @@ class DueWork:
                 problems.add((place.problem, target))
         for target, judge in judges.items():
             problems |= {(problem, target) for problem in self._with_outdated(target, judge.environment.judge)}
-        for problem, target in sorted(problems):  # before the others are queued: what is measured again goes first
+        for problem, target in sorted(problems):  # before the others are queued: repeated measurements go first
             self._take_next_steps(problem, target, base, judges[target].environment.judge)
         self._put(sorted(due, key=lambda timed: timed[0]), judges)
         failpoint("daemon.after_scan")
 
     def _put(self, due: Sequence[tuple[int, str, Job]], judges: Judges) -> None:
-        """Queue candidates while there is room. The branches of the others are compared again once there is."""
+        """Queue candidates while there is room. The branches of the others are compared again later."""
         self._held_back = set() if len(self._queue) <= MOST_WAITING // 2 else self._held_back
         for _, branch, job in due:
             if len(self._queue) >= MOST_WAITING:
@@ -186,7 +194,7 @@ class DueWork:
                 self._compared.pop((branch, job.key.target), None)
             elif self._queue.add(job):
                 logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
-        (self._status.say if self._held_back else self._status.over)(_FULL)
+        (self._status.add_message if self._held_back else self._status.remove_messages)(_FULL)
 
     def follow_up(self, entered: Iterable[tuple[str, str]], judges: Judges) -> None:
         """After new entries, queue the confirmations and record the champions that are due.
@@ -196,7 +204,7 @@ class DueWork:
             judges: target -> a judge that is ready.
 
         Raises:
-            HarnessError: as for `scan`, which then makes up for it.
+            HarnessError: as for `scan`; the next scan repeats the steps.
         """
         problems = sorted(set(entered))
         for place in problems:
@@ -210,13 +218,13 @@ class DueWork:
     def _candidates(
         self, branch: str, place: AgentBranch, tip: str, base: str, target: str, judge: str
     ) -> list[tuple[int, Job]]:
-        """The branch's candidates that have no entry, with their commits' times in seconds."""
+        """Return the branch's candidates without an entry, with their commits' times in seconds."""
         state = (tip, self._snapshots.problem_tree(base, place.problem) or "", judge)
-        known = self._compared.get((branch, target))
-        if known == state:
+        last_state = self._compared.get((branch, target))
+        if last_state == state:
             return []
         digest = self._digest(base, place.problem)
-        moved = known is not None and known[1:] == state[1:]
+        moved = last_state is not None and last_state[1:] == state[1:]
         if not moved:
             self._queue.drop(
                 lambda job: (
@@ -229,7 +237,7 @@ class DueWork:
             return []
         due = []
         for candidate in committed_candidates(
-            self._repo, branch, tip, base, target, since=known[0] if known and moved else None
+            self._repo, branch, tip, base, target, since=last_state[0] if last_state and moved else None
         ):
             if not self._index.has(digest, candidate.tree, target, judge):
                 key = Key(candidate.problem, digest, candidate.tree, target, judge)
@@ -257,7 +265,7 @@ class DueWork:
             self._record_champion(entry)
 
     def _with_outdated(self, target: str, judge: str) -> frozenset[str]:
-        """The problems with entries to measure again: their candidates may be on no branch any more."""
+        """Return the problems with entries to measure again, whose candidates may no longer be on a branch."""
         if self._outdated.get(target, ("",))[0] != judge:
             self._outdated[target] = judge, frozenset(self._find_outdated(target))
         return self._outdated[target][1]
@@ -269,28 +277,30 @@ class DueWork:
             yield from (one.problem for one in table if one.outdated)
 
     def _measure_again(self, problem: str, digest: str, target: str, judge: str) -> None:
-        """Queue the champion and the runner-up of an older judge protocol. Their confirmations follow as always."""
+        """Queue the champion and the runner-up of an older judge protocol; their confirmations follow later."""
         (standing,) = standings(self._index, [problem], target, self._config.run)
         for row in standing.outdated:
             if row.problem_digest != digest or not (row.tree and row.commit and row.branch and row.worker):
                 continue
             if not self._repo.has_object(row.commit):
-                self._status.say(f"{problem} seq {row.seq} cannot be measured again: its commit {row.commit} is gone")
+                self._status.add_message(
+                    f"{problem} seq {row.seq} cannot be measured again: its commit {row.commit} is missing"
+                )
                 continue
             key = Key(problem, digest, row.tree, target, judge)
-            if self._queue.add(Job("evaluation", key, row.commit, row.branch, row.worker, again=True)):
+            if self._queue.add(Job("evaluation", key, row.commit, row.branch, row.worker, is_repeat=True)):
                 logger.info(
                     "%s seq %d is measured again: it is of judge protocol %s, and only protocol %d counts",
                     *(problem, row.seq, row.judge_protocol, standing.protocol),
                 )
 
     def _digest(self, base: str, problem: str) -> str | None:
-        """The digest of a problem on the base; None, with a message, when it cannot be judged."""
+        """Return the digest of a problem on the base; None, with a message, if it cannot be judged."""
         beginning = f"candidates of {problem} wait"
         try:
             digest = self._snapshots.problem(base, problem).digest
         except HarnessError as error:
-            self._status.trouble(beginning, error)
+            self._status.add_failure(beginning, error)
             return None
-        self._status.over(beginning)
+        self._status.remove_messages(beginning)
         return digest

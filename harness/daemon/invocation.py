@@ -1,4 +1,4 @@
-"""Which `harness start` a daemon works for, so that its limits are counted over the daemon's restarts too."""
+"""Identity of the `harness start` that a daemon works for, so that its limits include the daemon's restarts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.workspace.process_identity import start_ticks
 
 
 def current_invocation() -> str | None:
-    """Names the supervisor that started this process: its number and when it began; None when there is none.
+    """Return the pid and start time of the supervisor that started this process; None without a supervisor.
 
-    To be asked before `die_with_parent`, which takes the supervisor's number out of the environment.
+    It must be called before `end_with_parent`, which removes the supervisor's pid from the environment.
     """
     supervisor = os.environ.get(PARENT_VARIABLE)
     if supervisor is None:
@@ -27,15 +27,20 @@ def current_invocation() -> str | None:
 
 
 def evaluations_before(workspace: Workspace, invocation: str, count: int) -> int:
-    """How many evaluations the ledger held when the invocation began; `count`, and remembered, at its first daemon.
+    """Return the number of evaluations in the ledger when the invocation began.
+
+    Args:
+        workspace: the workspace of the ledger.
+        invocation: identity of the invocation.
+        count: the present number; the invocation's first daemon stores and returns it.
 
     Raises:
-        ConfigurationError: it cannot be written down.
+        ConfigurationError: the number cannot be written.
     """
     file = workspace.state / "invocation.json"
     with suppress(OSError, FormatError, ValueError, KeyError, TypeError):
-        known = load_json_file(file)
-        if known["id"] == invocation:
-            return int(known["evaluations_before"])
+        stored = load_json_file(file)
+        if stored["id"] == invocation:
+            return int(stored["evaluations_before"])
     atomic_write(file, json.dumps({"version": 1, "id": invocation, "evaluations_before": count}))
     return count

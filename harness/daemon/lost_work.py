@@ -1,10 +1,10 @@
-"""Work whose judge was lost, or whose answer does not count: it is tried again, until that counts against it."""
+"""Work whose judge was lost, or whose answer does not count: it is tried again, until its losses give it a verdict."""
 
 from __future__ import annotations
 
 import logging
 
-from harness.daemon.attempts import MOST, Attempts, Loss
+from harness.daemon.attempts import MAX_LOSSES, Attempts, Loss
 from harness.daemon.dispatch import Work
 from harness.daemon.postponed import PostponedWork
 from harness.daemon.queue import EvaluationQueue
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class LostWork:
-    """Puts lost work back where it waits, and counts losses. One thread.
+    """Puts lost work back into the queue, and counts losses. Not thread-safe.
 
     Args:
-        queue: where jobs wait.
+        queue: the waiting jobs.
         attempts: losses of each measurement, on disk.
         postponed: measurements that wait after a fault of this machine.
     """
@@ -28,24 +28,42 @@ class LostWork:
         self._queue, self._attempts, self._postponed = queue, attempts, postponed
 
     def judge_lost(self, work: Work, lost: JudgeLost) -> None:
-        """Count a loss against what was being judged, unless this machine is to blame: then it waits."""
-        of_host = lost.how in {"host", "memory"}
-        if of_host and not (self._postponed.postpone(work.identity) and lost.how == "memory"):
+        """Count a loss against a measurement, unless a fault of this machine caused it: then the measurement waits.
+
+        Args:
+            work: the measurement.
+            lost: the loss of its judge.
+        """
+        of_host = lost.cause in {"host", "memory"}
+        if of_host and not (self._postponed.postpone(work.identity) and lost.cause == "memory"):
             if not work.is_baseline:
                 self._queue.put_last(work.job)
             return
-        self.put_back(work, Loss(how="deadline" if lost.how == "deadline" else "ended", reason=lost.reason))
+        self.put_back(work, Loss(how="deadline" if lost.cause == "deadline" else "ended", reason=lost.reason))
 
     def put_back(self, work: Work, loss: Loss) -> None:
-        """Count a loss, and let the job wait for a judge again."""
+        """Count a loss, and put the job back into the queue.
+
+        Args:
+            work: the measurement.
+            loss: the loss.
+        """
         if not work.is_baseline:
             self._queue.put_back(work.job)
         self._count(work, loss)
 
     def baseline_failed(self, work: Work, answer: JudgeAnswer) -> bool:
-        """Count a failure; true if the baseline is measured once more, since its entry would refuse every candidate."""
+        """Count a failure of a baseline, whose entry would refuse every candidate.
+
+        Args:
+            work: the measurement.
+            answer: the judge's answer.
+
+        Returns:
+            True if the baseline is measured once more.
+        """
         self._count(work, Loss(how="ended", reason=answer.reason or answer.verdict))
-        return len(self._attempts.losses(work.identity)) < MOST
+        return len(self._attempts.losses(work.identity)) < MAX_LOSSES
 
     def _count(self, work: Work, loss: Loss) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Figures of the daemon for Prometheus, on this machine's loopback only."""
+"""Metrics of the daemon for Prometheus, on this machine's loopback only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass
 class DaemonMetrics:
-    """What the daemon counts. Written by its thread, read by the server's: single values only."""
+    """Counters of the daemon. Its thread writes single values, and the server's threads read them."""
 
     status: DaemonStatus = field(default_factory=DaemonStatus)
     disk_free_bytes: int = 0
@@ -32,10 +32,10 @@ class DaemonMetrics:
     waits: list[int] = field(default_factory=lambda: [0] * (len(_WAIT_BOUNDS_S) + 1))
     """Candidates by the time that they waited in the queue: one count per bound, and one for longer waits."""
     waited_s: float = 0.0
-    """All waits together."""
+    """Sum of all waits, in seconds."""
 
     def waited(self, seconds: float) -> None:
-        """Count a candidate that waited so long in the queue."""
+        """Count a candidate that waited `seconds` in the queue."""
         self.waits[bisect_left(_WAIT_BOUNDS_S, seconds)] += 1
         self.waited_s += seconds
 
@@ -73,16 +73,16 @@ class MetricsServer:
     """Serves `GET /metrics` on the loopback, in threads of its own, within a `with` block.
 
     Args:
-        metrics: what is served.
-        port: 0 takes a free one; `port` tells which.
+        metrics: the metrics to serve.
+        port: the port; 0 takes a free one, which the attribute `port` holds.
     """
 
     def __init__(self, metrics: DaemonMetrics, port: int) -> None:
         class MetricsRequest(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                found = self.path == "/metrics"
-                body = metrics.text().encode() if found else b"see /metrics\n"
-                self.send_response(200 if found else 404)
+                is_metrics = self.path == "/metrics"
+                body = metrics.text().encode() if is_metrics else b"see /metrics\n"
+                self.send_response(200 if is_metrics else 404)
                 self.send_header("Content-Type", _TYPE)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -112,11 +112,11 @@ class MetricsServer:
         self._server.server_close()
 
 
-def _metric(name: str, kind: str, what: str, value: float) -> list[str]:
-    return [f"# HELP harness_{name} {what}", f"# TYPE harness_{name} {kind}", f"harness_{name} {value}"]
+def _metric(name: str, kind: str, help_text: str, value: float) -> list[str]:
+    return [f"# HELP harness_{name} {help_text}", f"# TYPE harness_{name} {kind}", f"harness_{name} {value}"]
 
 
 def _resident_bytes() -> int:
-    """Source: proc(5), /proc/PID/status, field VmRSS in kB."""
+    """Return the resident memory in bytes. Source: proc(5), /proc/PID/status, field VmRSS in kB."""
     fields = Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()
     return int(fields[0]) * 1024 if fields else 0

@@ -1,8 +1,8 @@
-"""Work that waits after a fault of this machine: the same measurement is tried again after a pause that grows.
+"""Work that waits after a fault of this machine: the same measurement is tried again after a growing pause.
 
-Kept in memory only: after a restart everything is tried at once. A fault of the machine is never a candidate's verdict.
-Memory and processes are an exception where a candidate is not limited: one that runs out of them again and again while
-others are judged in between is the cause.
+It is in memory only: after a restart everything is tried immediately. A fault of the machine is never a candidate's
+verdict. There is one exception, for memory and processes of candidates without limits. A candidate that runs out of
+them repeatedly, while others are judged in between, is the cause.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from dataclasses import dataclass
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 _MOST_ALONE = 3
-"""So many faults of missing memory, with answers to other requests between them, count against the measurement."""
+"""Faults of missing memory, with answers to other requests between them, that count against the measurement."""
 
 
 @dataclass
 class _Postponed:
     until_s: float
-    """On the monotonic clock."""
+    """End of the pause on the monotonic clock."""
     pause_s: float
     answers_before: int
     """Answers about other measurements before its last fault."""
     faults_alone: int = 0
-    """Faults since others were answered in between."""
+    """Faults with answers about other measurements between them."""
 
 
 class PostponedWork:
-    """Measurements that wait, by their identity. One thread."""
+    """Measurements that wait, by their identity. Not thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, ...], _Postponed] = {}
         self._answers = 0
 
     def postpone(self, identity: Sequence[str]) -> bool:
-        """Make a measurement wait, longer each time.
+        """Make a measurement wait, for a longer pause each time.
 
         Returns:
-            Whether it alone meets the fault: others were answered between each of its last faults.
+            True if only this measurement has the fault: others were answered between its last faults.
         """
         present_s, key = time.monotonic(), tuple(identity)
         entry = self._waiting.get(key)
@@ -52,11 +52,11 @@ class PostponedWork:
         return entry.faults_alone >= _MOST_ALONE
 
     def waits(self, identity: Sequence[str]) -> bool:
-        """Return whether a measurement's pause is not over yet."""
+        """Return whether a measurement's pause continues."""
         entry = self._waiting.get(tuple(identity))
         return entry is not None and time.monotonic() < entry.until_s
 
-    def answered(self, identity: Sequence[str]) -> None:
-        """Forget a measurement: a judge has answered it."""
+    def count_answer(self, identity: Sequence[str]) -> None:
+        """Remove a measurement that a judge has answered."""
         self._answers += 1
         self._waiting.pop(tuple(identity), None)

@@ -1,4 +1,4 @@
-"""Profiles that workers asked for, made by judges that have nothing to judge."""
+"""Profiles that workers have ordered, made by idle judges without waiting candidates."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harness.workspace.judge_client import JudgeClient, RequestAnswered
 from harness.workspace.profile_orders import ProfileOrder, answer_order, waiting_orders
 
 WITHIN_S = 180.0
-"""A judge that has not answered a profile by then is ended. The profile itself takes 20 s at most."""
+"""A judge without an answer to a profile after this time is ended. The profile itself takes 20 s at most."""
 
 
 class Profiles:
-    """Orders in progress, by device. One thread.
+    """Orders in progress, by device. Not thread-safe.
 
     Args:
-        workspace: where workers leave their orders.
-        snapshots: of problems and candidates.
+        workspace: the workspace of the workers' orders.
+        snapshots: snapshots of problems and candidates.
         tip: returns the commit of the coordination branch.
     """
 
@@ -31,30 +31,35 @@ class Profiles:
         self._in_progress: dict[str, ProfileOrder] = {}
 
     def give(self, judge: JudgeClient) -> None:
-        """Have an idle judge make the oldest profile of its target that nobody makes."""
-        taken = {order.id for order in self._in_progress.values()}
+        """Send the oldest profile order of its target that is not in progress to an idle judge."""
+        in_progress_ids = {order.id for order in self._in_progress.values()}
         for order in waiting_orders(self._workspace):
-            if judge.ready is None or order.target != judge.ready.target or order.id in taken:
+            if judge.ready is None or order.target != judge.ready.target or order.id in in_progress_ids:
                 continue
             try:
                 request = self._request(order)
             except HarnessError as error:
-                answer_order(self._workspace, order, CounterReport(reason=error.what, fix=error.remedy))
+                answer_order(self._workspace, order, CounterReport(reason=error.message, fix=error.remedy))
                 continue
             self._in_progress[judge.device] = order
             judge.ask(request, within_s=WITHIN_S)
             return
 
-    def answered(self, device: str, answered: RequestAnswered) -> None:
-        """Pass a report on."""
+    def pass_on(self, device: str, request_answered: RequestAnswered) -> None:
+        """Pass a judge's report on to the worker.
+
+        Args:
+            device: the judge's device.
+            request_answered: the request and its answer.
+        """
         order = self._in_progress.pop(device, None)
         if order is not None:
-            report = answered.answer.counters
-            reason = " ".join((answered.answer.reason or "the judge gave no reason").split())
+            report = request_answered.answer.counters
+            reason = " ".join((request_answered.answer.reason or "the judge gave no reason").split())
             answer_order(self._workspace, order, report or CounterReport(reason=reason))
 
     def lost(self, device: str) -> None:
-        """Say that the judge ended instead of answering, if it was making a profile."""
+        """Answer the order of a judge that ended, if it was making a profile."""
         order = self._in_progress.pop(device, None)
         if order is not None:
             answer_order(self._workspace, order, CounterReport(reason="the judge ended while it made the profile"))

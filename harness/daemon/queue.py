@@ -1,4 +1,4 @@
-"""The queue of candidates: fair between workers, confirmations and former champions first, nothing twice. Pure.
+"""The queue of candidates: fair between workers, confirmations and former champions first, without duplicates. Pure.
 
 The queue can be lost at any time: it is derived again from git and the ledger (`harness.daemon.due_work`).
 """
@@ -16,7 +16,7 @@ JobKind = Literal["evaluation", "confirmation"]
 
 @dataclass(frozen=True)
 class Key:
-    """What names a measurement: the same key is never measured twice unless asked (a confirmation is)."""
+    """Identity of a measurement: the same key is never measured twice, except for a confirmation."""
 
     problem: str
     problem_digest: str
@@ -36,9 +36,9 @@ class Job:
     branch: str
     worker: str
     cites: int | None = None
-    """Kind `confirmation`: the `seq` of the evaluation it confirms."""
-    again: bool = False
-    """Kind `evaluation`: of a champion or runner-up of an older judge protocol, which goes before other evaluations."""
+    """Kind `confirmation`: the `seq` of the evaluation that it confirms."""
+    is_repeat: bool = False
+    """Kind `evaluation`: True for a champion or runner-up of an older judge protocol, which goes first."""
 
 
 def _anything(job: Job) -> bool:
@@ -50,30 +50,34 @@ class EvaluationQueue:
     """Waiting jobs in one lane per worker, taken in turn; and the jobs in flight.
 
     Args:
-        confirmations_first: due confirmations and former champions go before the evaluations of every worker.
-        clock: gives the present time in seconds.
+        confirmations_first: due confirmations and former champions precede the evaluations of every worker.
+        clock: returns the present time in seconds.
     """
 
     def __init__(self, *, confirmations_first: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
         self._confirmations_first, self._clock = confirmations_first, clock
         self._lanes: OrderedDict[str, deque[Job]] = OrderedDict()
-        self._known: dict[tuple[JobKind, Key], float] = {}
+        self._added_at: dict[tuple[JobKind, Key], float] = {}
         """Jobs that wait or are in flight -> when they were added."""
         self._in_flight: dict[tuple[JobKind, Key], Job] = {}
 
     def add(self, job: Job) -> bool:
-        """Put a job at the end of its worker's lane; False when the same job waits or is in flight already."""
+        """Put a job at the end of its worker's lane; return False if the same job already waits or is in flight."""
         identity = (job.kind, job.key)
-        if identity in self._known:
+        if identity in self._added_at:
             return False
-        self._known[identity] = self._clock()
+        self._added_at[identity] = self._clock()
         self._lanes.setdefault(job.worker, deque()).append(job)
         return True
 
     def take(self, target: str, allowed: Callable[[Job], bool] = _anything) -> Job | None:
-        """The next job for a judge of `target`, now in flight; None when nothing that is allowed waits.
+        """Return the next job for a judge of `target`, which is then in flight; None if no allowed job waits.
 
         The worker whose job is taken goes to the end of the turn.
+
+        Args:
+            target: the target's name.
+            allowed: returns whether a job may be taken.
         """
 
         def fits(job: Job) -> bool:
@@ -81,7 +85,7 @@ class EvaluationQueue:
 
         if self._confirmations_first:
             job = self._first(lambda job: job.kind == "confirmation" and fits(job))
-            job = job or self._first(lambda job: job.again and fits(job)) or self._first(fits)
+            job = job or self._first(lambda job: job.is_repeat and fits(job)) or self._first(fits)
         else:
             job = self._first(fits)
         if job is None:
@@ -96,8 +100,8 @@ class EvaluationQueue:
         return job
 
     def waited_s(self, job: Job) -> float:
-        """Seconds since a job was added."""
-        return self._clock() - self._known[job.kind, job.key]
+        """Return the seconds since a job was added."""
+        return self._clock() - self._added_at[job.kind, job.key]
 
     def put_back(self, job: Job) -> None:
         """Return a job in flight to the head of its lane, and its worker to the head of the turn."""
@@ -112,33 +116,33 @@ class EvaluationQueue:
         self._lanes.move_to_end(job.worker)
 
     def finish(self, job: Job) -> None:
-        """The job in flight is over: its outcome is in the ledger, or it need not be judged any more."""
+        """Remove a job in flight: its outcome is in the ledger, or it no longer needs a judgement."""
         del self._in_flight[job.kind, job.key]
-        self._known.pop((job.kind, job.key), None)
+        self._added_at.pop((job.kind, job.key), None)
 
     def drop(self, condition: Callable[[Job], bool]) -> int:
-        """Forget waiting jobs (of a problem that has changed, say); returns how many."""
+        """Remove waiting jobs (of a problem that has changed, for example); return their number."""
         dropped = [job for job in self.waiting() if condition(job)]
         for job in dropped:
             self._lanes[job.worker].remove(job)
             if not self._lanes[job.worker]:
                 del self._lanes[job.worker]
-            self._known.pop((job.kind, job.key), None)
+            self._added_at.pop((job.kind, job.key), None)
         return len(dropped)
 
     def waiting(self, kind: JobKind | None = None) -> Iterator[Job]:
-        """Jobs that wait, lane by lane."""
+        """Yield the jobs that wait, lane by lane."""
         for lane in list(self._lanes.values()):
             for job in list(lane):
                 if kind is None or job.kind == kind:
                     yield job
 
     def in_flight(self, kind: JobKind | None = None) -> list[Job]:
-        """Jobs taken and not finished."""
+        """Return the jobs that were taken and are not finished."""
         return [job for job in self._in_flight.values() if kind is None or job.kind == kind]
 
     def __contains__(self, identity: tuple[JobKind, Key]) -> bool:
-        return identity in self._known
+        return identity in self._added_at
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self._lanes.values())

@@ -1,4 +1,4 @@
-"""Run the daemon of a repository: its lock, its ledger and index, and how many evaluations are left of its limit."""
+"""Run of a repository's daemon: its lock, its ledger and index, and the rest of its limit of evaluations."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def run_daemon(
     open_judges: OpenJudges | None = None,
     stop: threading.Event,
 ) -> None:
-    """Judge what the run's branches hold, until told to stop.
+    """Judge the candidates on the run's branches until `stop` is set.
 
     Args:
-        workspace: whose repository; one daemon serves it at a time.
-        config: names the run and the coordination branch.
-        devices: one judge each; by default the configuration's.
-        max_evaluations: entries of kind evaluation that this invocation may write; due confirmations come on top.
-        once: end when nothing is left to do.
-        metrics_port: serve figures for Prometheus there, on the loopback; None serves none.
-        invocation: evaluations are counted over it; a daemon that is started again for the same one goes on counting.
-        open_judges: makes the source of judges, in place of `devices`: a cluster.
-        stop: end soon: nothing is finished half, judges are ended, the ledger is committed.
+        workspace: the workspace; one daemon serves it at a time.
+        config: has the run's name and the coordination branch.
+        devices: one judge each; the default is the configuration's list.
+        max_evaluations: entries of kind evaluation that this invocation may write; due confirmations are extra.
+        once: end when no work is left.
+        metrics_port: the port of metrics for Prometheus, on the loopback; None serves none.
+        invocation: identity of the invocation; a restarted daemon of the same one continues its count of evaluations.
+        open_judges: makes the source of judges that replaces `devices`: a cluster.
+        stop: ends the daemon: the judges are ended and the ledger is committed.
 
     Raises:
-        ConfigurationError: another daemon serves this repository, on this host or another (its process is named), or
-            no judge starts.
+        ConfigurationError: another daemon serves this repository, on this host or another (the message names its
+            process), or no judge starts.
         LedgerError: answers could not be entered until the end.
     """
     with ExitStack() as stack:

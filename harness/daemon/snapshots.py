@@ -1,4 +1,4 @@
-"""What is judged, as files: problems and candidates taken from git objects, never from a working directory."""
+"""Snapshots of problems and candidates as files, from git objects, never from a working directory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from harness.workspace.directories import Workspace
 
 
 class Snapshots:
-    """Problems and candidates in the cache, by content. One thread.
+    """Problems and candidates in the cache, by content. Not thread-safe.
 
     Args:
-        data_root: where a problem's safetensors paths may lead besides its directory.
+        workspace: the workspace of the cache.
+        repo: the workspace's repository.
+        data_root: the directory to which a problem's safetensors paths may lead besides its own.
     """
 
     def __init__(self, workspace: Workspace, repo: Repo, data_root: Path | None = None) -> None:
@@ -27,13 +29,18 @@ class Snapshots:
         self._problems_dir = workspace.cache / PROBLEMS
         self._candidates_dir = workspace.cache / "candidates"
         self._trees: dict[str, str | None] = {}
-        """Problem -> the tree id of its directory, in the state of all problems that `_trees_of` names."""
+        """Problem -> tree id of its directory, in the state of all problems of `_trees_of`."""
         self._trees_of: tuple[str, str | None] = "", None
-        """The commit that was looked at last, and its tree of all problems."""
+        """The last used commit, and its tree of all problems."""
         self._problems: dict[tuple[str, str], Problem | FormatError] = {}
 
     def problem_tree(self, commit: str, key: str) -> str | None:
-        """The tree id of a problem's directory at a commit: cheap, and the same as long as nothing of it changed."""
+        """Return the tree id of a problem's directory at a commit; it changes with each change of the problem.
+
+        Args:
+            commit: a commit of the coordination branch.
+            key: the problem's key, `suite/name`.
+        """
         if commit != self._trees_of[0]:
             all_problems = self._repo.tree_of(commit, PROBLEMS)
             if all_problems != self._trees_of[1]:
@@ -44,40 +51,52 @@ class Snapshots:
         return self._trees[key]
 
     def problem(self, commit: str, key: str) -> Problem:
-        """A problem as it stands at a commit of the coordination branch, read and checked.
+        """Return a problem of a commit of the coordination branch, read and checked.
+
+        Args:
+            commit: the commit.
+            key: the problem's key, `suite/name`.
 
         Raises:
-            HarnessError: there is no such problem, or it is malformed; the message says where.
+            HarnessError: there is no such problem, or it is malformed; the message has the place.
         """
         tree = self.problem_tree(commit, key)
         if tree is None:
             raise RepositoryError(
                 f"there is no problem {key} on the coordination branch",
                 where=problem_path(key),
-                remedy="commit it there: what is judged is what is committed",
+                remedy="commit it there: only committed problems are judged",
             )
-        known = self._problems.get((key, tree))
-        if known is None or (isinstance(known, Problem) and not known.directory.is_dir()):
-            known = self._load(commit, key, tree)
-            self._problems[key, tree] = known
-        if isinstance(known, FormatError):
-            raise known
-        return known
+        problem_or_error = self._problems.get((key, tree))
+        if problem_or_error is None or (
+            isinstance(problem_or_error, Problem) and not problem_or_error.directory.is_dir()
+        ):
+            problem_or_error = self._load(commit, key, tree)
+            self._problems[key, tree] = problem_or_error
+        if isinstance(problem_or_error, FormatError):
+            raise problem_or_error
+        return problem_or_error
 
     def candidate(self, commit: str, key: str, target: str, tree: str) -> Path:
-        """A candidate's files.
+        """Return the directory of a candidate's files.
+
+        Args:
+            commit: the candidate's commit.
+            key: the problem's key, `suite/name`.
+            target: the target's name.
+            tree: git tree id of the solution directory.
 
         Raises:
-            RepositoryError: the tree holds what cannot be judged (a submodule, a link that leads out of it).
+            RepositoryError: the tree cannot be judged (a submodule, a link that leads out of it).
         """
         return self._repo.export(commit, solution_path(key, target), self._candidates_dir / tree)
 
     def _load(self, commit: str, key: str, tree: str) -> Problem | FormatError:
         incoming = self._problems_dir / f"incoming-{tree}"
-        shutil.rmtree(incoming, ignore_errors=True)  # a killed daemon may have left a part of it
+        shutil.rmtree(incoming, ignore_errors=True)  # a killed daemon may have left a part
         try:
             self._repo.export(commit, problem_path(key), incoming)
-            shutil.rmtree(incoming / SOLUTIONS, ignore_errors=True)  # the judge reads nothing of other candidates
+            shutil.rmtree(incoming / SOLUTIONS, ignore_errors=True)  # the judge must not read other candidates
             digest = problem_digest(incoming)
             directory = self._problems_dir / digest.removeprefix("sha256:")
             failpoint("daemon.before_problem_kept")
@@ -93,5 +112,5 @@ class Snapshots:
 
 
 def _holds(directory: Path, digest: str) -> bool:
-    """Whether a snapshot is there and is what its name says."""
+    """Return whether a snapshot exists and has the digest in its name."""
     return directory.is_dir() and problem_digest(directory) == digest

@@ -1,4 +1,4 @@
-"""Writes the daemon's status record and keeps the messages in it."""
+"""Writer of the daemon's status record and of the messages in it."""
 
 from __future__ import annotations
 
@@ -23,40 +23,45 @@ _PAUSED = "paused"
 
 
 class StatusWriter:
-    """The daemon's state and last messages, written at most five times a second. One thread."""
+    """The daemon's state and last messages, written at most five times a second. Not thread-safe."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
-        self._written: DaemonStatus | None = None
+        self._last_status: DaemonStatus | None = None
         self._next_at = 0.0
 
-    def say(self, sentence: str) -> None:
-        """Log a sentence and add it to the messages, unless it is one of them."""
+    def add_message(self, sentence: str) -> None:
+        """Log a sentence and add it to the messages, unless they have it."""
         if sentence not in self._messages:
             logger.warning("%s", sentence)
             self._messages.append(sentence)
 
-    def trouble(self, what: str, error: Exception) -> None:
-        """Add a message about what does not work now, until `over(what)`. Only its latest reason is kept."""
-        before = [message for message in self._messages if message.startswith(what)]
-        logger.log(logging.INFO if before else logging.WARNING, "%s: %s", what, error)
-        self.over(what)
-        self._messages.append(f"{what}: {error}")
+    def add_failure(self, operation: str, error: Exception) -> None:
+        """Add a message about a failing operation, until `remove_messages(operation)`. Only its latest reason stays.
+
+        Args:
+            operation: the beginning of the message.
+            error: the reason.
+        """
+        before = [message for message in self._messages if message.startswith(operation)]
+        logger.log(logging.INFO if before else logging.WARNING, "%s: %s", operation, error)
+        self.remove_messages(operation)
+        self._messages.append(f"{operation}: {error}")
 
     def _pause(self, reason: str | None) -> None:
-        """Show the reason why nothing can be judged now, or remove it."""
+        """Show the reason for a pause of judging, or remove it."""
         sentence = None if reason is None else f"{_PAUSED}: {reason}; tried again until it works"
         if sentence is not None and sentence in self._messages:
             return
-        self.over(_PAUSED)
+        self.remove_messages(_PAUSED)
         if sentence is not None:
             logger.warning("%s", sentence)
             self._messages.append(sentence)
 
-    def over(self, what: str) -> None:
-        """Remove the messages that begin with `what`."""
-        for message in [message for message in self._messages if message.startswith(what)]:
+    def remove_messages(self, beginning: str) -> None:
+        """Remove the messages that begin with `beginning`."""
+        for message in [message for message in self._messages if message.startswith(beginning)]:
             self._messages.remove(message)
 
     def write(
@@ -71,23 +76,23 @@ class StatusWriter:
         fault: str | None = None,
         force: bool = False,
     ) -> DaemonStatus | None:
-        """Write the record when it has changed and is due.
+        """Write the record if it has changed and is due.
 
         Args:
-            queue: what waits to be judged.
+            queue: the waiting jobs.
             judges: the daemon's judges.
             workers: device -> the worker whose candidate its judge works on.
             evaluations_done: evaluations of this invocation.
-            limit_reached: whether the limit of evaluations is reached.
+            limit_reached: the limit of evaluations is reached.
             hosts: the hosts of a cluster.
-            fault: why nothing can be judged now.
-            force: write now, also without a change.
+            fault: a fault of this machine or the cluster that prevents judging.
+            force: write now, even without a change.
 
         Returns:
-            The new record; None where there was none to write.
+            The new record; None if none was due.
         """
-        now = time.monotonic()
-        if now < self._next_at and not force:
+        now_s = time.monotonic()
+        if now_s < self._next_at and not force:
             return None
         self._pause(fault)
         status = DaemonStatus(
@@ -99,16 +104,16 @@ class StatusWriter:
             paused=fault,
             messages=tuple(self._messages),
         )
-        if status == self._written and not force:
+        if status == self._last_status and not force:
             return None
-        self._written, self._next_at = status, now + _EVERY_S
+        self._last_status, self._next_at = status, now_s + _EVERY_S
         with contextlib.suppress(HarnessError, OSError):  # a full disk is reported where entries are written
             write_status(self._workspace, status)
         return status
 
 
 def pausing_fault(judges: Sequence[JudgeClient]) -> str | None:
-    """The fault of this machine that lets no judge work now; None while one can."""
+    """Return the fault of this machine that prevents the work of all judges; None if one can work."""
     faults = [judge.host_fault for judge in judges if judge.state != "given up"]
     return faults[0] if faults and all(faults) else None
 

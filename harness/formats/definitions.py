@@ -63,7 +63,7 @@ def _check_expression(
         parse_expression(axis.expression)
         mentioned = names_in(axis.expression)
     except FormatError as error:
-        report.add_error(f"`axes.{name}.expression`: {error.what}", *path)
+        report.add_error(f"`axes.{name}.expression`: {error.message}", *path)
         return
     for used in mentioned:
         if used in before:

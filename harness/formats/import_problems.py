@@ -144,7 +144,7 @@ def _import_one(
 def _at_source(error: FormatError, staging: Path, source: Path) -> FormatError:
     """Return an error that names the source instead of the temporary directory."""
     where = error.where.replace(shown(staging), shown(source)) if error.where else None
-    return FormatError(error.what, where=where, remedy=error.remedy)
+    return FormatError(error.message, where=where, remedy=error.remedy)
 
 
 def _move_into_place(staging: Path, target: Path) -> None:

@@ -178,7 +178,7 @@ def solution_from_json(path: Path, destination: Path, *, replace: bool = False) 
     try:
         spec = spec_from(external)
     except FormatError as error:
-        raise FormatError(error.what, where=shown(path)) from error
+        raise FormatError(error.message, where=shown(path)) from error
     if destination.exists() and not replace:
         raise ConfigurationError(
             "a solution is there already", where=shown(destination), remedy="overwrite it with --replace"
@@ -199,7 +199,7 @@ def solution_from_json(path: Path, destination: Path, *, replace: bool = False) 
     except OSError as error:  # such as a source with the name of another source's directory
         raise FormatError(f"its sources cannot be written: {error.strerror}", where=shown(path)) from error
     except FormatError as error:
-        raise FormatError(error.what, where=shown(path)) from error  # the temporary file no longer exists
+        raise FormatError(error.message, where=shown(path)) from error  # the temporary file no longer exists
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return destination

@@ -187,7 +187,7 @@ def parse(raw: bytes, where: str) -> dict[str, Any]:
     try:
         document = load_yaml(raw, where=where, max_bytes=LEDGER_BYTES)
     except FormatError as error:
-        raise LedgerError(error.what, where=where, remedy=_RESTORE) from error
+        raise LedgerError(error.message, where=where, remedy=_RESTORE) from error
     if not isinstance(document, dict) or type(document.get("seq")) is not int:
         raise LedgerError("not a ledger document: it must be a mapping with a whole number `seq`", where=where)
     check_format(document.get("format", 1), "the document", where)

@@ -48,7 +48,7 @@ def read_heads(content: bytes | None) -> dict[str, Head]:
         parsed = load_yaml(content, where=HEADS, max_bytes=LEDGER_BYTES) or {}
         return {str(file): Head.model_validate(head) for file, head in parsed.items()}
     except FormatError as error:
-        raise LedgerError(f"not a heads file: {error.what}", where=error.where, remedy=_REMEDY) from error
+        raise LedgerError(f"not a heads file: {error.message}", where=error.where, remedy=_REMEDY) from error
     except (ValidationError, AttributeError) as error:
         raise LedgerError(f"not a heads file: {' '.join(str(error).split())}", where=HEADS, remedy=_REMEDY) from error
 

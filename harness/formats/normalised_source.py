@@ -20,7 +20,7 @@ from harness.model.solution import Solution
 
 _LARGEST = 1 << 16
 """Bytes of a file beyond which it counts as it is: the daemon normalises in its loop, about 1 ms for 10 kB."""
-_MOST_RAW_STRINGS = 100
+_MAX_RAW_STRINGS = 100
 """Each one without an end costs a look at the rest of the file."""
 _CPP_SUFFIXES = {".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inl"}
 _CPP_TOKEN = re.compile(
@@ -50,7 +50,12 @@ def source_hash(solution: Solution) -> str:
 
 
 def normalised(name: str, content: bytes) -> bytes:
-    """Return a source file without its formatting; unchanged where it is large, no text, or of another language."""
+    """Return a source file without its formatting; unchanged if it is large, not text, or in another language.
+
+    Args:
+        name: the file's name, whose suffix is that of its language.
+        content: the file's bytes.
+    """
     suffix = PurePath(name).suffix
     if len(content) > _LARGEST or (suffix != ".py" and suffix not in _CPP_SUFFIXES):
         return content
@@ -58,16 +63,16 @@ def normalised(name: str, content: bytes) -> bytes:
         text = content.decode()
         return (_python(text) if suffix == ".py" else _cpp(text)).encode(errors="surrogatepass")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return content  # a program that no parser takes is compared as it is
+        return content  # a program that cannot be parsed is compared as it is
 
 
 def _cpp(text: str) -> str:
     """Return C++ or CUDA as tokens. A preprocessor line keeps its end, and its spaces as one space each.
 
     Raises:
-        ValueError: it would take long.
+        ValueError: the text has too many raw strings, which take long.
     """
-    if text.count('R"') > _MOST_RAW_STRINGS:
+    if text.count('R"') > _MAX_RAW_STRINGS:
         raise ValueError("too many raw strings")
     pieces: list[str] = []
     directive = False
@@ -107,32 +112,32 @@ def _python(text: str) -> str:
     """Return the syntax tree of Python as text, without docstrings and with numbers for the names of local variables.
 
     Raises:
-        SyntaxError: it is no Python.
+        SyntaxError: it is not Python.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what the candidate's author wrote
+        warnings.simplefilter("ignore")  # warnings about the candidate's code
         tree = ast.parse(text)
         functions = _functions(symtable.symtable(text, "solution", "exec"))
-    kept = {name for node in ast.walk(tree) for name in _names_as_text(node)}
+    unchanged_names = {name for node in ast.walk(tree) for name in _names_as_text(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             _drop_docstring(node)
     for node in _outermost(tree):
         table = functions.get((node.name, node.lineno)) or functions.get((node.name, _first_line(node)))
         if table is not None:
-            _LocalNames(_local_names(table) - kept - _names_of_head(node)).generic_visit(node)
+            _LocalNames(_local_names(table) - unchanged_names - _names_of_head(node)).generic_visit(node)
     return ast.dump(tree)
 
 
 def _functions(table: symtable.SymbolTable) -> dict[tuple[str, int], symtable.SymbolTable]:
     """Return the outermost functions by name and line."""
-    found: dict[tuple[str, int], symtable.SymbolTable] = {}
+    tables: dict[tuple[str, int], symtable.SymbolTable] = {}
     for child in table.get_children():
         if child.get_type() == "function":
-            found[child.get_name(), child.get_lineno()] = child
+            tables[child.get_name(), child.get_lineno()] = child
         else:
-            found |= _functions(child)
-    return found
+            tables |= _functions(child)
+    return tables
 
 
 def _outermost(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -144,22 +149,22 @@ def _outermost(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the line of the first decorator, where a symbol table may say that the function begins."""
+    """Return the line of the first decorator, which a symbol table may give as the line of the function."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _local_names(table: symtable.SymbolTable) -> set[str]:
     """Return the variables of a function and of those within it that are not global in any of them."""
     local: set[str] = set()
-    other: set[str] = set()
+    global_names: set[str] = set()
     tables = [table]
     while tables:
         scope = tables.pop()
         tables += scope.get_children()
         for symbol in scope.get_symbols():
             bound_here = symbol.is_local() or symbol.is_free()
-            (local if bound_here and scope.get_type() == "function" else other).add(symbol.get_name())
-    return local - other
+            (local if bound_here and scope.get_type() == "function" else global_names).add(symbol.get_name())
+    return local - global_names
 
 
 def _names_as_text(node: ast.AST) -> Iterator[str]:

@@ -56,7 +56,7 @@ def load_problem(directory: Path, *, key: str | None = None, data_root: Path | N
         return findings.problem
     first, remaining = findings.errors[0], len(findings.errors) - 1
     remedy = f"and {remaining} more: `harness problems check {findings.key}` lists them" if remaining else first.remedy
-    raise FormatError(first.what, where=first.where, remedy=remedy) from first
+    raise FormatError(first.message, where=first.where, remedy=remedy) from first
 
 
 def inspect_problem(directory: Path, *, key: str | None = None, data_root: Path | None = None) -> Findings:

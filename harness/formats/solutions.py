@@ -53,7 +53,7 @@ def load_solution(directory: Path) -> Solution:
     if solution is None:
         first, remaining = errors[0], len(errors) - 1
         remedy = f"and {remaining} more of its errors" if remaining else first.remedy
-        raise FormatError(first.what, where=first.where, remedy=remedy) from first
+        raise FormatError(first.message, where=first.where, remedy=remedy) from first
     return solution
 
 

@@ -107,7 +107,7 @@ def _header(file: Path) -> dict[str, object]:
     try:
         header = load_json(raw, where=file.name, max_bytes=TENSOR_HEADER_BYTES)
     except FormatError as error:
-        message = f"{file.name} is not a safetensors file: its header cannot be read: {error.what}"
+        message = f"{file.name} is not a safetensors file: its header cannot be read: {error.message}"
         raise FormatError(message) from error
     if not isinstance(header, dict):
         raise FormatError(f"{file.name} is not a safetensors file; expected an object as its header")

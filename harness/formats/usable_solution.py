@@ -59,4 +59,4 @@ def usable_solution(directory: Path, definition: Definition, languages: Collecti
 def _unusable(error: FormatError, directory: Path, language: str = "") -> UnusableSolutionError:
     """Return the error with a path relative to the solution's directory instead of the snapshot's path in a cache."""
     where = (error.where or "").rpartition(directory.name)[2].lstrip("/")
-    return UnusableSolutionError(error.what, where=where or None, language=language)
+    return UnusableSolutionError(error.message, where=where or None, language=language)

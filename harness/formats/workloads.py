@@ -84,7 +84,7 @@ def _check_axes(definition: Definition, workload: Workload, report: _WorkloadRep
     try:
         sizes = evaluate_axes(definition.axes, workload.axes)
     except FormatError as error:
-        report.add_error(error.what)
+        report.add_error(error.message)
         return None
     for constraint in definition.constraints:
         _check_constraint(constraint, sizes, report)
@@ -99,8 +99,8 @@ def _check_constraint(constraint: str, sizes: Mapping[str, int], report: _Worklo
     except UncheckableError:
         return  # `check_definition` warns of this constraint
     except FormatError as error:
-        if "is not known here" not in error.what:  # the name of an input: `check_definition` warns of it too
-            report.add_error(f"constraint `{constraint}`: {error.what}")
+        if "is not known here" not in error.message:  # the name of an input: `check_definition` warns of it too
+            report.add_error(f"constraint `{constraint}`: {error.message}")
 
 
 def _check_inputs(
@@ -153,7 +153,7 @@ def _check_source(
                 )
                 check_tensor(file, key, spec.dtype, shape)
             except FormatError as error:
-                report.add_error(f"`inputs.{name}`: {error.what}", error.remedy)
+                report.add_error(f"`inputs.{name}`: {error.message}", error.remedy)
         case RandomInput() | CustomInput():
             pass
 

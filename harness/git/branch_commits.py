@@ -1,4 +1,7 @@
-"""Commits of the harness on a branch that people also use: plumbing with a private index and compare-and-swap."""
+"""Commits of the harness on a branch that people also use, made by git plumbing.
+
+The index is private, and the branch moves by compare-and-swap.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +27,29 @@ _RETRY_S = 20.0
 _LOCK_S = 120.0
 _OLD_SCRATCH_S = 3600.0
 _REASON = "kernel-harness: commit"
-"""What the harness writes into the reflog."""
+"""The message of the harness in the reflog."""
 
 
 class BranchMovedError(RepositoryError):
-    """The branch is not where the caller expected it."""
+    """The branch is not at the commit that the caller expected."""
 
 
 class BranchBusyError(RepositoryError):
-    """A person is rebasing the branch: moving it now would make their rebase fail at its end. Try again later."""
+    """A person is rebasing the branch: moving it now would make the rebase fail at its end. Try again later."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a tree: files written whole (None removes one), and bytes appended to files."""
+    """A change of a tree: files written as a whole (None removes one), and bytes appended to files."""
 
     writes: Mapping[str, bytes | None] = field(default_factory=dict)
     appends: Mapping[str, bytes] = field(default_factory=dict)
 
 
 Read = Callable[[str], bytes | None]
-"""path -> content on the branch as it stands, with what a reset cut off."""
+"""path -> content on the present branch, including appends that a reset cut off."""
 Build = Callable[[Read], Change]
-"""A change that depends on what the branch holds: asked again at each attempt."""
+"""Returns a change that depends on the content of the branch: called again at each attempt."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +65,18 @@ class Writer:
 
 @dataclass(frozen=True)
 class AppendedFile:
-    """A file that a commit appends to: its blob before and after, and what comes on top."""
+    """A file that a commit appends to: its blob before and after, and the appended bytes."""
 
     path: str
     old: str
-    """The blob's id before."""
+    """Id of the blob before the commit."""
     new: str
+    """Id of the blob after the commit."""
     appended: bytes
     bytes: int
-    """Of the new content."""
+    """Size of the new content."""
     sha256: str
-    """Of the new content, in hex."""
+    """SHA-256 of the new content, in hex."""
 
 
 BeforeMove = Callable[[Sequence[AppendedFile]], None]
@@ -88,12 +92,23 @@ def commit(
     expect: str | None = None,
     before_move: BeforeMove | None = None,
 ) -> str:
-    """Commit `change` on top of `branch` and refresh the checkout; the commit's id (the tip's where nothing changes).
+    """Commit `change` on top of `branch` and refresh the checkout.
+
+    Args:
+        writer: the repository, the checkout and the scratch directory.
+        branch: the branch's short name; it must exist.
+        change: the change, or a function that returns it from the branch's content.
+        message: the whole commit message.
+        expect: the commit that the branch must be at; None accepts any tip.
+        before_move: called with the files that the commit appends to, before the branch moves.
+
+    Returns:
+        The new commit's id; the tip's id if nothing changes.
 
     Raises:
-        BranchMovedError: `expect` is given and the tip is another.
+        BranchMovedError: `expect` is given, and the branch is at another commit.
         BranchBusyError: a rebase of the branch is in progress.
-        RepositoryError: the branch is absent, or git kept refusing for 20 s.
+        RepositoryError: the branch is missing, or git refused to move it for 20 s.
     """
     writer.scratch.mkdir(parents=True, exist_ok=True)
     with file_lock(writer.scratch / "commit.lock", wait_s=_LOCK_S, owner=f"committing on {branch}"):
@@ -107,43 +122,54 @@ def commit(
             if expect is not None and tip != expect:
                 raise BranchMovedError(f"{branch} is at {tip[:12]}, not at {expect[:12]}")
             lost = lost_appends(writer, branch, tip)
-            wanted = change if isinstance(change, Change) else change(_reader(writer, tip, lost))
-            made = _build(writer, tip, wanted, lost, message)
-            if made is None:
+            resolved_change = change if isinstance(change, Change) else change(_reader(writer, tip, lost))
+            built = _build(writer, tip, resolved_change, lost, message)
+            if built is None:
                 _publish(writer, branch, tip, tip, [])
                 return tip
             failpoint("commit.built")
             if before_move is not None:
-                before_move(made.appended)
-            refusal = _publish(writer, branch, tip, made.commit, made.paths)
+                before_move(built.appended)
+            refusal = _publish(writer, branch, tip, built.commit, built.paths)
             if refusal is None:
-                return made.commit
+                return built.commit
             if time.monotonic() > deadline:
                 raise RepositoryError(f"{branch} cannot be moved: {refusal}", where=str(writer.git.git_dir))
             time.sleep(random.uniform(0.005, 0.05))  # noqa: S311 - only spreads the retries of several writers
 
 
 def refresh_checkout(writer: Writer, branch: str) -> None:
-    """Make up for a refresh that a former commit on `branch` had to leave."""
+    """Refresh the files that an earlier commit on `branch` could not refresh in the checkout.
+
+    Args:
+        writer: the repository, the checkout and the scratch directory.
+        branch: the branch's short name; nothing happens while another one is checked out.
+    """
     if not writer.checkout.record.exists() or writer.checkout.branch() != branch:
         return
     writer.scratch.mkdir(parents=True, exist_ok=True)
     with (
         file_lock(writer.scratch / "commit.lock", wait_s=_LOCK_S, owner=f"refreshing the checkout of {branch}"),
-        locked_index(writer.checkout.index) as held,
+        locked_index(writer.checkout.index) as is_locked,
     ):
         tip = resolve(writer.git, f"refs/heads/{branch}")
-        if held and tip and writer.checkout.branch() == branch:
+        if is_locked and tip and writer.checkout.branch() == branch:
             refresh(writer.checkout, tip, writer.scratch)
 
 
 def local_changes(writer: Writer, branch: str, directory: str) -> list[LocalChange]:
-    """Return what a person changed below a directory of the checkout since the branch's tip; [] off the branch."""
+    """Return the changes of a person below a directory of the checkout since the branch's tip.
+
+    Args:
+        writer: the repository, the checkout and the scratch directory.
+        branch: the branch's short name; the result is [] while another one is checked out.
+        directory: relative to the checkout's root, with a slash at its end.
+    """
     changes = _local_changes(writer, branch, directory)
     if not changes:
         return []
-    # A commit of the harness may have been on its way between the branch and the checkout: look between commits.
-    # Who may not write the lock cannot wait for such a commit: then what was seen first counts.
+    # A commit of the harness may have moved the branch but not yet refreshed the checkout: compare between commits.
+    # A user who may not write the lock file cannot wait for such a commit: the first comparison counts.
     with suppress(ConfigurationError), file_lock(writer.scratch / "commit.lock", wait_s=_LOCK_S, owner="audit"):
         changes = _local_changes(writer, branch, directory)
     return changes
@@ -157,33 +183,45 @@ def _local_changes(writer: Writer, branch: str, directory: str) -> list[LocalCha
 
 
 def own_commits(git: Git, branch: str) -> list[tuple[str, str]]:
-    """Return the commits that git's own records name as the harness' on a branch: (record, commit), newest first.
+    """Return the commits on a branch that the harness made according to git's records, newest first.
 
     The records are the ref that follows each commit of the harness, and the branch's reflog. A clone has neither.
+
+    Args:
+        git: the repository.
+        branch: the branch's short name.
+
+    Returns:
+        Pairs (name of the record, commit id).
     """
-    found: dict[str, str] = {}
-    written = resolve(git, _written(branch))
-    if written is not None:
-        found[written] = _written(branch)
+    record_by_commit: dict[str, str] = {}
+    last_written = resolve(git, _last_written_ref(branch))
+    if last_written is not None:
+        record_by_commit[last_written] = _last_written_ref(branch)
     reflog = git.ask("log", "--walk-reflogs", "--format=%H %gs", f"refs/heads/{branch}", "--")
     for line in reflog.text.splitlines():
         commit_id, _, reason = line.partition(" ")
         if reason == _REASON:
-            found.setdefault(commit_id, f"the reflog of {branch}")
-    return [(name, commit_id) for commit_id, name in found.items()]
+            record_by_commit.setdefault(commit_id, f"the reflog of {branch}")
+    return [(name, commit_id) for commit_id, name in record_by_commit.items()]
 
 
 def resolve(git: Git, name: str) -> str | None:
-    """The commit a ref names, or None."""
+    """Return the commit that a ref names, or None.
+
+    Args:
+        git: the repository.
+        name: a ref or another revision expression.
+    """
     answer = git.ask("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     return answer.text if answer.code == 0 else None
 
 
 def check_path(path: str) -> None:
-    """Refuse what is not a plain path inside the repository.
+    """Refuse a path that is not a plain path inside the repository.
 
     Raises:
-        RepositoryError: absolute, upwards, empty, in `.git`, or with a control character.
+        RepositoryError: the path is absolute, leads upwards, is empty or in `.git`, or has a control character.
     """
     parts = path.split("/")
     if any(part in {"", ".", ".."} or part.lower() == ".git" for part in parts) or any(c in path for c in "\0\n\r"):
@@ -207,8 +245,8 @@ def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], me
         if path in heads:
             return heads[path]
         if path in change.appends:
-            begun = change.writes.get(path) or writer.read(lost.get(path, tip), path) or b""
-            return begun + change.appends[path]
+            content_before = change.writes.get(path) or writer.read(lost.get(path, tip), path) or b""
+            return content_before + change.appends[path]
         return change.writes[path] if path in change.writes else writer.read(lost[path], path)
 
     paths = sorted({*change.writes, *change.appends, *lost, *heads})
@@ -239,7 +277,7 @@ def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], me
 
 
 def _heads_with(writer: Writer, tip: str, change: Change, lost: Mapping[str, str]) -> bytes:
-    """heads.yaml with the ends of the files that are put back."""
+    """Return heads.yaml with the ends of the files that are put back."""
     ends = {path: writer.read(commit_id, path) for path, commit_id in lost.items() if path not in change.writes}
     ends = {path: (content or b"") + change.appends.get(path, b"") for path, content in ends.items()}
     return with_heads_of(change.writes.get(HEADS) or writer.read(lost.get(HEADS, tip), HEADS), ends)
@@ -277,10 +315,10 @@ def _store(writer: Writer, paths: Iterable[str], content: Callable[[str], bytes 
             file.unlink(missing_ok=True)
 
 
-def _publish(  # noqa: C901 - one step after the other, each with its way back
-    writer: Writer, branch: str, tip: str, made: str, paths: Sequence[str]
+def _publish(  # noqa: C901 - a sequence of steps, each with its own exit
+    writer: Writer, branch: str, tip: str, new_commit: str, paths: Sequence[str]
 ) -> str | None:
-    """Move the branch from `tip` to `made` if it still is there, and the checkout with it; git's refusal, or None."""
+    """Move the branch from `tip` to `new_commit` and refresh the checkout; return git's refusal, or None."""
     checkout = writer.checkout
     if not paths and not checkout.record.exists():
         return None
@@ -288,66 +326,74 @@ def _publish(  # noqa: C901 - one step after the other, each with its way back
     if paths:
         present = tree_entries(writer.git, tip, dict.fromkeys(paths))
         for path in paths:
-            known = behind.setdefault(path, [])
+            former_blobs = behind.setdefault(path, [])
             blob = present[path][1] if path in present else None
-            if blob not in known:
-                known.append(blob)
+            if blob not in former_blobs:
+                former_blobs.append(blob)
         checkout.remember(behind)
         failpoint("commit.recorded")
     if checkout.branch() != branch:
-        refusal = _move(writer.git, branch, tip, made) if paths else None
+        refusal = _move(writer.git, branch, tip, new_commit) if paths else None
         if refusal is None and paths and checkout.branch() != branch:
-            # Nobody looks at the branch: whoever checks it out gets these files from git itself.
+            # The branch is not checked out: a later checkout of it takes these files from git.
             checkout.remember({path: blobs for path, blobs in behind.items() if path not in paths})
             return None
         if refusal is not None or not paths:
             return refusal
-        paths = ()  # a person switched to the branch while it moved: only the refresh is left to do
-    with locked_index(checkout.index) as held:
+        paths = ()  # a person switched to the branch while it moved: only the refresh remains
+    with locked_index(checkout.index) as is_locked:
         if paths:
-            refusal = _move(writer.git, branch, tip, made)
+            refusal = _move(writer.git, branch, tip, new_commit)
             if refusal is not None:
                 return refusal
         failpoint("commit.branch_moved")
-        if held and checkout.branch() == branch:
-            refresh(checkout, made, writer.scratch)
+        if is_locked and checkout.branch() == branch:
+            refresh(checkout, new_commit, writer.scratch)
     return None
 
 
-def _move(git: Git, branch: str, tip: str, made: str) -> str | None:
-    """Compare-and-swap, together with the note of what the harness wrote last; git's words if it refused."""
-    moves = f"start\nupdate refs/heads/{branch} {made} {tip}\nupdate {_written(branch)} {made}\nprepare\ncommit\n"
+def _move(git: Git, branch: str, tip: str, new_commit: str) -> str | None:
+    """Move a branch and the ref of the last written commit by compare-and-swap; return git's refusal, or None."""
+    updates = (f"update refs/heads/{branch} {new_commit} {tip}", f"update {_last_written_ref(branch)} {new_commit}")
+    transaction = "\n".join(("start", *updates, "prepare", "commit", ""))
     reason = ("-m", _REASON, "--create-reflog")
-    answer = git.ask("update-ref", *reason, "--stdin", stdin=moves.encode())
+    answer = git.ask("update-ref", *reason, "--stdin", stdin=transaction.encode())
     return None if answer.code == 0 else answer.stderr.strip()
 
 
-def _written(branch: str) -> str:
+def _last_written_ref(branch: str) -> str:
     return f"refs/harness/written/{branch}"
 
 
 def lost_appends(writer: Writer, branch: str, tip: str) -> dict[str, str]:
-    """Return the ledger files whose end `tip` lacks though the harness once committed it -> the commit that has it.
+    """Return the ledger files whose end `tip` lacks although the harness once committed it.
 
-    Ledger files only ever grow.
-    That happens when a person resets or force-moves the branch, or a `git stash` races with a commit: git's
-    `reset --hard` puts the branch back to where it found it.
+    Ledger files only grow. An end is lost if a person resets or force-moves the branch, or if a `git stash` races with
+    a commit: git's `reset --hard` moves the branch back to the commit that it read before.
+
+    Args:
+        writer: the repository and its reader.
+        branch: the branch's short name.
+        tip: the branch's present commit.
+
+    Returns:
+        Path of the ledger file -> the commit that has its end.
     """
-    written = resolve(writer.git, _written(branch))
-    if written is None or written == tip:
+    last_written = resolve(writer.git, _last_written_ref(branch))
+    if last_written is None or last_written == tip:
         return {}
-    if writer.git.ask("merge-base", "--is-ancestor", written, tip).code == 0:
+    if writer.git.ask("merge-base", "--is-ancestor", last_written, tip).code == 0:
         return {}
-    listing = writer.git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", written, "--", f"{LEDGER}/")
+    listing = writer.git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", last_written, "--", f"{LEDGER}/")
     paths = dict.fromkeys(path for path in listing.text.split("\0") if path)
-    ours, theirs = (tree_entries(writer.git, commit_id, paths) for commit_id in (written, tip))
+    former, present = (tree_entries(writer.git, commit_id, paths) for commit_id in (last_written, tip))
     lost = {}
     for path in paths:
-        if ours[path] == theirs.get(path):
+        if former[path] == present.get(path):
             continue
-        has = writer.read(written, path) or b""
-        if has.startswith(writer.read(tip, path) or b""):
-            lost[path] = written
+        content = writer.read(last_written, path) or b""
+        if content.startswith(writer.read(tip, path) or b""):
+            lost[path] = last_written
     return lost
 
 
@@ -360,9 +406,9 @@ def _refuse_rebase(git: Git, branch: str) -> None:
                 continue
             if name == f"refs/heads/{branch}":
                 raise BranchBusyError(
-                    f"{branch} is being rebased: nothing is committed to it until that has ended",
+                    f"{branch} is being rebased: nothing is committed to it until the rebase has ended",
                     where=str(directory),
-                    remedy="finish with `git rebase --continue`, or give it up with `git rebase --abort`",
+                    remedy="finish with `git rebase --continue`, or cancel it with `git rebase --abort`",
                 )
 
 

@@ -1,9 +1,9 @@
-"""Bringing a person's checkout up to a commit that the harness made on the branch they have checked out.
+"""Update of a person's checkout to a commit that the harness made on the branch they have checked out.
 
-Moving a branch under a checkout would make the harness' files look deleted or reverted there, and the next `git commit`
-would make that true. So the index and the files follow, but only where nobody has touched them, and under git's own
-`index.lock`, so that no git command of theirs sees the branch moved and the index not. What cannot follow at once is
-remembered (`Behind`) and made up for later.
+Moving a branch under a checkout makes the harness' files look deleted or reverted there, and the next `git commit`
+would commit that. So the index and the files follow, unless a person has changed them. This happens under git's own
+`index.lock`: no git command of the person sees the branch moved and the index not. Files that cannot follow at once
+are recorded (`Behind`) and updated later.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from harness.formats.bounded import load_json_file
 from harness.git.environment import Git
 from harness.model.paths import LEDGER
 from harness.workspace.files import atomic_write
+from harness.workspace.process_identity import start_ticks
 
 LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.01
@@ -38,14 +39,14 @@ _TEMPORARY = re.compile(r"(^|/)\.[^/]*\.[0-9a-f]{12}\.tmp$")
 _HISTORY = 500
 
 Blob = str | None
-"""A blob's id, or None where there is no file."""
+"""A blob's id, or None without a file."""
 Behind = dict[str, list[Blob]]
-"""Paths the checkout may not show yet -> the contents the harness has replaced there (what is no person's work)."""
+"""Paths that the checkout may not show yet -> the contents that the harness has replaced there: no person's work."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A person's checkout: its index and files, and where the harness remembers what it could not refresh."""
+    """A person's checkout: its index and files, and the record of the files that are not refreshed yet."""
 
     git: Git
     root: Path
@@ -70,7 +71,7 @@ class Checkout:
         return {str(path): list(blobs) for path, blobs in paths.items()}
 
     def remember(self, behind: Behind) -> None:
-        """Record what is still to refresh."""
+        """Record the files that are still to be refreshed."""
         if behind:
             atomic_write(self.record, json.dumps({"format": 1, "paths": behind}))
         else:
@@ -79,29 +80,29 @@ class Checkout:
 
 @contextmanager
 def locked_index(index: Path) -> Iterator[bool]:
-    """Hold `index.lock` as git does; False when another git command keeps it for longer than `LOCK_WAIT_S`.
+    """Hold `index.lock` as git does; yield False if another git command keeps it for longer than `LOCK_WAIT_S`.
 
     The lock of a harness that was killed is recognised by its text and removed.
     """
     lock = index.with_name(f"{index.name}.lock")
-    mine = lock.with_name(f"{lock.name}.{secrets.token_hex(6)}")
+    own_file = lock.with_name(f"{lock.name}.{secrets.token_hex(6)}")
     deadline = time.monotonic() + LOCK_WAIT_S
-    mine.write_text(f"{_LOCK_TEXT} {os.getpid()} {_started(os.getpid())}\n")
+    own_file.write_text(f"{_LOCK_TEXT} {os.getpid()} {start_ticks(os.getpid())}\n")
     try:
-        # A hard link is made with its content or not at all: a lock of ours never lacks its text.
-        while not (held := _linked(mine, lock)):
+        # A hard link appears together with its content: a lock of the harness never lacks its text.
+        while not (is_locked := _linked(own_file, lock)):
             if not _remove_dead(lock):
                 if time.monotonic() >= deadline:
                     break
                 time.sleep(_LOCK_POLL_S)
         try:
             failpoint("checkout.index_locked")
-            yield held
+            yield is_locked
         finally:
-            if held:
+            if is_locked:
                 lock.unlink(missing_ok=True)
     finally:
-        mine.unlink(missing_ok=True)
+        own_file.unlink(missing_ok=True)
 
 
 def _linked(source: Path, target: Path) -> bool:
@@ -113,30 +114,22 @@ def _linked(source: Path, target: Path) -> bool:
 
 
 def _remove_dead(lock: Path) -> bool:
-    """Remove a lock whose harness is dead; whether there is no such lock any more."""
+    """Remove a lock whose harness process has ended; return whether there is no such lock."""
     try:
         text = lock.read_bytes()[:200].decode(errors="replace").split()
     except FileNotFoundError:
         return True
-    if len(text) != 3 or text[0] != _LOCK_TEXT or not text[1].isdigit() or _started(int(text[1])) == text[2]:
+    if len(text) != 3 or text[0] != _LOCK_TEXT or not text[1].isdigit() or str(start_ticks(int(text[1]))) == text[2]:
         return False
     lock.unlink(missing_ok=True)
     return True
 
 
-def _started(pid: int) -> str:
-    """When a process started, in the kernel's ticks: with its number it names the process for good."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        return "gone"
-
-
 def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
-    """Bring the index and files of the recorded paths up to `tip`. The caller holds the index' lock.
+    """Update the index and the files of the recorded paths to `tip`. The caller holds the index' lock.
 
-    A path whose index entry a person changed is left alone; one whose file they changed keeps the file. Both stay on
-    the record.
+    A path whose index entry a person changed is not touched. If a person changed its file, the file stays. Both remain
+    recorded.
 
     Args:
         checkout: the checkout, on the branch whose tip is `tip`.
@@ -146,43 +139,43 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     behind = checkout.behind()
     if not behind:
         return
-    wanted = tree_entries(checkout.git, tip, behind)
+    tip_entries = tree_entries(checkout.git, tip, behind)
     present = _index_entries(checkout.git, behind)
-    left: Behind = {}
+    remaining: Behind = {}
     changed: dict[str, tuple[str, str] | None] = {}
     sparse: list[str] = []
     for path, former in behind.items():
-        want, have = wanted.get(path), present.get(path, _IndexEntry(None, None, skipped=False))
-        known: set[Blob] = {*former, want[1] if want else None}
-        here = _contents(checkout.root / path, len(tip))
-        if path.startswith(f"{LEDGER}/") and not (have.blob in known and here & known):
-            known |= _once_held(checkout.git, tip, path)
-        if have.mode == "unmerged" or have.blob not in known:
-            left[path] = former
+        tip_entry, index_entry = tip_entries.get(path), present.get(path, _IndexEntry(None, None, skipped=False))
+        replaceable: set[Blob] = {*former, tip_entry[1] if tip_entry else None}
+        file_blobs = _contents(checkout.root / path, len(tip))
+        if path.startswith(f"{LEDGER}/") and not (index_entry.blob in replaceable and file_blobs & replaceable):
+            replaceable |= _once_held(checkout.git, tip, path)
+        if index_entry.mode == "unmerged" or index_entry.blob not in replaceable:
+            remaining[path] = former
             continue
-        changed[path] = want
-        if have.skipped:
+        changed[path] = tip_entry
+        if index_entry.skipped:
             sparse.append(path)
-        elif not _write_if_ours(checkout.root / path, known, want, checkout.git):
-            left[path] = former
+        elif not _write_if_unedited(checkout.root / path, replaceable, tip_entry, checkout.git):
+            remaining[path] = former
     failpoint("checkout.files_written")
     if changed:
         _replace_index(checkout, changed, sparse, scratch)
     failpoint("checkout.index_replaced")
-    checkout.remember(left)
+    checkout.remember(remaining)
 
 
 def _once_held(git: Git, tip: str, path: str) -> set[Blob]:
     """Return the contents that recent commits of a branch had at a path.
 
-    Nobody but the harness writes the ledger, so another state of it in the index or the checkout is nobody's work: a
-    `git stash` that raced with a commit left it, and the next `git commit` would take entries back.
+    Only the harness writes the ledger, so another state of it in the index or the checkout is no person's work. A
+    `git stash` that raced with a commit left it, and the next `git commit` would remove entries.
     """
     changes = git.run(
         "log", f"--max-count={_HISTORY}", "--format=", "--raw", "--no-abbrev", "--no-renames", tip, "--", path
     )
     ids = [line.split(" ")[2:4] for line in changes.text.splitlines() if line.startswith(":")]
-    return {None if set(each) == {"0"} else each for pair in ids for each in pair}
+    return {None if set(blob) == {"0"} else blob for pair in ids for blob in pair}
 
 
 @dataclass(frozen=True)
@@ -193,7 +186,13 @@ class _IndexEntry:
 
 
 def tree_entries(git: Git, commit: str, paths: Mapping[str, object]) -> dict[str, tuple[str, str]]:
-    """Path -> (mode, blob) of those of `paths` that a commit holds."""
+    """Return path -> (mode, blob) of those of `paths` that a commit holds.
+
+    Args:
+        git: the repository.
+        commit: a commit id or another tree-ish.
+        paths: relative to the repository's root; only the keys count.
+    """
     entries = {}
     for line in git.run("ls-tree", "-r", "-z", "--full-tree", commit).text.split("\0"):
         head, tab, path = line.partition("\t")
@@ -213,23 +212,23 @@ def _index_entries(git: Git, paths: Mapping[str, object]) -> dict[str, _IndexEnt
     return entries
 
 
-def _write_if_ours(file: Path, known: set[Blob], want: tuple[str, str] | None, git: Git) -> bool:
-    """Write (or remove) a file unless a person changed it; whether it now is as wanted."""
-    wanted = want[1] if want else None
+def _write_if_unedited(file: Path, replaceable: set[Blob], tip_entry: tuple[str, str] | None, git: Git) -> bool:
+    """Write (or remove) a file unless a person changed it; return whether it now has the tip's content."""
+    tip_blob = tip_entry[1] if tip_entry else None
     try:
-        ids = _contents(file, len(wanted or "0" * 40))
-        if wanted in ids:
+        ids = _contents(file, len(tip_blob or "0" * 40))
+        if tip_blob in ids:
             return True
-        if not ids & known:
+        if not ids & replaceable:
             return False
-        if want is None:
+        if tip_entry is None:
             file.unlink(missing_ok=True)
             return True
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_name(f".{file.name[:200]}.{secrets.token_hex(6)}.tmp")
         try:
-            temporary.write_bytes(git.run("cat-file", "blob", want[1]).stdout)
-            if want[0] == "100755":
+            temporary.write_bytes(git.run("cat-file", "blob", tip_entry[1]).stdout)
+            if tip_entry[0] == "100755":
                 temporary.chmod(temporary.stat().st_mode | 0o111)
             temporary.replace(file)
         finally:
@@ -251,13 +250,18 @@ def _contents(file: Path, digits: int) -> set[Blob]:
 
 
 def blob_id(data: bytes, digits: int = 40) -> str:
-    """Git's id of a blob, in a repository whose ids have so many hexadecimal digits (40: SHA-1, 64: SHA-256)."""
-    new = hashlib.sha256 if digits == 64 else hashlib.sha1
-    return new(b"blob %d\0" % len(data) + data).hexdigest()
+    """Return git's id of a blob.
+
+    Args:
+        data: the blob's content.
+        digits: hexadecimal digits of the repository's ids (40: SHA-1, 64: SHA-256).
+    """
+    new_hash = hashlib.sha256 if digits == 64 else hashlib.sha1
+    return new_hash(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
-    """Return whether the checkout of a branch has a file with other content than the branch, and not the harness' own.
+    """Return whether a file of the checkout of a branch has content that neither the branch nor the harness put there.
 
     Args:
         checkout: the checkout; one of another branch counts as not edited.
@@ -267,14 +271,19 @@ def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
     """
     if checkout.branch() != branch:
         return False
-    here = _contents(checkout.root / path, 40)
-    return here != {None} and not here & {blob, *checkout.behind().get(path, [])}
+    file_blobs = _contents(checkout.root / path, 40)
+    return file_blobs != {None} and not file_blobs & {blob, *checkout.behind().get(path, [])}
 
 
 def index_lines(entries: Mapping[str, tuple[str, str] | None], digits: int) -> bytes:
-    """Input of `git update-index -z --index-info`; None removes a path."""
-    nothing = ("0", "0" * digits)
-    lines = ("{} {}\t{}".format(*(entry or nothing), path) for path, entry in entries.items())
+    """Return the input of `git update-index -z --index-info`.
+
+    Args:
+        entries: path -> (mode, blob id); None removes the path.
+        digits: hexadecimal digits of the repository's ids.
+    """
+    removal = ("0", "0" * digits)
+    lines = ("{} {}\t{}".format(*(entry or removal), path) for path, entry in entries.items())
     return "".join(f"{line}\0" for line in lines).encode(errors="surrogateescape")
 
 
@@ -291,27 +300,29 @@ def _replace_index(
         if sparse:
             skipped = "".join(f"{path}\0" for path in sparse if changed[path]).encode(errors="surrogateescape")
             git.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=skipped)
-        git.ask("update-index", "-q", "--really-refresh")  # non-zero only says that some files differ
+        git.ask("update-index", "-q", "--really-refresh")  # a non-zero status only means that some files differ
         private.replace(checkout.index)
     except RepositoryError as error:
-        raise RepositoryError(f"the checkout's index cannot be refreshed: {error.what}", where=error.where) from error
+        raise RepositoryError(
+            f"the checkout's index cannot be refreshed: {error.message}", where=error.where
+        ) from error
     finally:
         private.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class LocalChange:
-    """A file of the checkout that is not as the branch's tip has it."""
+    """A file of the checkout that differs from the branch's tip."""
 
     path: str
     kind: Literal["modified", "deleted", "staged", "untracked", "in conflict"]
 
 
 def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalChange]:
-    """Return what a person changed below a directory of the checkout, in the index or the files, since `tip`.
+    """Return the changes of a person below a directory of the checkout, in the index or the files, since `tip`.
 
-    A file that the harness itself has still to refresh is no change, and neither is a temporary file of a refresh that
-    was killed.
+    A file that the harness has still to refresh is not a change, and neither is a temporary file of a refresh that was
+    killed.
 
     Args:
         checkout: the checkout, on the branch whose tip is `tip`.
@@ -326,72 +337,78 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
     )
     names = {name for command in commands for name in checkout.git.run(*command).text.split("\0") if name}
     paths = dict.fromkeys(sorted(name for name in names if not _TEMPORARY.search(name)))
-    wanted, present = tree_entries(checkout.git, tip, paths), _index_entries(checkout.git, paths)
+    tip_entries, index_entries = tree_entries(checkout.git, tip, paths), _index_entries(checkout.git, paths)
     behind = checkout.behind()
     changes = []
     for path in paths:
-        want = wanted[path][1] if path in wanted else None
-        entry = present.get(path, _IndexEntry(None, None, skipped=False))
-        ours = {want, *behind[path], *_once_held(checkout.git, tip, path)} if path in behind else {want}
-        kind = _change_of(checkout.root / path, want, entry, ours)
+        tip_blob = tip_entries[path][1] if path in tip_entries else None
+        entry = index_entries.get(path, _IndexEntry(None, None, skipped=False))
+        expected = {tip_blob, *behind[path], *_once_held(checkout.git, tip, path)} if path in behind else {tip_blob}
+        kind = _change_of(checkout.root / path, tip_blob, entry, expected)
         if kind is not None:
             changes.append(LocalChange(path, kind))
     return changes
 
 
 def _change_of(
-    file: Path, want: Blob, entry: _IndexEntry, ours: set[Blob]
+    file: Path, tip_blob: Blob, entry: _IndexEntry, expected: set[Blob]
 ) -> Literal["modified", "deleted", "staged", "untracked", "in conflict"] | None:
-    """How a file differs from the blob that the tip has; None when index and file hold what is `ours`."""
+    """Return the kind of difference between a file and the tip's blob; None if index and file are as `expected`."""
     if entry.mode == "unmerged":
         return "in conflict"
-    if entry.blob not in ours:
+    if entry.blob not in expected:
         return "deleted" if entry.blob is None else "staged"
     try:
-        here = _contents(file, len(want or entry.blob or "0" * 40))
+        file_blobs = _contents(file, len(tip_blob or entry.blob or "0" * 40))
     except OSError:  # a directory in its place, or not readable
         return "modified"
-    if here & ours or (entry.skipped and here == {None}):
+    if file_blobs & expected or (entry.skipped and file_blobs == {None}):
         return None
-    if here == {None}:
+    if file_blobs == {None}:
         return "deleted"
-    return "untracked" if want is None and entry.blob is None else "modified"
+    return "untracked" if tip_blob is None and entry.blob is None else "modified"
 
 
 def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
-    """Return a sentence for each part of `tip` that the checkout lacks, with the command that fixes it."""
+    """Return a sentence for each part of `tip` that the checkout lacks, with the command that fixes it.
+
+    Args:
+        checkout: the checkout; one of another branch lacks nothing.
+        branch: the branch's short name.
+        tip: the branch's present commit.
+    """
     behind = checkout.behind()
     if not behind or checkout.branch() != branch:
         return []
-    wanted = tree_entries(checkout.git, tip, behind)
-    present = _index_entries(checkout.git, behind)
+    tip_entries = tree_entries(checkout.git, tip, behind)
+    index_entries = _index_entries(checkout.git, behind)
     edited: list[str] = []
     stale: list[str] = []
     for path, former in behind.items():
-        want = wanted[path][1] if path in wanted else None
+        tip_blob = tip_entries[path][1] if path in tip_entries else None
         ids = _contents(checkout.root / path, len(tip))
-        have = present[path].blob if path in present else None
-        if want in ids and have == want:
+        index_blob = index_entries[path].blob if path in index_entries else None
+        if tip_blob in ids and index_blob == tip_blob:
             continue
-        (stale if (ids & {want, *former}) and have in {want, *former} else edited).append(path)
+        (stale if (ids & {tip_blob, *former}) and index_blob in {tip_blob, *former} else edited).append(path)
     sentences = []
     if edited:
         sentences.append(
-            f"{_names(edited)}: changed in {checkout.root} by a person, so left alone; {branch} has a newer version. "
+            f"{_names(edited)}: changed in {checkout.root} by a person, so kept; {branch} has a newer version. "
             f"See both with `git diff HEAD`; take {branch}'s with `git checkout HEAD -- {_arguments(edited)}`."
         )
     if stale:
         sentences.append(
             f"{_names(stale)}: {checkout.root} shows an older version than {branch}, because its index was locked "
-            f"(or the harness was killed); mended by the next commit of the harness, or by "
+            f"(or the harness was killed). The next commit of the harness updates it, or "
             f"`git checkout HEAD -- {_arguments(stale)}`. If no git command runs, remove {checkout.index}.lock first."
         )
     return sentences
 
 
 def _names(paths: Sequence[str]) -> str:
-    more = len(paths) - _SHOWN
-    return ", ".join(paths[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    hidden = len(paths) - _SHOWN
+    return ", ".join(paths[:_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _arguments(paths: Sequence[str]) -> str:

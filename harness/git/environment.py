@@ -1,7 +1,7 @@
-"""Running git so that nothing of the user's reaches it: no variable, no hook, no signing, no template, no pager.
+"""Git commands in a clean environment: without the user's variables, hooks, signing, templates and pager.
 
-Every command is told its repository by name (`--git-dir`, `--work-tree`), so a worktree that lost its `.git` file can
-never fall through to the repository around it, and every command has a deadline.
+Every command names its repository (`--git-dir`, `--work-tree`), so that a worktree without its `.git` file never falls
+through to the repository around it. Every command has a deadline.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from harness.errors import RepositoryError
 
 DEADLINE_S = 120.0
-_TERMINATE_S = 5.0  # git removes its lock files on SIGTERM, not on SIGKILL: it gets the chance to
+_TERMINATE_S = 5.0  # git removes its lock files on SIGTERM, not on SIGKILL
 NAME, EMAIL = "kernel-harness", "kernel-harness@localhost"
 
-# The command's scope beats whatever the repository's own configuration says.
+# Options of the command override the repository's own configuration.
 _OVERRIDES = {
     "commit.gpgSign": "false",
     "tag.gpgSign": "false",
@@ -38,18 +38,18 @@ _OVERRIDES = {
     "submodule.recurse": "false",
     "safe.directory": "*",
 }
-# What a program may need to run at all; everything else, GIT_* above all, stays out.
-_KEPT = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT")
+# Variables that a program may need to run at all. All others are left out, GIT_* above all.
+_PASSED_VARIABLES = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT")
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment a git command gets."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    """Return the whole environment of a git command."""
+    passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     return {
-        **kept,
+        **passed,
         "LC_ALL": "C",
         "LANGUAGE": "C",
-        "HOME": "/nonexistent",  # git before 2.32 knows no GIT_CONFIG_GLOBAL
+        "HOME": "/nonexistent",  # git before 2.32 does not read GIT_CONFIG_GLOBAL
         "XDG_CONFIG_HOME": "/nonexistent",
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_SYSTEM": "/dev/null",
@@ -68,7 +68,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def options() -> list[str]:
-    """`-c` options that go before every git command."""
+    """Return the `-c` options that precede every git command."""
     return [part for key, value in _OVERRIDES.items() for part in ("-c", f"{key}={value}")]
 
 
@@ -88,23 +88,28 @@ class GitAnswer:
 
 @dataclass(frozen=True)
 class Git:
-    """Git on one repository, and with one checkout and one index if they are given."""
+    """Git on one repository, with one checkout and one index if they are set."""
 
     git_dir: Path
     work_tree: Path | None = None
     index_file: Path | None = None
 
     def using(self, *, work_tree: Path | None = None, index_file: Path | None = None) -> Git:
-        """The same repository with another checkout or index."""
+        """Return the same repository with another checkout or index.
+
+        Args:
+            work_tree: the checkout; None keeps the present one.
+            index_file: the index; None keeps the present one.
+        """
         return replace(self, work_tree=work_tree or self.work_tree, index_file=index_file or self.index_file)
 
     def command(self, *arguments: str) -> list[str]:
-        """The whole command line."""
-        where = [f"--git-dir={self.git_dir}", *([f"--work-tree={self.work_tree}"] if self.work_tree else [])]
-        return ["git", "--no-pager", *where, *options(), *arguments]
+        """Return the whole command line."""
+        locations = [f"--git-dir={self.git_dir}", *([f"--work-tree={self.work_tree}"] if self.work_tree else [])]
+        return ["git", "--no-pager", *locations, *options(), *arguments]
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The command's whole environment."""
+        """Return the command's whole environment."""
         index = {"GIT_INDEX_FILE": str(self.index_file)} if self.index_file else {}
         ceiling = (self.work_tree or self.git_dir).parent
         return clean_environment({"GIT_CEILING_DIRECTORIES": str(ceiling), **index, **(extra or {})})
@@ -116,7 +121,13 @@ class Git:
         extra: Mapping[str, str] | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> GitAnswer:
-        """Run a command and hand back what it said, whatever its exit status.
+        """Run a command and return its output, whatever its exit status.
+
+        Args:
+            arguments: the command's arguments after `git`.
+            stdin: the bytes on standard input.
+            extra: further environment variables.
+            deadline_s: time limit of the command, in seconds.
 
         Raises:
             RepositoryError: git is missing, or did not end within `deadline_s`.
@@ -136,10 +147,16 @@ class Git:
         extra: Mapping[str, str] | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> GitAnswer:
-        """Run a command that must succeed.
+        """Run a command that must succeed, and return its output.
+
+        Args:
+            arguments: the command's arguments after `git`.
+            stdin: the bytes on standard input.
+            extra: further environment variables.
+            deadline_s: time limit of the command, in seconds.
 
         Raises:
-            RepositoryError: it did not; the message has git's own words.
+            RepositoryError: the command failed; the message has git's error output.
         """
         answer = self.ask(*arguments, stdin=stdin, extra=extra, deadline_s=deadline_s)
         if answer.code:
@@ -148,18 +165,31 @@ class Git:
 
 
 def refused(git_dir: Path, arguments: tuple[str, ...], answer: GitAnswer) -> RepositoryError:
-    """Return the error for a git command that failed."""
-    said = answer.stderr.strip() or f"exit status {answer.code}"
-    return RepositoryError(f"git {' '.join(arguments)[:200]}: {said}", where=str(git_dir))
+    """Return the error for a git command that failed.
+
+    Args:
+        git_dir: the repository.
+        arguments: the command's arguments.
+        answer: the command's exit status and output.
+    """
+    reason = answer.stderr.strip() or f"exit status {answer.code}"
+    return RepositoryError(f"git {' '.join(arguments)[:200]}: {reason}", where=str(git_dir))
 
 
 def run_git(
     command: list[str], *, environment: dict[str, str], directory: Path, stdin: bytes, deadline_s: float
 ) -> GitAnswer:
-    """Run one command line of git in a directory: deadline, then SIGTERM, then SIGKILL.
+    """Run one command line of git in a directory. At the deadline it gets SIGTERM, then SIGKILL.
+
+    Args:
+        command: the whole command line.
+        environment: the whole environment.
+        directory: the working directory.
+        stdin: the bytes on standard input.
+        deadline_s: time limit in seconds.
 
     Raises:
-        RepositoryError: git is missing, the directory is gone, or the deadline has passed.
+        RepositoryError: git is missing, the directory does not exist, or the deadline has passed.
     """
     try:
         process = subprocess.Popen(
@@ -169,11 +199,11 @@ def run_git(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a group of its own, to be ended together
+            start_new_session=True,  # a process group of its own, which is ended as a whole
         )
     except FileNotFoundError as error:
         if not directory.is_dir():
-            raise RepositoryError("this directory is gone", where=str(directory)) from error
+            raise RepositoryError("this directory does not exist", where=str(directory)) from error
         raise RepositoryError("git is not installed", remedy="install git 2.30 or newer") from error
     with process:
         try:
@@ -190,7 +220,7 @@ def run_git(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End git and what it started: a filter or transport of it would keep the pipes open."""
+    """End git and its child processes: a filter or transport would keep the pipes open."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     try:

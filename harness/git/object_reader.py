@@ -1,4 +1,4 @@
-"""Objects of a repository, read by a `git cat-file` that GitPython keeps running: reading one costs no process."""
+"""Objects of a repository, read through one persistent `git cat-file` of GitPython: reading one starts no process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from harness.errors import RepositoryError
 from harness.git.environment import Git
 
-os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # without git `harness doctor` must still be able to say so
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # without git `harness doctor` must still be able to report it
 import git as gitpython
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class GitObject(NamedTuple):
 
 
 class _CleanGit(gitpython.Git):
-    """GitPython's command wrapper, with our environment instead of the process' own."""
+    """GitPython's command wrapper, with the clean environment instead of the process' own."""
 
     def __init__(self, plain: Git) -> None:
         super().__init__(str(plain.git_dir))
@@ -44,8 +44,8 @@ class _CleanGit(gitpython.Git):
         return super().execute(["env", "-i", *clean, *self._plain.command(*command[1:])], *args, **options)
 
     def alive(self) -> bool:
-        """Return whether every kept process is running."""
-        return all(kept is None or kept.poll() is None for kept in (self.cat_file_all, self.cat_file_header))
+        """Return whether every persistent process is running."""
+        return all(process is None or process.poll() is None for process in (self.cat_file_all, self.cat_file_header))
 
 
 class ObjectReader:
@@ -62,37 +62,37 @@ class ObjectReader:
         self._cat_pid = 0
 
     def close(self) -> None:
-        """End the git processes kept for reading."""
+        """End the persistent git processes."""
         with self._reading:
             if self._cat is not None and self._cat_pid == os.getpid():
                 self._cat.clear_cache()
             self._cat = None
 
     def read(self, name: str) -> GitObject | None:
-        """Return an object by id or revision expression; None where there is none."""
-        data = self._ask(lambda reader: reader.get_object_data(name))
+        """Return an object by id or revision expression; None if it does not exist."""
+        data = self._query(lambda reader: reader.get_object_data(name))
         return GitObject(_text(data[1]), bytes(data[3])) if data else None
 
     def header(self, name: str) -> ObjectHeader | None:
-        """Return the header of an object by id or revision expression; None where there is none."""
-        data = self._ask(lambda reader: reader.get_object_header(name))
+        """Return the header of an object by id or revision expression; None if it does not exist."""
+        data = self._query(lambda reader: reader.get_object_header(name))
         return ObjectHeader(_text(data[0]), _text(data[1]), data[2]) if data else None
 
-    def _ask(self, question: Callable[[_CleanGit], T]) -> T | None:
-        """Ask a kept `git cat-file`; None when there is no such object. One that ended is replaced once."""
+    def _query(self, request: Callable[[_CleanGit], T]) -> T | None:
+        """Query the persistent `git cat-file`, restarted once if it has ended; None if there is no such object."""
         with self._reading:
             for _ in range(2):
                 if self._cat is None or self._cat_pid != os.getpid():  # a forked child must not share these pipes
                     self._cat, self._cat_pid = _CleanGit(self._git), os.getpid()
                 try:
-                    return question(self._cat)
+                    return request(self._cat)
                 except (ValueError, BrokenPipeError):
                     if self._cat.alive():
                         return None
                     self._cat = None
-        raise RepositoryError("git cat-file ends at once", where=str(self._git.git_dir), remedy="try `git fsck`")
+        raise RepositoryError("git cat-file ends immediately", where=str(self._git.git_dir), remedy="try `git fsck`")
 
 
 def _text(value: str | bytes) -> str:
-    """GitPython's types say str, and most of its versions give bytes."""
+    """Return text: GitPython declares str, and most of its versions return bytes."""
     return value.decode() if isinstance(value, bytes) else value

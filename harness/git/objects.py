@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ID_BYTES = 20
-"""Of an object id in a tree; repositories with SHA-256 ids are refused (`harness.git.repo.requirements`)."""
+"""Length of an object id in a tree. Repositories with SHA-256 ids are refused (`harness.git.repo.requirements`)."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Commit:
     tree: str
     parents: tuple[str, ...]
     at: int
-    """Committer's time, seconds since 1970."""
+    """Committer's time in seconds since 1970."""
     trailers: dict[str, str]
     """`Key: value` lines of the last paragraph."""
     subject: str
@@ -34,12 +34,17 @@ class TreeEntry:
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is a directory."""
+        """True for a directory."""
         return self.mode == "040000"
 
 
 def commit_of(oid: str, raw: bytes) -> Commit | None:
-    """Return a commit from its object's bytes; None when its message is not UTF-8, which is for git to decode."""
+    """Return a commit from its object's bytes; None if its message is not UTF-8, which only git decodes.
+
+    Args:
+        oid: the commit's id.
+        raw: the content of the commit object.
+    """
     head, _, message = raw.partition(b"\n\n")
     fields: dict[bytes, list[bytes]] = {}
     for line in head.split(b"\n"):
@@ -59,7 +64,7 @@ def commit_of(oid: str, raw: bytes) -> Commit | None:
 
 
 def trailers_of(message: str) -> dict[str, str]:
-    """Return the `Key: value` lines of a message's last paragraph, unless it is the only one."""
+    """Return the `Key: value` lines of a message's last paragraph, unless it is the only paragraph."""
     paragraphs = message.strip().split("\n\n")
     pairs = (line.partition(": ") for line in paragraphs[-1].splitlines()) if len(paragraphs) > 1 else ()
     return {key: value for key, colon, value in pairs if colon and " " not in key}

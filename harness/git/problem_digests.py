@@ -1,4 +1,4 @@
-"""The digest of a problem as a commit has it, without a checkout."""
+"""The digest of a problem in a commit, without a checkout."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from harness.model.paths import problem_path
 
 
 def digest_at(repo: Repo, commit: str, problem: str) -> str | None:
-    """Return `harness.formats.problems.problem_digest` of the problem in a commit; None where there is none."""
+    """Return `harness.formats.problems.problem_digest` of a problem in a commit; None if the commit lacks it.
+
+    Args:
+        repo: the repository.
+        commit: a commit id or revision expression.
+        problem: the problem's key, `suite/name`.
+    """
     directory = f"{problem_path(problem)}/"
-    names = [name for name in repo.files(commit, directory.rstrip("/")) if affects_judging(name[len(directory) :])]
-    files = {name[len(directory) :]: data for name, data in repo.read_many(commit, names).items()}
+    paths = [path for path in repo.files(commit, directory.rstrip("/")) if affects_judging(path[len(directory) :])]
+    files = {path[len(directory) :]: data for path, data in repo.read_many(commit, paths).items()}
     return digest_of(files) if files else None

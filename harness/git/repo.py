@@ -1,6 +1,6 @@
 """The repository: refs, objects, commits on branches, worktrees.
 
-Commands run through `harness.git.environment`, with the user's configuration, hooks and variables kept out.
+Commands run through `harness.git.environment`, without the user's configuration, hooks and variables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SAVED = worktrees.SAVED
 
 @dataclass(frozen=True)
 class Blob:
-    """One file's content in git."""
+    """Object id and size of a file in git."""
 
     id: str
     bytes: int
@@ -60,13 +60,13 @@ class Repo:
         self.close()
 
     def close(self) -> None:
-        """End the git processes kept for reading."""
+        """End the persistent git processes."""
         self._objects.close()
 
     # --- refs ---
 
     def tip(self, branch: str) -> str:
-        """The commit a branch is at.
+        """Return the commit that a branch is at.
 
         Raises:
             RepositoryError: there is no such branch.
@@ -77,7 +77,7 @@ class Repo:
         return header.oid
 
     def branches(self, prefix: str = "") -> dict[str, str]:
-        """Branch -> commit, of the branches whose names start with `prefix`."""
+        """Return branch -> commit, of the branches whose names start with `prefix`."""
         return {name: oid for name, oid in self._refs("refs/heads/", prefix).items() if name.startswith(prefix)}
 
     def _refs(self, space: str, prefix: str = "") -> dict[str, str]:
@@ -87,7 +87,7 @@ class Repo:
         return {name.removeprefix(space): oid for oid, name in pairs}
 
     def saved_work(self, prefix: str = "") -> dict[str, str]:
-        """`<worker>/<suite>/<name>/<commit>` -> commit: unsaved work that a repair or forced removal set aside."""
+        """Return `<worker>/<suite>/<name>/<commit>` -> commit: unsaved work that a repair or forced removal saved."""
         return {name: oid for name, oid in self._refs(SAVED, prefix).items() if name.startswith(prefix)}
 
     # --- objects ---
@@ -97,62 +97,113 @@ class Repo:
         return self._objects.header(oid) is not None
 
     def tree_of(self, commit: str, path: str = "") -> str | None:
-        """Id of the tree or blob at `path` ("" is the root) in a commit, or None."""
+        """Return the id of the tree or blob at a path of a commit, or None.
+
+        Args:
+            commit: a commit id or revision expression.
+            path: relative to the repository's root; "" is the root tree.
+        """
         header = self._objects.header(name_in(commit, path))
         return header.oid if header else None
 
     def read(self, commit: str, path: str) -> bytes | None:
-        """A file's content in a commit, or None where there is no file."""
+        """Return a file's content in a commit, or None if there is no file at the path.
+
+        Args:
+            commit: a commit id or revision expression.
+            path: relative to the repository's root.
+        """
         blob = self._objects.read(name_in(commit, path))
         return blob.content if blob and blob.kind == "blob" else None
 
     def read_many(self, commit: str, paths: Sequence[str]) -> dict[str, bytes]:
-        """Path -> content, of those of `paths` that are files in a commit."""
+        """Return path -> content, of those of `paths` that are files in a commit.
+
+        Args:
+            commit: a commit id or revision expression.
+            paths: relative to the repository's root.
+        """
         contents = ((path, self.read(commit, path)) for path in paths)
         return {path: content for path, content in contents if content is not None}
 
     def files(self, commit: str, path: str = "") -> list[str]:
-        """Every file below `path` in a commit, as paths from the repository's root, sorted."""
+        """Return every file below `path` in a commit, as paths from the repository's root, sorted.
+
+        Args:
+            commit: a commit id or revision expression.
+            path: a directory relative to the repository's root; "" is the root.
+        """
         inside = ["--", f"{path.rstrip('/')}/"] if path else []
         answer = self.git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit, *inside)
         return [name for name in answer.text.split("\0") if name]
 
     def blobs(self, commit: str, path: str) -> dict[str, Blob]:
-        """Every file below `path` in a commit, with its object id and size."""
+        """Return every file below `path` in a commit, with its object id and size.
+
+        Args:
+            commit: a commit id or revision expression.
+            path: a directory relative to the repository's root.
+        """
         answer = self.git.run("ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", f"{path.rstrip('/')}/")
         heads = (line.partition("\t") for line in answer.text.split("\0") if line)
         fields = ((name, head.split()) for head, _, name in heads)
         return {name: Blob(oid, int(size)) for name, (_, kind, oid, size) in fields if kind == "blob"}
 
     def export(self, commit: str, path: str, destination: Path) -> Path:
-        """Write the subtree at `path` of a commit to `destination`, whole or not at all; returns `destination`.
+        """Write the subtree at `path` of a commit to `destination`, completely or not at all.
 
-        A destination that is there already is left as it is: callers name it by content.
+        A destination that exists is not changed: callers name it by its content.
+
+        Args:
+            commit: a commit id or revision expression.
+            path: the subtree's directory, relative to the repository's root.
+            destination: the directory to write.
+
+        Returns:
+            `destination`.
 
         Raises:
-            RepositoryError: no such subtree.
-            UnfitTreeError: it holds a submodule or a link that leads out of it.
+            RepositoryError: there is no such subtree.
+            UnfitTreeError: the subtree holds a submodule or a link that leads out of it.
         """
         return export_tree(self._objects, commit, path, destination)
 
     def is_ancestor(self, old: str, new: str) -> bool:
-        """Return whether `old` is `new` or an ancestor of it."""
+        """Return whether `old` is `new` or an ancestor of it.
+
+        Args:
+            old: the presumed ancestor.
+            new: the commit whose history is searched.
+        """
         return self.git.ask("merge-base", "--is-ancestor", old, new).code == 0
 
     def new_commits(self, branch_commit: str, base: str) -> list[Commit]:
-        """Commits that `branch_commit` has and `base` has not, oldest first."""
+        """Return the commits that `branch_commit` has and `base` lacks, oldest first.
+
+        Args:
+            branch_commit: the newer commit.
+            base: the commit whose history is excluded.
+        """
         line = self.line_of_commits(branch_commit, base)
         return line if line is not None else self._log("--reverse", "--topo-order", branch_commit, f"^{base}")
 
-    def line_of_commits(self, newer: str, older: str, *, most: int = 8) -> list[Commit] | None:
-        """Commits after `older` up to `newer`, oldest first; None unless they are a line of at most so many commits.
+    def line_of_commits(self, newer: str, older: str, *, max_commits: int = 8) -> list[Commit] | None:
+        """Return the commits after `older` up to `newer`, oldest first, if they form a line without merges.
 
-        Reads objects, so that it costs no process: a worker's branch moves by one commit at a time.
+        It reads objects and starts no process: a worker's branch moves by one commit at a time.
+
+        Args:
+            newer: the last commit of the line.
+            older: the commit before the first one of the line.
+            max_commits: the longest line to return.
+
+        Returns:
+            None if a commit has several parents or none, or if there are more than `max_commits`.
         """
         line: list[Commit] = []
         oid = newer
         while oid != older:
-            raw = self._objects.read(oid) if len(line) < most else None
+            raw = self._objects.read(oid) if len(line) < max_commits else None
             commit = commit_of(oid, raw.content) if raw and raw.kind == "commit" else None
             if commit is None or len(commit.parents) != 1:
                 return None
@@ -161,21 +212,26 @@ class Repo:
         return line[::-1]
 
     def history(self, commit: str, path: str) -> Sequence[str]:
-        """Every commit up to `commit` that changed something at `path`, newest first, merged ones included."""
+        """Return every commit up to `commit` that changed something at `path`, newest first, including merged commits.
+
+        Args:
+            commit: a commit id or revision expression.
+            path: relative to the repository's root.
+        """
         return self.git.run("rev-list", "--full-history", commit, "--", path.rstrip("/")).text.split()
 
     def commit(self, oid: str) -> Commit:
-        """One commit.
+        """Return a commit.
 
         Raises:
             RepositoryError: the repository does not hold it.
         """
         return self._log("--max-count=1", oid)[0]
 
-    def _log(self, *which: str) -> list[Commit]:
+    def _log(self, *selection: str) -> list[Commit]:
         form = "--format=%H%x00%T%x00%P%x00%ct%x00%s%x00%B%x00"
         plain = ("--no-show-signature", "--no-mailmap", "--no-notes", "--no-color", "--encoding=UTF-8")
-        fields = self.git.run("log", *plain, form, *which, "--").text.split("\0")
+        fields = self.git.run("log", *plain, form, *selection, "--").text.split("\0")
         return [_commit(fields[start : start + 6]) for start in range(0, len(fields) - 1, 6)]
 
     # --- commits on branches that people use too ---
@@ -183,13 +239,22 @@ class Repo:
     def commit_files(
         self, branch: str, files: Mapping[str, bytes | None], message: str, *, expect: str | None = None
     ) -> str:
-        """Write files (None removes one) on top of a branch; the new commit, or the tip's where nothing changes.
+        """Write files on top of a branch.
 
-        Only objects and the ref are touched, by compare-and-swap; it tries again when the branch moved. Where the
-        workspace's checkout is on that branch it is refreshed, but for files that a person has changed.
+        Only objects and the ref are changed, by compare-and-swap, with retries if the branch moved. If the workspace's
+        checkout is on that branch, it is refreshed, except for files that a person has changed.
+
+        Args:
+            branch: the branch's short name.
+            files: path -> content; None removes the file.
+            message: the whole commit message.
+            expect: the commit that the branch must be at; None accepts any tip.
+
+        Returns:
+            The new commit's id; the tip's id if nothing changes.
 
         Raises:
-            BranchMovedError: `expect` is given and the branch is not there.
+            BranchMovedError: `expect` is given, and the branch is at another commit.
             BranchBusyError: a person is rebasing the branch.
             RepositoryError: git refused.
         """
@@ -204,14 +269,18 @@ class Repo:
         *,
         before_move: branch_commits.BeforeMove | None = None,
     ) -> str:
-        """Like `commit_files`, with a change that `build` makes from what the branch holds, again at each attempt.
+        """Commit like `commit_files`, with a change that `build` makes from the branch's content at each attempt.
 
-        `before_move` is called with the files that are appended to, before the branch moves.
+        Args:
+            branch: the branch's short name.
+            build: returns the change from the content of the branch.
+            message: the whole commit message.
+            before_move: called with the files that are appended to, before the branch moves.
         """
         return branch_commits.commit(self._writer(), branch, build, message, before_move=before_move)
 
     def refresh_checkout(self, branch: str) -> None:
-        """Make up for a refresh of the checkout that could not be done when `branch` was committed to."""
+        """Refresh the files of the checkout that could not be refreshed when `branch` was committed to."""
         branch_commits.refresh_checkout(self._writer(), branch)
 
     def checkout_state(self, branch: str) -> list[str]:
@@ -219,23 +288,33 @@ class Repo:
         return checkout.state(self._checkout(), branch, self.tip(branch))
 
     def is_edited(self, branch: str, path: str) -> bool:
-        """Return whether a person changed a file of the checkout of `branch`; not whether they deleted it."""
+        """Return whether a person changed the content of a file of the checkout; a deleted file does not count.
+
+        Args:
+            branch: the branch's short name; while another one is checked out, no file counts as changed.
+            path: relative to the repository's root.
+        """
         return checkout.is_edited(self._checkout(), branch, path, self.tree_of(self.tip(branch), path))
 
     def local_changes(self, branch: str, directory: str) -> list[LocalChange]:
-        """Return what a person changed below a directory of the checkout since the tip of the branch that it is on."""
+        """Return the changes of a person below a directory of the checkout since the tip of its branch.
+
+        Args:
+            branch: the branch's short name; the result is [] while another one is checked out.
+            directory: relative to the repository's root, with a slash at its end.
+        """
         return branch_commits.local_changes(self._writer(), branch, directory)
 
     def own_commits(self, branch: str) -> list[tuple[str, str]]:
-        """Return the commits that this repository's records name as the harness' on a branch: (record, commit)."""
+        """Return the commits on a branch that the harness made according to git's records: (record, commit)."""
         return branch_commits.own_commits(self.git, branch)
 
     def is_shallow(self) -> bool:
-        """Return whether the history here is cut off (`git clone --depth`)."""
+        """Return whether the repository's history is cut off (`git clone --depth`)."""
         return self.git.run("rev-parse", "--is-shallow-repository").text == "true"
 
     def lost_appends(self, branch: str) -> list[str]:
-        """Ledger files whose ends a reset of the branch cut off; the next commit of the harness puts them back."""
+        """Return the ledger files whose ends a reset of the branch cut off; the harness' next commit restores them."""
         return sorted(branch_commits.lost_appends(self._writer(), branch, self.tip(branch)))
 
     def _writer(self) -> branch_commits.Writer:
@@ -249,12 +328,18 @@ class Repo:
     # --- worktrees ---
 
     def add_worktree(self, worker: str, problem: str, branch: str, base: str) -> Path:
-        """The worktree of a worker on a problem, on `branch` (made at commit `base` where it is absent).
+        """Return the worktree of a worker on a problem, and create or repair it if necessary.
 
-        A healthy one is used as it is, a broken or half-made one is completed; no file in it is ever overwritten.
+        A complete worktree is not changed; a broken or half-made one is completed. No file in it is ever overwritten.
+
+        Args:
+            worker: the worker's id.
+            problem: the problem's key, `suite/name`.
+            branch: the branch's short name; it is created if it is missing.
+            base: the commit at which a missing branch is created.
 
         Raises:
-            RepositoryError: the place or the branch is taken by something that is not the harness'.
+            RepositoryError: something that is not the harness' uses the path or the branch.
         """
         return worktrees.add(self.workspace, self.git, worktrees.Place(worker, problem), branch, base)
 
@@ -262,8 +347,8 @@ class Repo:
         """Remove a worktree; its branch stays.
 
         Args:
-            worker: the worker.
-            problem: the problem's key.
+            worker: the worker's id.
+            problem: the problem's key, `suite/name`.
             force: remove it also with unsaved or unmerged work. Unsaved work is saved first (`saved_work`).
 
         Raises:
@@ -272,18 +357,22 @@ class Repo:
         worktrees.remove(self.workspace, self.git, worktrees.Place(worker, problem), force=force)
 
     def retire_worktree(self, worker: str, problem: str) -> bool:
-        """Remove a worktree if its branch holds all of its work; the branch stays, and `add_worktree` makes it again.
+        """Remove a worktree if its branch holds all of its work; the branch stays, and `add_worktree` creates it again.
+
+        Args:
+            worker: the worker's id.
+            problem: the problem's key, `suite/name`.
 
         Returns:
-            False where it holds unsaved work, or where git has forgotten its branch: then nothing is removed.
+            False if it holds unsaved work, or if git has lost its branch: then nothing is removed.
 
         Raises:
-            RepositoryError: something that is not the harness' is there.
+            RepositoryError: something that is not the harness' is at its path.
         """
         return worktrees.retire(self.workspace, self.git, worktrees.Place(worker, problem))
 
     def worktrees(self) -> list[WorktreeInfo]:
-        """Every worktree of the harness, healthy or not."""
+        """Return every worktree of the harness, complete or not."""
         return worktrees.listing(self.workspace)
 
     def commit_solution(
@@ -298,8 +387,16 @@ class Repo:
     ) -> Submission:
         """Commit problems/<problem>/solutions/<target>/ of a worktree on the worktree's own branch.
 
+        Args:
+            worktree: the worktree's directory.
+            problem: the problem's key, `suite/name`.
+            target: the target's name.
+            message: the commit message without trailers.
+            trailers: key -> value, added at the end of the message.
+            even_if_unchanged: make a commit also if the branch already holds the same solution.
+
         Raises:
-            RepositoryError: anything else in the worktree changed (the message lists it), the solution is empty, too
+            RepositoryError: another file of the worktree changed (the message lists it), the solution is empty, too
                 large or not of plain files, or the directory is not a worktree of the harness.
         """
         return submissions.commit_solution(
@@ -310,7 +407,7 @@ class Repo:
 
 def requirements(workspace: Workspace) -> list[str]:
     """Return a sentence for each setting of the repository that the harness cannot work with."""
-    # By file: git refuses to open a repository with an extension that it does not know.
+    # Read as a file: git refuses to open a repository with an unknown extension.
     file = str(workspace.git_common_dir / "config")
     answer = Git(workspace.git_common_dir).ask("config", "--file", file, "--get-regexp", r"^extensions\.|^core\.bare$")
     settings = dict(line.lower().partition(" ")[::2] for line in answer.text.splitlines())
@@ -320,7 +417,9 @@ def requirements(workspace: Workspace) -> list[str]:
             "refs are stored as reftable, which cannot be watched: `git refs migrate --ref-format=files` (git 2.46)"
         )
     if settings.get("extensions.objectformat", "sha1") != "sha1":
-        problems.append("object ids are SHA-256, which GitPython cannot read: make the workspace in a SHA-1 repository")
+        problems.append(
+            "object ids are SHA-256, which GitPython cannot read: create the workspace in a SHA-1 repository"
+        )
     if settings.get("core.bare") == "true":
         problems.append("the repository is bare: the workspace needs a checkout")
     return problems

@@ -1,7 +1,8 @@
-"""Commits made from a worktree's files: a candidate on its branch, or unsaved work under a ref.
+"""Commits of a worktree's files: a candidate on its branch, or unsaved work under a ref.
 
-Plumbing only. The tree is made in a private index, the branch is moved by compare-and-swap, and only then does the
-worktree's own index follow: killed anywhere, the files are untouched and the branch is either before or after.
+The commits are made by git plumbing. The tree is made in a private index, the branch moves by compare-and-swap, and
+only then the worktree's own index follows. A kill at any point leaves the files unchanged, and the branch at the old or
+the new commit.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class Message:
     trailers: Mapping[str, str]
 
     def render(self) -> str:
-        """The whole printable message. A line break in a trailer would forge another: it becomes a space."""
+        """Return the whole message, printable.
+
+        A line break in a trailer would forge another trailer: it becomes a space.
+        """
         text = printable(self.text.replace("\0", ""), keep_newlines=True).strip() or "Submit a solution"
         lines = [printable(f"{name}: {' '.join(str(value).split())}") for name, value in self.trailers.items()]
         return "\n\n".join(part for part in (text, "\n".join(lines)) if part) + "\n"
@@ -45,7 +49,7 @@ class Submission:
 
     commit: str
     tree: str
-    """Of the solution directory: with the problem it names the candidate."""
+    """Tree id of the solution directory: with the problem it identifies the candidate."""
     branch: str
     unchanged: bool
     """The branch already held this tree; `commit` is its tip."""
@@ -61,8 +65,18 @@ def commit_solution(
     *,
     even_if_unchanged: bool = False,
 ) -> Submission:
-    """Commit a worktree's solution on its branch; see `Repo.commit_solution`."""
-    tree = _of_the_harness(workspace, worktree, problem)
+    """Commit a worktree's solution on its branch; see `Repo.commit_solution`.
+
+    Args:
+        workspace: the workspace of the worktree.
+        git: the workspace's repository.
+        worktree: the worktree's directory.
+        problem: the problem's key, `suite/name`.
+        target: the target's name.
+        message: text and trailers of the commit.
+        even_if_unchanged: make a commit also if the branch already holds the same solution.
+    """
+    tree = _checked_worktree(workspace, worktree, problem)
     solution = solution_path(problem, target)
     with worktrees.locked(workspace, tree.place, "committing a solution"):
         branch = tree.branch()
@@ -71,27 +85,29 @@ def commit_solution(
             raise RepositoryError("this worktree is on no branch", where=str(worktree), remedy="start its worker again")
         private = worktrees.new_index(tree, tip)
         try:
-            _refuse_others(private, tree, solution)
-            made, solution_tree = _tree_with(private, solution)
+            _refuse_changes_outside(private, tree, solution)
+            root_tree, solution_tree = _tree_with(private, solution)
             before = git.ask("rev-parse", "--verify", "--quiet", f"{tip}:{solution}").text
             if solution_tree == before and not even_if_unchanged:
-                worktrees.install_index(tree, private)  # killed after the branch had moved, the index is still behind
+                worktrees.install_index(tree, private)  # after a kill between ref and index, the index is older
                 return Submission(tip, solution_tree, branch, unchanged=True)
             failpoint("worktree.tree_written")
-            commit = git.run("commit-tree", made, "-p", tip, stdin=message.render().encode(errors="replace")).text
+            commit = git.run("commit-tree", root_tree, "-p", tip, stdin=message.render().encode(errors="replace")).text
             failpoint("worktree.commit_written")
-            moved = git.ask("update-ref", "-m", "submit", f"refs/heads/{branch}", commit, tip)
-            if moved.code:
-                raise RepositoryError(f"{branch} moved meanwhile: {moved.stderr.strip()}", remedy="submit again")
+            answer = git.ask("update-ref", "-m", "submit", f"refs/heads/{branch}", commit, tip)
+            if answer.code:
+                raise RepositoryError(
+                    f"{branch} moved during the submission: {answer.stderr.strip()}", remedy="submit again"
+                )
             failpoint("worktree.branch_moved")
-            worktrees.install_index(tree, private)  # when somebody locks it, the next submission brings it up to date
+            worktrees.install_index(tree, private)  # if it is locked, the next submission updates it
             failpoint("worktree.index_followed")
         finally:
             worktrees.drop_index(private)
     return Submission(commit, solution_tree, branch, unchanged=solution_tree == before)
 
 
-def _of_the_harness(workspace: Workspace, worktree: Path, problem: str) -> Worktree:
+def _checked_worktree(workspace: Workspace, worktree: Path, problem: str) -> Worktree:
     try:
         worker, suite, name = worktree.resolve().relative_to(workspace.worktrees.resolve()).parts
     except ValueError as error:
@@ -104,19 +120,21 @@ def _of_the_harness(workspace: Workspace, worktree: Path, problem: str) -> Workt
     if f"{suite}/{name}" != problem:
         raise RepositoryError(f"this is the worktree of {suite}/{name}, not of {problem}", where=str(worktree))
     if not tree.admin.is_dir():
-        raise RepositoryError("git no longer knows this worktree", where=str(worktree), remedy="start its worker again")
+        raise RepositoryError(
+            "git has no record of this worktree", where=str(worktree), remedy="start its worker again"
+        )
     worktrees.refuse_foreign(tree)
     return tree
 
 
-def _refuse_others(private: Git, tree: Worktree, solution: str) -> None:
-    others = [path for path in worktrees.changes(private) if not path.startswith(f"{solution}/")]
-    if others:
-        shown = ", ".join(others[:_LISTED]) + (f" and {len(others) - _LISTED} more" if len(others) > _LISTED else "")
+def _refuse_changes_outside(private: Git, tree: Worktree, solution: str) -> None:
+    outside = [path for path in worktrees.changes(private) if not path.startswith(f"{solution}/")]
+    if outside:
+        shown = ", ".join(outside[:_LISTED]) + (f" and {len(outside) - _LISTED} more" if len(outside) > _LISTED else "")
         raise RepositoryError(
-            f"only {solution}/ may change, and these did too: {shown}",
+            f"files outside {solution}/ changed: {shown}",
             where=str(tree.path),
-            remedy="move what is new into the solution and put the rest back as it was",
+            remedy="move new files into the solution and restore the other files",
         )
 
 
@@ -135,13 +153,13 @@ def _tree_with(private: Git, solution: str) -> tuple[str, str]:
         raise RepositoryError(
             "the solution is empty", where=solution, remedy="write solution.yaml and its sources there"
         )
-    odd = [name for facts, name in rows if facts.split()[0] not in _PLAIN]
-    if odd:
-        raise RepositoryError(f"{odd[0]} is no plain file: links and repositories cannot be judged", where=solution)
+    unfit = [name for facts, name in rows if facts.split()[0] not in _PLAIN]
+    if unfit:
+        raise RepositoryError(f"{unfit[0]} is no plain file: links and repositories cannot be judged", where=solution)
     size = sum((root / name).stat().st_size for _, name in rows)
     if size > MAX_SOLUTION_BYTES:
         raise RepositoryError(
             f"the solution has {size / 1e6:.1f} MB; expected at most {MAX_SOLUTION_BYTES / 1e6:.0f} MB", where=solution
         )
-    made = private.run("write-tree").text
-    return made, private.run("rev-parse", f"{made}:{solution}").text
+    root_tree = private.run("write-tree").text
+    return root_tree, private.run("rev-parse", f"{root_tree}:{solution}").text

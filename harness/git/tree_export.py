@@ -1,4 +1,4 @@
-"""Writing a subtree of a commit to a directory, whole or not at all."""
+"""Export of a commit's subtree to a directory, completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from harness.git.objects import tree_entries_of
 
 
 class UnfitTreeError(RepositoryError):
-    """A tree holds what cannot be judged: a submodule, or a link that leads out of it."""
+    """A tree that cannot be judged: it holds a submodule, or a link that leads out of it."""
 
 
 def name_in(commit: str, path: str) -> str:
-    """Return the revision expression of what is at `path` ("" is the root) in a commit."""
+    """Return the revision expression of the object at `path` in a commit.
+
+    Args:
+        commit: a commit id or revision expression.
+        path: relative to the repository's root; "" is the root tree.
+    """
     if not path:
         return f"{commit}^{{tree}}"
     check_path(path.rstrip("/"))
@@ -28,13 +33,20 @@ def name_in(commit: str, path: str) -> str:
 
 
 def export_tree(objects: ObjectReader, commit: str, path: str, destination: Path) -> Path:
-    """Write the subtree at `path` of a commit to `destination`; returns `destination`.
+    """Write the subtree at `path` of a commit to `destination`; see `Repo.export`.
 
-    A destination that is there already is left as it is: callers name it by content.
+    Args:
+        objects: reads the repository's objects.
+        commit: a commit id or revision expression.
+        path: the subtree's directory, relative to the repository's root.
+        destination: the directory to write; one that exists is not changed.
+
+    Returns:
+        `destination`.
 
     Raises:
-        RepositoryError: no such subtree.
-        UnfitTreeError: it holds a submodule or a link that leads out of it.
+        RepositoryError: there is no such subtree.
+        UnfitTreeError: the subtree holds a submodule or a link that leads out of it.
     """
     if destination.is_dir():
         return destination
@@ -45,7 +57,7 @@ def export_tree(objects: ObjectReader, commit: str, path: str, destination: Path
         for name, (mode, oid) in entries.items():
             _write_entry(objects, temporary, name, mode, oid)
         temporary.chmod(0o755)
-        with suppress(OSError):  # another process was first, with the same content
+        with suppress(OSError):  # another process wrote the same content first
             temporary.rename(destination)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -55,19 +67,19 @@ def export_tree(objects: ObjectReader, commit: str, path: str, destination: Path
 
 
 def _subtree(objects: ObjectReader, commit: str, path: str) -> dict[str, tuple[str, str]]:
-    """Path below `path` -> (mode, id) of every entry that is no directory."""
+    """Return path below `path` -> (mode, id) of every entry that is not a directory."""
     entries: dict[str, tuple[str, str]] = {}
-    waiting = [("", name_in(commit, path))]
-    while waiting:
-        below, name = waiting.pop()
+    pending = [("", name_in(commit, path))]
+    while pending:
+        prefix, name = pending.pop()
         tree = objects.read(name)
         if tree is None or tree.kind != "tree":
             raise RepositoryError(f"there is no directory {path!r} in commit {commit[:12]}")
         for entry in tree_entries_of(tree.content):
             if entry.is_tree:
-                waiting.append((f"{below}{entry.name}/", entry.id))
+                pending.append((f"{prefix}{entry.name}/", entry.id))
             else:
-                entries[f"{below}{entry.name}"] = entry.mode, entry.id
+                entries[f"{prefix}{entry.name}"] = entry.mode, entry.id
     return entries
 
 

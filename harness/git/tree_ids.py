@@ -1,4 +1,4 @@
-"""Git's id of a directory's tree, computed without git: what a solution would be called if it were committed."""
+"""Git's id of a directory's tree, computed without git: the id that a solution would have in a commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTECODE = "__pycache__"
 
 @dataclass(frozen=True)
 class TreeFile:
-    """One file of a tree, as git names it."""
+    """Mode and blob id of one file of a tree."""
 
     mode: bytes
     blob: bytes
@@ -20,12 +20,12 @@ class TreeFile:
 
 
 def blob_id(data: bytes) -> bytes:
-    """The raw SHA-1 object id of a blob."""
+    """Return the raw SHA-1 object id of a blob."""
     return _object_id(b"blob", data)
 
 
 def tree_files(directory: Path) -> dict[str, TreeFile]:
-    """Relative path -> file for each plain file below a directory; Python's bytecode left out."""
+    """Return relative path -> file of each plain file below a directory, without Python's bytecode."""
     files: dict[str, TreeFile] = {}
     for path in sorted(directory.rglob("*")):
         if path.is_file() and not path.is_symlink() and _BYTECODE not in path.parts:
@@ -35,7 +35,12 @@ def tree_files(directory: Path) -> dict[str, TreeFile]:
 
 
 def tree_id(files: Mapping[str, TreeFile], replaced: Mapping[str, bytes] | None = None) -> str:
-    """The tree's object id in hex, with the contents of some files replaced or added."""
+    """Return the tree's object id in hex.
+
+    Args:
+        files: relative path -> file of the tree.
+        replaced: relative path -> content of files to replace or add.
+    """
     nested: dict[str, TreeFile] = dict(files)
     for name, data in (replaced or {}).items():
         mode = nested[name].mode if name in nested else b"100644"
@@ -44,17 +49,17 @@ def tree_id(files: Mapping[str, TreeFile], replaced: Mapping[str, bytes] | None 
 
 
 def _tree_id(files: Mapping[str, TreeFile]) -> bytes:
-    below: dict[str, dict[str, TreeFile]] = {}
-    rows: list[tuple[bytes, bytes]] = []  # (name as git sorts it, the row)
+    subtrees: dict[str, dict[str, TreeFile]] = {}
+    rows: list[tuple[bytes, bytes]] = []  # (sort key of git, row)
     for path, file in files.items():
-        head, slash, rest = path.partition("/")
+        first_part, slash, subpath = path.partition("/")
         if slash:
-            below.setdefault(head, {})[rest] = file
+            subtrees.setdefault(first_part, {})[subpath] = file
         else:
-            name = head.encode()
+            name = first_part.encode()
             rows.append((name, file.mode + b" " + name + b"\0" + file.blob))
-    for head, inside in below.items():
-        name = head.encode()
+    for first_part, inside in subtrees.items():
+        name = first_part.encode()
         rows.append((name + b"/", b"40000 " + name + b"\0" + _tree_id(inside)))
     return _object_id(b"tree", b"".join(row for _, row in sorted(rows)))
 

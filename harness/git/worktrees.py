@@ -1,9 +1,9 @@
-"""The workers' worktrees: made, completed and removed so that a kill at any point loses nothing.
+"""The workers' worktrees, made, completed and removed so that a kill at any point loses nothing.
 
-A worktree is a handful of small files in git's documented layout (gitrepository-layout(5)). They are written one by
-one, each whole, by steps that look at what is there: making one, finishing a half-made one and repairing a broken one
-are the same function. `git worktree add` cannot do that: it refuses a directory with files in it and picks names of
-its own, so that a killed call cannot be continued. A file that exists in a worktree is never overwritten.
+A worktree is a few small files in git's documented layout (gitrepository-layout(5)). Each file is written atomically,
+by steps that check which files exist: one function makes, completes and repairs a worktree. `git worktree add` cannot
+do that: it refuses a directory with files in it and chooses its own names, so that a killed call cannot be continued. A
+file that exists in a worktree is never overwritten.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LOCK_S = 60.0
 _STALE_LOCK_S = 60.0
 _BEING_MADE = "kernel-harness: being made\n"
 _OURS = "harness+"
-_GONE = ".gone."
+_REMOVED = ".gone."
 _LISTED = 8
 _CACHES = (":(exclude,glob)**/__pycache__/**", ":(exclude,glob)**/.pytest_cache/**")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Whose worktree, on which problem."""
+    """A worker and the problem of its worktree."""
 
     worker: str
     problem: str
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def id(self) -> str:
-        """Name of git's administrative directory; `+` cannot be in the parts, so it is unique."""
+        """Name of git's administrative directory; `+` cannot be in the parts, so the name is unique."""
         return "+".join(("harness", self.worker, *self.problem.split("/")))
 
     @property
@@ -61,19 +61,19 @@ class Place:
 
 @dataclass(frozen=True)
 class WorktreeInfo:
-    """One worktree as it is found on disk."""
+    """The state of one worktree on disk."""
 
     worker: str
     problem: str
     path: Path
     branch: str | None
     complete: bool
-    """False: half made or broken; `add` completes it."""
+    """False for a half-made or broken worktree, which `add` completes."""
 
 
 @dataclass(frozen=True)
 class Worktree:
-    """A worktree's two ends: git's administrative directory and the files."""
+    """A worktree's two directories: git's administrative directory and the files."""
 
     place: Place
     admin: Path
@@ -81,16 +81,16 @@ class Worktree:
 
     @property
     def index(self) -> Path:
-        """Its index."""
+        """The worktree's index."""
         return self.admin / "index"
 
     @property
     def git(self) -> Git:
-        """Git on this worktree and nothing else, whatever its `.git` file says or lacks."""
+        """Git on this worktree only, independent of its `.git` file."""
         return Git(self.admin, self.path)
 
     def branch(self) -> str | None:
-        """The branch it is on."""
+        """Return the branch that is checked out; None if git has no record of it."""
         try:
             head = (self.admin / "HEAD").read_text().strip()
         except (FileNotFoundError, NotADirectoryError):
@@ -99,18 +99,29 @@ class Worktree:
 
 
 def locate(workspace: Workspace, place: Place) -> Worktree:
-    """Where a worktree is, or would be."""
+    """Return a worktree's two directories, which need not exist.
+
+    Args:
+        workspace: the workspace of the worktree.
+        place: the worker and the problem.
+    """
     admin = workspace.git_common_dir / "worktrees" / place.id
     return Worktree(place, admin, workspace.worktree(place.worker, place.problem))
 
 
-def locked(workspace: Workspace, place: Place, what: str) -> AbstractContextManager[None]:
-    """Hold a worktree against every other harness."""
-    return file_lock(workspace.state / "git" / f"{place.id}.lock", wait_s=_LOCK_S, owner=what)
+def locked(workspace: Workspace, place: Place, operation: str) -> AbstractContextManager[None]:
+    """Hold a worktree's lock against every other process of the harness.
+
+    Args:
+        workspace: the workspace of the worktree.
+        place: the worker and the problem.
+        operation: the reason that a waiting process reports.
+    """
+    return file_lock(workspace.state / "git" / f"{place.id}.lock", wait_s=_LOCK_S, owner=operation)
 
 
 def git_dir_of(root: Path) -> Path:
-    """Git's directory of one checkout: the repository's own, or a linked worktree's administrative one."""
+    """Return git's directory of a checkout: the repository's own, or a linked worktree's administrative one."""
     dot = root / ".git"
     if dot.is_dir():
         return dot
@@ -120,8 +131,14 @@ def git_dir_of(root: Path) -> Path:
         raise RepositoryError("not a git checkout: there is no .git", where=str(root)) from error
 
 
-def holder(workspace: Workspace, branch: str, *, besides: Path | None = None) -> Path | None:
-    """The administrative directory of the checkout that has a branch checked out, if there is one."""
+def admin_dir_on_branch(workspace: Workspace, branch: str, *, besides: Path | None = None) -> Path | None:
+    """Return the administrative directory of the checkout that has a branch checked out, or None.
+
+    Args:
+        workspace: the workspace of the repository.
+        branch: the branch's short name.
+        besides: an administrative directory that does not count.
+    """
     common = workspace.git_common_dir
     for admin in (common, *sorted((common / "worktrees").glob("*"))):
         try:
@@ -133,42 +150,58 @@ def holder(workspace: Workspace, branch: str, *, besides: Path | None = None) ->
     return None
 
 
-def unmerged(git: Git, branch: str) -> int:
-    """How many commits of a branch no other branch holds."""
-    others = (f"--exclude={branch}", "--branches", "--remotes")
-    return int(git.run("rev-list", "--count", f"refs/heads/{branch}", "--not", *others).text)
+def count_unmerged(git: Git, branch: str) -> int:
+    """Return the number of commits of a branch that no other branch holds.
+
+    Args:
+        git: the repository.
+        branch: the branch's short name.
+    """
+    other_branches = (f"--exclude={branch}", "--branches", "--remotes")
+    return int(git.run("rev-list", "--count", f"refs/heads/{branch}", "--not", *other_branches).text)
 
 
 def listing(workspace: Workspace) -> list[WorktreeInfo]:
-    """Every worktree of the harness: those git knows, and directories that git has forgotten."""
+    """Return every worktree of the harness: those that git has a record of, and directories without a record."""
     admins = sorted((workspace.git_common_dir / "worktrees").glob(f"{_OURS}*"))
-    known = {(parts[1], f"{parts[2]}/{parts[3]}") for admin in admins if len(parts := admin.name.split("+")) == 4}
+    places = {(parts[1], f"{parts[2]}/{parts[3]}") for admin in admins if len(parts := admin.name.split("+")) == 4}
     for directory in workspace.worktrees.glob("*/*/*"):
         place = parse_worktree_path(directory.relative_to(workspace.root).as_posix())
         if directory.is_dir() and place and is_worker(place[0]) and is_problem(place[1]):
-            known.add(place)
-    found = []
-    for worker, problem in sorted(known):
+            places.add(place)
+    infos = []
+    for worker, problem in sorted(places):
         tree = locate(workspace, Place(worker, problem))
         branch = tree.branch()
         complete = branch is not None and not _being_made(tree) and _linked(tree)
-        found.append(WorktreeInfo(worker, problem, tree.path, branch, complete))
-    return found
+        infos.append(WorktreeInfo(worker, problem, tree.path, branch, complete))
+    return infos
 
 
 def add(workspace: Workspace, git: Git, place: Place, branch: str, base: str) -> Path:
-    """Make, complete or repair a worktree; see `Repo.add_worktree`."""
+    """Make, complete or repair a worktree; see `Repo.add_worktree`.
+
+    Args:
+        workspace: the workspace of the worktree.
+        git: the workspace's repository.
+        place: the worker and the problem.
+        branch: the branch's short name; it is created if it is missing.
+        base: the commit at which a missing branch is created.
+
+    Returns:
+        The worktree's directory.
+    """
     tree = locate(workspace, place)
     with locked(workspace, place, "making a worktree"):
         refuse_foreign(tree)
-        taken = holder(workspace, branch, besides=tree.admin)
-        if taken is not None:
+        other_admin = admin_dir_on_branch(workspace, branch, besides=tree.admin)
+        if other_admin is not None:
             raise RepositoryError(
-                f"{branch} is checked out elsewhere, by {taken}",
-                remedy="switch that checkout to another branch: this one belongs to a worker of the harness",
+                f"{branch} is checked out elsewhere, by {other_admin}",
+                remedy="switch that checkout to another branch: this branch belongs to a worker of the harness",
             )
         if tree.branch() not in {None, branch}:
-            _discard(git, tree)  # another run's: what is not committed there is saved first
+            _discard(git, tree)  # of another run: its uncommitted files are saved first
         if resolve(git, f"refs/heads/{branch}") is None:
             _remove_empty_refs(workspace, branch)
             git.run("update-ref", "--create-reflog", f"refs/heads/{branch}", base, "0" * len(base))
@@ -179,45 +212,63 @@ def add(workspace: Workspace, git: Git, place: Place, branch: str, base: str) ->
 
 
 def remove(workspace: Workspace, git: Git, place: Place, *, force: bool) -> None:
-    """Remove a worktree; see `Repo.remove_worktree`."""
+    """Remove a worktree; see `Repo.remove_worktree`.
+
+    Args:
+        workspace: the workspace of the worktree.
+        git: the workspace's repository.
+        place: the worker and the problem.
+        force: remove it also with unsaved or unmerged work.
+    """
     tree = locate(workspace, place)
     with locked(workspace, place, "removing a worktree"):
         refuse_foreign(tree)
-        branch, tip = _known(git, tree)
+        branch, tip = _branch_and_tip(git, tree)
         if not force:
             unsaved = _unsaved(tree, tip)
-            alone = unmerged(git, branch) if branch and tip else 0
-            what = [f"unsaved: {', '.join(unsaved[:_LISTED])}"] if unsaved else []
-            what += [f"{alone} commits of {branch} that are merged nowhere"] if alone else []
-            if what:
+            unmerged_count = count_unmerged(git, branch) if branch and tip else 0
+            losses = [f"unsaved: {', '.join(unsaved[:_LISTED])}"] if unsaved else []
+            losses += (
+                [f"{unmerged_count} commits of {branch} that no other branch has merged"] if unmerged_count else []
+            )
+            if losses:
                 raise RepositoryError(
-                    f"work would be lost: {'; '.join(what)}",
+                    f"work would be lost: {'; '.join(losses)}",
                     where=str(tree.path),
-                    remedy="submit or merge it, or force it: the branch stays, unsaved work is kept under a ref",
+                    remedy="submit or merge it, or force it: the branch stays, and unsaved work is saved under a ref",
                 )
         _discard(git, tree)
 
 
 def retire(workspace: Workspace, git: Git, place: Place) -> bool:
-    """Remove a worktree whose work is all on its branch; see `Repo.retire_worktree`."""
+    """Remove a worktree whose work is all on its branch; see `Repo.retire_worktree`.
+
+    Args:
+        workspace: the workspace of the worktree.
+        git: the workspace's repository.
+        place: the worker and the problem.
+
+    Returns:
+        False if it holds unsaved work, or if git has lost its branch.
+    """
     tree = locate(workspace, place)
     with locked(workspace, place, "removing an idle worktree"):
         refuse_foreign(tree)
-        _, tip = _known(git, tree)
+        _, tip = _branch_and_tip(git, tree)
         if tip is None or _unsaved(tree, tip):
             return False
         _discard(git, tree)
     return True
 
 
-def _known(git: Git, tree: Worktree) -> tuple[str | None, str | None]:
-    """The branch git has a worktree on, and its tip; None where git has forgotten them."""
+def _branch_and_tip(git: Git, tree: Worktree) -> tuple[str | None, str | None]:
+    """Return a worktree's branch and its tip; None if git has no record of them."""
     branch = tree.branch()
     return branch, resolve(git, f"refs/heads/{branch}") if branch else None
 
 
 def _unsaved(tree: Worktree, tip: str | None) -> list[str]:
-    """Files that differ from the branch; all of them where git has forgotten the branch."""
+    """Return the files that differ from the branch; all files if git has no record of the branch."""
     if not tree.path.is_dir():
         return []
     if tip is None:
@@ -226,71 +277,73 @@ def _unsaved(tree: Worktree, tip: str | None) -> list[str]:
     private = new_index(tree, tip)
     try:
         if _being_made(tree):
-            _restore_missing(private)  # what was never written is not work that somebody deleted
+            _restore_missing(private)  # a file that was never written is not one that a person deleted
         return changes(private)
     finally:
         drop_index(private)
 
 
 def _discard(git: Git, tree: Worktree) -> None:
-    """Take a worktree away; what is not committed is kept under a ref first."""
-    _, tip = _known(git, tree)
+    """Remove a worktree, after a save of its uncommitted files under a ref."""
+    _, tip = _branch_and_tip(git, tree)
     if _unsaved(tree, tip):
         _save(git, tree, tip)
         failpoint("worktree.saved")
     if tree.path.exists():
-        gone = tree.path.with_name(f"{_GONE}{tree.path.name}")
-        shutil.rmtree(gone, ignore_errors=True)
-        tree.path.rename(gone)  # at once: a half-deleted worktree would look like one with deleted files
+        moved = tree.path.with_name(f"{_REMOVED}{tree.path.name}")
+        shutil.rmtree(moved, ignore_errors=True)
+        tree.path.rename(moved)  # atomically: a half-deleted worktree would look like one with deleted files
         failpoint("worktree.moved_away")
-        shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(moved, ignore_errors=True)
     shutil.rmtree(tree.admin, ignore_errors=True)
     for parent in (tree.path.parent, tree.path.parent.parent):
-        with suppress(OSError):  # other worktrees are in it
+        with suppress(OSError):  # it holds other worktrees
             parent.rmdir()
 
 
 def _save(git: Git, tree: Worktree, tip: str | None) -> None:
-    """Commit what stands in a worktree to refs/harness/saved/<worker>/<suite>/<name>/<commit>."""
+    """Commit the files of a worktree to refs/harness/saved/<worker>/<suite>/<name>/<commit>."""
     if tip is None:
-        lost = tree.path.with_name(f"{_GONE}{tree.path.name}.index")
-        private = git.using(work_tree=tree.path, index_file=lost)
+        empty_index = tree.path.with_name(f"{_REMOVED}{tree.path.name}.index")
+        private = git.using(work_tree=tree.path, index_file=empty_index)
     else:
         private = new_index(tree, tip)
     try:
         add_all(private, ".")
-        made = private.run("write-tree").text
+        tree_id = private.run("write-tree").text
     finally:
         drop_index(private)
     parent = ("-p", tip) if tip else ()
     text = f"Unsaved work of {tree.place.worker} on {tree.place.problem}\n"
-    commit = git.run("commit-tree", made, *parent, stdin=text.encode()).text
+    commit = git.run("commit-tree", tree_id, *parent, stdin=text.encode()).text
     git.run("update-ref", f"{SAVED}{tree.place.worker}/{tree.place.problem}/{commit[:12]}", commit)
 
 
 def _remove_empty_refs(workspace: Workspace, branch: str) -> None:
-    """Empty directories left where a branch's ref file is to be."""
+    """Remove empty directories at the path of a branch's future ref file."""
     path = workspace.git_common_dir / "refs" / "heads" / branch
     if path.is_dir() and not any(file.is_file() for file in path.rglob("*")):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def refuse_foreign(tree: Worktree) -> None:
-    """Leave alone what the harness did not make.
+    """Refuse a path that holds something that the harness did not make.
 
     Raises:
-        RepositoryError: a link, a file or another repository is where the worktree should be.
+        RepositoryError: a link, a file or another repository is at the worktree's path.
     """
     dot = tree.path / ".git"
     foreign = tree.path.is_symlink() or (tree.path.exists() and not tree.path.is_dir())
     foreign = foreign or dot.is_symlink() or dot.is_dir()
     if not foreign and dot.is_file():
         target = Path(dot.read_text(errors="replace").strip().removeprefix("gitdir: "))
-        # A pointer to nowhere is what moving the whole workspace leaves behind: it is written anew.
+        # A pointer to a missing directory results from moving the whole workspace: it is written again.
         foreign = target != tree.admin and (tree.path / target).exists()
     if foreign:
         raise RepositoryError(
-            "something that is not a worktree of the harness is here", where=str(tree.path), remedy="move it away"
+            "this path holds something that is not a worktree of the harness",
+            where=str(tree.path),
+            remedy="move it away",
         )
 
 
@@ -302,7 +355,7 @@ def _being_made(tree: Worktree) -> bool:
 
 
 def _linked(tree: Worktree) -> bool:
-    """Whether the two ends point at each other."""
+    """Return whether the two directories point at each other."""
     try:
         forth, back = (tree.path / ".git").read_text(), (tree.admin / "gitdir").read_text()
         common = (tree.admin / "commondir").read_text()
@@ -320,8 +373,8 @@ def _healthy(tree: Worktree, branch: str) -> bool:
 
 
 def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> None:
-    """Write whatever a worktree lacks. Killed anywhere, it is simply done again."""
-    # Files missing from a worktree that was never finished are to be written; in a finished one, somebody deleted them.
+    """Write the missing files of a worktree. After a kill at any point, the next call completes it."""
+    # Missing files of an unfinished worktree are written; in a finished one, a person deleted them.
     restore = _being_made(tree) or not tree.admin.is_dir() or not tree.path.is_dir()
     _mark(workspace, tree)
     failpoint("worktree.marked")
@@ -343,10 +396,12 @@ def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> No
         if restore:
             _restore_missing(private)
         failpoint("worktree.files_written")
-        private.ask("update-index", "-q", "--really-refresh")  # non-zero only says that some files differ
+        private.ask("update-index", "-q", "--really-refresh")  # a non-zero status only means that some files differ
         if not install_index(tree, private):
             raise RepositoryError(
-                "its index is locked by another git command", where=str(tree.path), remedy="try again when that ended"
+                "its index is locked by another git command",
+                where=str(tree.path),
+                remedy="try again when that command has ended",
             )
     finally:
         drop_index(private)
@@ -357,7 +412,7 @@ def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> No
 def _mark(workspace: Workspace, tree: Worktree) -> None:
     """Mark a worktree as being made, which also keeps `git worktree prune` away from it."""
     if not tree.admin.is_dir():
-        # The directory appears with the mark in it: an empty one could be pruned before the mark is written.
+        # The directory appears together with the mark: an empty one could be pruned before the mark is written.
         fresh = workspace.state / "git" / f"new.{secrets.token_hex(6)}"
         _write(fresh / "locked", _BEING_MADE)
         tree.admin.parent.mkdir(exist_ok=True)
@@ -366,7 +421,7 @@ def _mark(workspace: Workspace, tree: Worktree) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, without fsync: all of it can be derived again, and is when it turns out to be missing."""
+    """Write a file atomically, without fsync: every such file is derived again if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     temporary.write_text(text)
@@ -382,7 +437,12 @@ def _set_config(git: Git, key: str, value: str) -> None:
 
 
 def new_index(tree: Worktree, commit: str) -> Git:
-    """Git on the worktree with a private index of `commit`, everything but the problem marked as not checked out."""
+    """Return git on the worktree with a private index of `commit`, in which only the problem's files are checked out.
+
+    Args:
+        tree: the worktree.
+        commit: a commit id or ref.
+    """
     private = tree.git.using(index_file=tree.admin / f"index.{secrets.token_hex(6)}.new")
     try:
         private.run("read-tree", commit)
@@ -403,22 +463,27 @@ def drop_index(private: Git) -> None:
 
 
 def install_index(tree: Worktree, private: Git) -> bool:
-    """Make a private index the worktree's; False when another git command keeps the index locked."""
+    """Make a private index the worktree's index; return False if another git command keeps the index locked.
+
+    Args:
+        tree: the worktree.
+        private: git with the private index.
+    """
     _drop_stale_lock(tree)
-    with locked_index(tree.index) as held:
-        if held and private.index_file is not None:
+    with locked_index(tree.index) as is_locked:
+        if is_locked and private.index_file is not None:
             private.index_file.replace(tree.index)
-    return held
+    return is_locked
 
 
 def _drop_stale_lock(tree: Worktree) -> bool:
-    """Remove a lock that a git command left when it was killed; whether there was one."""
+    """Remove a lock that a killed git command left; return whether there was one."""
     lock = tree.index.with_name("index.lock")
     try:
         stale = time.time() - lock.stat().st_mtime > _STALE_LOCK_S
     except FileNotFoundError:
         return False
-    if stale:  # nobody but the harness works here, and its own git commands use private indexes
+    if stale:  # only the harness works here, and its own git commands use private indexes
         lock.unlink(missing_ok=True)
     return stale
 
@@ -436,15 +501,20 @@ def _exists(path: Path) -> bool:
 
 
 def changes(private: Git) -> list[str]:
-    """Paths that differ between a private index' commit and the files. Caches that Python leaves are not work."""
+    """Return the paths that differ between a private index' commit and the files, without Python's caches."""
     options = ("--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", "--ignored=no")
     rows = private.run("status", *options, "--", ".", *_CACHES).text.split("\0")
     return sorted(row[3:] for row in rows if row)
 
 
 def add_all(private: Git, path: str) -> None:
-    """Put every file below `path` into a private index, and take out those that are gone."""
-    # Git leaves out a directory of which nothing is tracked yet unless the exclusions begin with its path too.
-    caches = _CACHES if path == "." else [each.replace("**/", f"{path}/**/", 1) for each in _CACHES]
+    """Add every file below `path` to a private index, and remove files that no longer exist.
+
+    Args:
+        private: git with the private index and its worktree.
+        path: relative to the worktree's root; "." is the root.
+    """
+    # Git omits a directory without tracked files unless the exclusions begin with its path too.
+    caches = _CACHES if path == "." else [pattern.replace("**/", f"{path}/**/", 1) for pattern in _CACHES]
     # With sparse checkout off for this command, paths outside the pattern can be added; the marks still hold.
     private.run("-c", "core.sparseCheckout=false", "add", "--all", "--", path, *caches)

@@ -58,7 +58,7 @@ def _answer(judge: Judge, request: JudgeRequest) -> JudgeAnswer:
     try:
         return judge.answer(request, _send)
     except ConfigurationError as error:
-        raise HostFaultError(error.what, where=error.where, remedy=error.remedy) from error
+        raise HostFaultError(error.message, where=error.where, remedy=error.remedy) from error
 
 
 def _serve(arguments: argparse.Namespace) -> None:

@@ -368,7 +368,7 @@ class Evaluation:
 
     def _bounded(self, bounds: Bounds | NoBoundError, result: WorkloadResult) -> WorkloadResult:
         if isinstance(bounds, NoBoundError):
-            reason = bounds.what.removeprefix("no bound: ")
+            reason = bounds.message.removeprefix("no bound: ")
             fix = f" ({bounds.remedy})" if bounds.remedy else ""
             return result.model_copy(update={"note": f"no bound: {reason}{fix}"})
         return with_bounds(result, bounds.sol_us, bounds.floor_us, "measured" if bounds.is_measured else "listed")

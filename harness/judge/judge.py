@@ -186,7 +186,7 @@ class Judge:
             try:
                 machine = hardware(self.device.target, cache_dir=self.cache_dir)
             except ConfigurationError as error:  # not cached, because the hardware may be measured later
-                return NoBoundError(error.what, where=error.where, remedy=error.remedy)
+                return NoBoundError(error.message, where=error.where, remedy=error.remedy)
             try:
                 self._bounds[key] = bounds(problem, workload, machine)
             except NoBoundError as error:

@@ -210,7 +210,7 @@ def _run_in_float64(reference: Reference, inputs: Sequence[Value]) -> dict[str, 
     try:
         return outputs_in(torch.float64, reference, inputs)
     except InvalidReferenceError as error:
-        return f"no float64 truth: {error.what}"
+        return f"no float64 truth: {error.message}"
     except Exception as error:  # noqa: BLE001 - any failure of the problem's own code means no truth
         return f"no float64 truth: the reference raises {type(error).__name__} in float64: {error}".splitlines()[0]
 

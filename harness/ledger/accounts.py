@@ -1,9 +1,9 @@
-"""What agents have used: an account for each time a session is opened, kept on disk after every answer of the model.
+"""Accounts: the tokens, cost and time that agents used, one account for each time a session is opened.
 
-An open account is a file in the git common directory, replaced whole by its one writer. When it is closed the planner
-records it in ledger/accounts.yaml, once, and drops the file; so nothing spent is forgotten by a kill at any point.
-Dropped files are moved aside for some days: a limit is checked against them by processes that have not read the
-ledger again since.
+An open account is a file in the git common directory. Its one writer replaces it atomically after every answer of the
+model. After its end the planner records it in ledger/accounts.yaml, once, and sets the file aside, so that no cost is
+lost by a kill at any point. Files that were set aside stay for some days: processes that have not read the ledger again
+since then check limits against them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 
 _ASIDE_S = 3 * 24 * 3600.0
-"""A dropped account's file is deleted after so long; every worker reads the ledger again at each session's start."""
+"""The file of a recorded account is deleted after this time; every worker reads the ledger at each session's start."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Sums. `turns` are answers of the model, `seconds` a session's wall-clock time."""
+    """Sums of costs and counts. `turns` are answers of the model, `seconds` a session's wall-clock time."""
 
     usd: float = 0.0
     input_tokens: int = 0
@@ -48,13 +48,13 @@ class Spent:
         """All tokens, cached or not."""
         return self.input_tokens + self.output_tokens + self.cache_write_tokens + self.cache_read_tokens
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(Spent)})
+    def __add__(self, addend: Spent) -> Spent:
+        return Spent(**{item.name: getattr(self, item.name) + getattr(addend, item.name) for item in fields(Spent)})
 
 
 @dataclass(frozen=True)
 class Account:
-    """What one opening of one session used."""
+    """The costs of one opening of one session."""
 
     id: str
     run: str
@@ -66,52 +66,67 @@ class Account:
     began: str
     model: str = "none"
     ended: str | None = None
-    """null while its session is open, or when it died without a word."""
+    """null while the session is open, or after its worker was killed."""
     spent: Spent = field(default_factory=Spent)
 
     def record(self) -> dict[str, Any]:
-        """As it stands in the ledger: one level deep."""
+        """Return the account as a record of the ledger, one level deep."""
         values = asdict(self)
         spent = values.pop("spent")
         return {**values, **spent, "usd": round(spent["usd"], 6), "seconds": round(spent["seconds"], 1)}
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Self:
-        """The account that `record` gave.
+        """Return the account of a record.
 
         Raises:
-            KeyError, TypeError, ValueError: it is none.
+            KeyError, TypeError, ValueError: the record is not an account.
         """
-        spent = Spent(**{each.name: record[each.name] for each in fields(Spent)})
-        own = {each.name: record[each.name] for each in fields(cls) if each.name != "spent"}
+        spent = Spent(**{item.name: record[item.name] for item in fields(Spent)})
+        own = {item.name: record[item.name] for item in fields(cls) if item.name != "spent"}
         return cls(**own, spent=spent)
 
 
-def now() -> str:
-    """The present time as accounts write it."""
+def present_time() -> str:
+    """Return the present time in the format of accounts: ISO 8601, UTC, milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def keep(workspace: Workspace, account: Account) -> None:
-    """Put an account as it stands now on disk. Only its session's worker calls this."""
+def write_account(workspace: Workspace, account: Account) -> None:
+    """Write the present state of an account to disk. Only its session's worker calls this.
+
+    Args:
+        workspace: the workspace of the session.
+        account: the account.
+    """
     atomic_write(_directory(workspace) / f"{account.id}.json", json.dumps(account.record()))
 
 
-def kept(workspace: Workspace) -> list[Account]:
-    """The accounts that the planner has not recorded yet, oldest first. A file that is no account is left alone."""
+def unrecorded_accounts(workspace: Workspace) -> list[Account]:
+    """Return the accounts that the planner has not recorded yet, oldest first; other files are ignored."""
     accounts = _accounts_in(_directory(workspace).glob("*.json"))
     return sorted(accounts, key=lambda account: (account.began, account.id))
 
 
 def close_left_open(workspace: Workspace, worker: str) -> None:
-    """Close what a worker that was killed left open. Called by who holds the worker's lock."""
-    for account in kept(workspace):
+    """Close the accounts that a killed worker left open. The caller holds the worker's lock.
+
+    Args:
+        workspace: the workspace of the worker.
+        worker: the worker's id.
+    """
+    for account in unrecorded_accounts(workspace):
         if account.worker == worker and account.ended is None:
-            keep(workspace, replace(account, ended=now()))
+            write_account(workspace, replace(account, ended=present_time()))
 
 
-def drop(workspace: Workspace, account: Account) -> None:
-    """Move the file of an account aside that is in the ledger now."""
+def set_aside(workspace: Workspace, account: Account) -> None:
+    """Move the file of an account that the ledger holds to the files that are set aside.
+
+    Args:
+        workspace: the workspace of the planner.
+        account: the account.
+    """
     aside = _directory_aside(workspace)
     name = f"{account.id}.json"
     with contextlib.suppress(FileNotFoundError):
@@ -123,27 +138,45 @@ def drop(workspace: Workspace, account: Account) -> None:
                 file.unlink()
 
 
-def dropped(workspace: Workspace, known: Collection[str]) -> list[Account]:
-    """Return the accounts that were dropped in the last days, except those whose ids are `known`."""
-    files = [file for file in _directory_aside(workspace).glob("*.json") if file.stem not in known]
+def accounts_set_aside(workspace: Workspace, recorded_ids: Collection[str]) -> list[Account]:
+    """Return the accounts that were recorded and set aside in the last days.
+
+    Args:
+        workspace: the workspace of the planner.
+        recorded_ids: ids of accounts to omit.
+    """
+    files = [file for file in _directory_aside(workspace).glob("*.json") if file.stem not in recorded_ids]
     return list(_accounts_in(files))
 
 
-def recorded(workspace: Workspace, repo: Repo, branch: str) -> list[Account]:
-    """The accounts in the ledger, in order."""
+def recorded_accounts(workspace: Workspace, repo: Repo, branch: str) -> list[Account]:
+    """Return the accounts in the ledger, in order.
+
+    Args:
+        workspace: the workspace of the ledger.
+        repo: the workspace's repository.
+        branch: the coordination branch.
+    """
     return [Account.of_record(record) for record in read_records(workspace, repo, ACCOUNTS, branch=branch)]
 
 
 def all_accounts(workspace: Workspace, repo: Repo, branch: str) -> list[Account]:
-    """Every account, recorded or still kept; each once."""
-    found = {account.id: account for account in kept(workspace)}  # first: one may be recorded and dropped meanwhile
-    for account in recorded(workspace, repo, branch):
-        found[account.id] = account
-    return sorted(found.values(), key=lambda account: (account.began, account.id))
+    """Return every account, recorded or not, each once, oldest first.
+
+    Args:
+        workspace: the workspace of the ledger.
+        repo: the workspace's repository.
+        branch: the coordination branch.
+    """
+    # Read before the ledger: an account may be recorded meanwhile.
+    accounts = {account.id: account for account in unrecorded_accounts(workspace)}
+    for account in recorded_accounts(workspace, repo, branch):
+        accounts[account.id] = account
+    return sorted(accounts.values(), key=lambda account: (account.began, account.id))
 
 
 def total(accounts: Iterable[Account]) -> Spent:
-    """What they used together."""
+    """Return the sum of the costs of accounts."""
     whole = Spent()
     for account in accounts:
         whole += account.spent

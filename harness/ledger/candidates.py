@@ -1,4 +1,4 @@
-"""Candidates: the rule which commits make one, and the candidates of one problem, judged or still under way."""
+"""Candidates: the rule by which a commit makes one, and the candidates of one problem, judged or waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 
 _LARGEST_SOURCE = 1 << 20
-"""Bytes of a file beyond which it is not shown to agents."""
+"""Size in bytes above which a file is not shown to agents."""
 
 
 def _is_text(data: bytes) -> bool:
@@ -31,7 +31,7 @@ def _is_text(data: bytes) -> bool:
 
 @dataclass(frozen=True)
 class TriedCandidate:
-    """One candidate's tree, who made it, and what became of it. `verdict` is null while it is under way."""
+    """One candidate's tree, worker and result. `verdict` is null while it waits for its judgement."""
 
     tree: str
     worker: str
@@ -40,7 +40,7 @@ class TriedCandidate:
     reason: str | None = None
     commit: str = ""
     message: str = ""
-    """The first line of its commit; empty where its branch is gone."""
+    """The first line of its commit's message; empty if its branch does not exist."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class CommittedCandidate:
     worker: str
     problem: str
     at: int
-    """The commit's time, seconds since 1970."""
+    """The commit's time in seconds since 1970."""
     subject: str
     """The first line of the commit's message."""
 
@@ -64,14 +64,14 @@ def committed_candidates(
     """Return every candidate for `target` in the commits of a branch that `base` does not have.
 
     A commit makes its solution tree a candidate when it changes the solution, or when it has the trailer `Worker`: a
-    submission may repeat a solution that was there before. Commits that the base lost in a reset do neither.
+    submission may repeat an earlier solution. Commits that the base lost in a reset make no candidates.
 
     Args:
         repo: the workspace's repository.
         branch: `agents/<run>/<worker>/<suite>/<name>`; a branch of another form has no candidates.
         tip: the branch's commit.
         base: the coordination branch's commit, or an earlier tip of the branch.
-        target: whose solution directory.
+        target: the target of the solution directory.
         since: an earlier tip of the branch. Its candidates are omitted if the branch has only new commits since then.
 
     Returns:
@@ -81,22 +81,22 @@ def committed_candidates(
     if place is None:
         return []
     path = solution_path(place.problem, target)
-    found: dict[str, CommittedCandidate] = {}
-    grown = repo.line_of_commits(tip, since) if since is not None else None
-    for commit in grown if grown is not None else repo.new_commits(tip, base):
+    candidates: dict[str, CommittedCandidate] = {}
+    new_line = repo.line_of_commits(tip, since) if since is not None else None
+    for commit in new_line if new_line is not None else repo.new_commits(tip, base):
         tree = repo.tree_of(commit.id, path)
-        if tree is None or tree in found:
+        if tree is None or tree in candidates:
             continue
         if "Worker" in commit.trailers or all(repo.tree_of(parent, path) != tree for parent in commit.parents):
-            found[tree] = CommittedCandidate(
+            candidates[tree] = CommittedCandidate(
                 commit.id, tree, branch, place.worker, place.problem, commit.at, commit.subject
             )
-    return list(found.values())
+    return list(candidates.values())
 
 
 @dataclass
-class Tried:
-    """The candidates of one problem at a time, for one target of one run. Not for use from several threads."""
+class ProblemCandidates:
+    """The candidates of one problem at a time, for one target of one run. Not thread-safe."""
 
     workspace: Workspace
     repo: Repo
@@ -106,45 +106,51 @@ class Tried:
     _digest: str = ""
     _base: str = ""
     _committed: dict[str, tuple[str, dict[str, CommittedCandidate]]] = field(default_factory=dict)
-    """Branch -> (its tip, tree -> candidate). Branches only grow, so each commit is read once."""
+    """Branch -> (its tip, tree -> candidate). Branches only grow, so that each commit is read once."""
 
     def __post_init__(self) -> None:
         self.index = Index(self.workspace, branch=self.config.coordination_branch)
 
     def begin(self, problem: str, directory: Path) -> None:
-        """Turn to a problem, whose files lie in `directory`."""
+        """Select a problem.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            directory: the directory of the problem's files.
+        """
         self._problem, self._digest = problem, problem_digest(directory)
         self._base = self.repo.tip(self.config.coordination_branch)
         self._committed = {}
 
     def candidates(self) -> tuple[TriedCandidate, ...]:
-        """Every candidate of the problem as it is now: first the judged ones, then those under way."""
+        """Return every candidate of the problem's present form: first the judged ones, then those that wait."""
         judged = {row.tree: row for row in self._evaluations() if row.tree}
-        made = self._trees()
-        found = []
+        committed = self._trees()
+        tried = []
         for tree, row in judged.items():
-            verdict, message = Verdict(row.verdict or Verdict.RUNTIME_ERROR), made[tree].subject if tree in made else ""
+            verdict = Verdict(row.verdict or Verdict.RUNTIME_ERROR)
+            message = committed[tree].subject if tree in committed else ""
             worker, commit = row.worker or "", row.commit or ""
-            found.append(TriedCandidate(tree, worker, verdict, row.speedup, row.reason, commit, message))
-        waiting = {tree: each for tree, each in made.items() if tree not in judged}
-        under_way = (
-            TriedCandidate(tree, each.worker, None, commit=each.commit, message=each.subject)
-            for tree, each in waiting.items()
+            tried.append(TriedCandidate(tree, worker, verdict, row.speedup, row.reason, commit, message))
+        waiting = {tree: candidate for tree, candidate in committed.items() if tree not in judged}
+        unjudged = (
+            TriedCandidate(tree, candidate.worker, None, commit=candidate.commit, message=candidate.subject)
+            for tree, candidate in waiting.items()
         )
-        return (*found, *under_way)
+        return (*tried, *unjudged)
 
     def entry(self, tree: str) -> Entry | None:
-        """The ledger's entry of a candidate."""
+        """Return the ledger's latest entry of a candidate, or None."""
         row = next((row for row in reversed(self._evaluations()) if row.tree == tree), None)
         return self.index.entry(row.problem, row.seq) if row else None
 
     def champion_tree(self) -> str | None:
-        """The champion's tree, where there is one."""
+        """Return the champion's tree, or None."""
         champion = self.champion()
         return champion.tree if champion else None
 
     def champion(self) -> Row | None:
-        """Return the confirmation of the champion; None when there is no champion."""
+        """Return the confirmation of the champion, or None."""
         self.index.refresh(self.repo)
         rows = self.index.rows(self._problem, run=self.config.run, target=self.target, kind="confirmation")
         present = [row for row in rows if row.problem_digest == self._digest]
@@ -155,22 +161,22 @@ class Tried:
         return next(filter(None, (champion_of(older, protocol) for protocol in protocols)), None)
 
     def sources(self, commit: str) -> dict[str, str]:
-        """Return the text files of a commit's solution by name in its directory; empty if the commit is gone."""
+        """Return the text files of a commit's solution by name in its directory; empty if the commit does not exist."""
         if not self.repo.has_object(commit):
             return {}
         files = self._solution_files(commit)
         return {name: data.decode() for name, data in files.items() if len(data) <= _LARGEST_SOURCE and _is_text(data)}
 
     def place_champion(self, directory: Path) -> bool:
-        """Replace a solution directory's files by the champion's, where there is one; whether there is."""
+        """Replace a solution directory's files by the champion's; return False without a champion."""
         champion = self.champion()
         if champion is None or champion.commit is None:
             return False
         if not self.repo.has_object(champion.commit):
             raise ConfigurationError(
-                f"the champion's commit {champion.commit} is gone",
+                f"the champion's commit {champion.commit} is missing",
                 where=self._problem,
-                remedy="harness audit says what else is",
+                remedy="run `harness audit` for other missing objects",
             )
         directory.mkdir(parents=True, exist_ok=True)
         files = {directory / name: data for name, data in self._solution_files(champion.commit).items()}
@@ -189,21 +195,21 @@ class Tried:
         return {name.removeprefix(f"{path}/"): data for name, data in blobs.items()}
 
     def _evaluations(self) -> list[Row]:
-        """Evaluations that count. The daemon judges again what has only older ones: it is under way."""
+        """Return the evaluations that count. The daemon judges a candidate with only older ones again: it waits."""
         self.index.refresh(self.repo)
         rows = self.index.rows(self._problem, target=self.target, kind="evaluation")
         return [row for row in rows if row.problem_digest == self._digest and counts(row)]
 
     def _trees(self) -> dict[str, CommittedCandidate]:
-        """Tree -> candidate, of every candidate on the run's branches."""
+        """Return tree -> candidate, of every candidate on the run's branches."""
         for branch, tip in self.repo.branches(run_branches(self.config.run)).items():
             place = parse_agent_branch(branch)
             if place is None or place.problem != self._problem:
                 continue
-            known_tip, trees = self._committed.get(branch, (self._base, {}))
-            if known_tip == tip:
+            last_tip, trees = self._committed.get(branch, (self._base, {}))
+            if last_tip == tip:
                 continue
-            for each in committed_candidates(self.repo, branch, tip, known_tip, self.target):
-                trees.setdefault(each.tree, each)
+            for candidate in committed_candidates(self.repo, branch, tip, last_tip, self.target):
+                trees.setdefault(candidate.tree, candidate)
             self._committed[branch] = (tip, trees)
-        return {tree: made for _, trees in self._committed.values() for tree, made in trees.items()}
+        return dict(item for _, trees in self._committed.values() for item in trees.items())

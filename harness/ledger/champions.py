@@ -1,4 +1,4 @@
-"""Which measurement speaks for a candidate: the confirmed champion of a problem, or what there is of one tree."""
+"""The measurement that counts for a candidate: the confirmed champion of a problem, or the measurements of one tree."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from harness.model.weaknesses import Weakness, facts_of, weakness_lines, weaknes
 
 @dataclass(frozen=True)
 class MeasuredCandidate:
-    """A candidate's evaluation and, where there is one, the confirmation that counts in its place."""
+    """A candidate's evaluation and, if it exists, the confirmation that counts in its place."""
 
     evaluation: Entry
     confirmation: Entry | None
     hash: str
-    """Of the ledger document that counts: what the next document of its file has as `prev`."""
+    """Hash of the ledger document that counts, which the next document of its file has as `prev`."""
     baseline: Entry | None = None
-    """The baseline entry that the evaluation cites; null where it is unknown."""
+    """The baseline entry that the evaluation cites, or null."""
 
     @property
     def counts(self) -> Entry:
@@ -32,7 +32,7 @@ class MeasuredCandidate:
 
     @property
     def weaknesses(self) -> tuple[Weakness, ...]:
-        """Reasons why the numbers that count mean less."""
+        """Reasons that weaken the numbers that count."""
         return weaknesses(facts_of(self.counts), facts_of(self.baseline) if self.baseline else None)
 
     @property
@@ -42,14 +42,31 @@ class MeasuredCandidate:
 
 
 def champion(index: Index, problem: str, digest: str, target: str, run: str | None = None) -> MeasuredCandidate | None:
-    """The confirmed champion of a problem as it is now; of a run, or of all runs together."""
+    """Return the confirmed champion of a problem's present form, or None.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        problem: the problem's key, `suite/name`.
+        digest: digest of the problem's present form.
+        target: the target's name.
+        run: the run's name; None for all runs together.
+    """
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.CONFIRMATION))
-    found = champion_of(row for row in rows if row.problem_digest == digest)
-    return None if found is None else measured_by(index, found)
+    confirmation = champion_of(row for row in rows if row.problem_digest == digest)
+    return None if confirmation is None else measured_by(index, confirmation)
 
 
 def measured(index: Index, problem: str, tree: str, target: str) -> MeasuredCandidate | None:
-    """Measurement of one tree by the newest judge protocol: its best confirmation, else its latest evaluation."""
+    """Return the measurement of one tree by the newest judge protocol.
+
+    That is its best confirmation, or its latest evaluation if there is none.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        problem: the problem's key, `suite/name`.
+        tree: git tree id of the solution directory.
+        target: the target's name.
+    """
     rows = [row for row in index.rows(problem, target=target) if row.tree == tree]
     newest = max((row.judge_protocol or 0 for row in rows), default=0)
     rows = [row for row in rows if row.judge_protocol == newest]
@@ -61,7 +78,12 @@ def measured(index: Index, problem: str, tree: str, target: str) -> MeasuredCand
 
 
 def unconfirmed_better(index: Index, than: MeasuredCandidate) -> Row | None:
-    """An evaluation that says more than the champion's confirmation and has none of its own yet."""
+    """Return the best evaluation without a confirmation that ranks above a champion's confirmation, or None.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        than: the champion.
+    """
     entry = than.counts
     rows = index.rows(entry.problem, target=entry.target, kind=str(EntryKind.EVALUATION))
     cited = {row.cites for row in index.rows(entry.problem, target=entry.target, kind=str(EntryKind.CONFIRMATION))}
@@ -78,7 +100,15 @@ def unconfirmed_better(index: Index, than: MeasuredCandidate) -> Row | None:
 
 
 def why_none(index: Index, problem: str, digest: str, target: str, run: str | None) -> AnswerIsNo:
-    """Why a problem has no champion to show, in one sentence, as the error to raise."""
+    """Return the error that explains in one sentence why a problem has no champion.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        problem: the problem's key, `suite/name`.
+        digest: digest of the problem's present form.
+        target: the target's name.
+        run: the run's name; None for all runs together.
+    """
     rows = index.rows(problem, target=target, run=run)
     about = f"{problem} for {target}" + (f" in run {run}" if run else "")
     judged = [row for row in rows if row.kind == EntryKind.EVALUATION]
@@ -88,18 +118,18 @@ def why_none(index: Index, problem: str, digest: str, target: str, run: str | No
         return AnswerIsNo(f"{about} has no evaluation in the ledger", remedy=f"harness start --problem {problem}")
     if not current:
         return AnswerIsNo(
-            f"every entry of {about} is about an earlier form of the problem: its digest is {digest[:23]}… now, "
+            f"every entry of {about} is of an earlier form of the problem: the digest is {digest[:23]}… now, "
             f"the latest entry's {judged[-1].problem_digest[:23]}…",
             remedy=f"judge it again as it is: `harness start --problem {problem}`",
         )
     if not any(row.verdict == Verdict.PASSED for row in current):
         last = current[-1]
-        return AnswerIsNo(f"nothing of {about} has passed; the last was {last.verdict}: {last.reason}")
+        return AnswerIsNo(f"no evaluation of {about} has passed; the last was {last.verdict}: {last.reason}")
     if not confirmations:
         return AnswerIsNo(
             f"{about} has no confirmed entry: no evaluation was surely faster than the baseline, or its second "
             "measurement has not been made yet",
-            remedy=f"see `harness log {problem}`; a running `harness start` confirms what is faster",
+            remedy=f"see `harness log {problem}`; a running `harness start` confirms faster candidates",
         )
     best = max(confirmations, key=rank)
     if not counts(best):
@@ -107,13 +137,19 @@ def why_none(index: Index, problem: str, digest: str, target: str, run: str | No
             f"every confirmation of {about} is {protocol_doubt(best.judge_protocol)}",
             remedy="have it measured again: `harness start` measures the champion first",
         )
-    low = best.speedup_ci95_low
-    said = f"{best.verdict}, lower bound {low:.3f}x" if low is not None else str(best.verdict)
-    return AnswerIsNo(f"no confirmation of {about} shows a speed-up: the best is seq {best.seq}, {said}")
+    outcome = str(best.verdict)
+    if best.speedup_ci95_low is not None:
+        outcome += f", lower bound {best.speedup_ci95_low:.3f}x"
+    return AnswerIsNo(f"no confirmation of {about} shows a speed-up: the best is seq {best.seq}, {outcome}")
 
 
 def measured_by(index: Index, row: Row) -> MeasuredCandidate | None:
-    """Result of an evaluation or confirmation for its candidate."""
+    """Return the measured candidate of an evaluation or confirmation; None if an entry is missing.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        row: the evaluation or confirmation.
+    """
     entry = index.entry(row.problem, row.seq)
     if entry is None:
         return None
@@ -126,13 +162,19 @@ def measured_by(index: Index, row: Row) -> MeasuredCandidate | None:
 
 
 def hash_in(index: Index, problem: str, seq: int) -> str:
-    """The hash of one ledger document; empty where there is no such document."""
-    found = index.query("SELECT hash FROM entries WHERE problem = ? AND seq = ?", (problem, seq))
-    return str(found[0][0]) if found else ""
+    """Return the hash of one ledger document; "" if it does not exist.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        problem: the problem's key, `suite/name`.
+        seq: the document's number in its file.
+    """
+    rows = index.query("SELECT hash FROM entries WHERE problem = ? AND seq = ?", (problem, seq))
+    return str(rows[0][0]) if rows else ""
 
 
 def protocol_doubt(protocol: int | None) -> str:
-    """Why an entry of another judge protocol than the present one does not count, as the rest of a sentence."""
+    """Return the end of a sentence: an entry of an older judge protocol does not count, with the reason."""
     return (
         f"of judge protocol {protocol} and does not count: numbers of different judge protocols are not compared, and "
         f"the present one is {JUDGE_PROTOCOL}"
@@ -140,20 +182,22 @@ def protocol_doubt(protocol: int | None) -> str:
 
 
 def doubts(candidate: MeasuredCandidate) -> list[str]:
-    """Facts about the entry that counts that a person should know before believing it, a sentence each."""
+    """Return facts that weaken the entry that counts, one sentence each."""
     entry = candidate.counts
-    found = [] if counts(entry) else [f"history: this entry is {protocol_doubt(entry.judge_protocol)}"]
+    sentences = [] if counts(entry) else [f"history: this entry is {protocol_doubt(entry.judge_protocol)}"]
     if entry.verdict is Verdict.SUSPECT:
-        found.append(f"SUSPECT, held for a person: {entry.reason}")
+        sentences.append(f"SUSPECT, held for a person: {entry.reason}")
     elif entry.verdict is not Verdict.PASSED:
-        found.append(f"{entry.verdict}: {entry.reason}")
-    found += weakness_lines(candidate.weaknesses)
-    slower = [one for one in entry.workloads if one.speedup_ci95 is not None and one.speedup_ci95[1] < 1.0]
+        sentences.append(f"{entry.verdict}: {entry.reason}")
+    sentences += weakness_lines(candidate.weaknesses)
+    slower = [
+        workload for workload in entry.workloads if workload.speedup_ci95 is not None and workload.speedup_ci95[1] < 1.0
+    ]
     if slower:
-        worst = min(slower, key=lambda one: one.speedup or 1.0)
-        found.append(
+        worst = min(slower, key=lambda workload: workload.speedup or 1.0)
+        sentences.append(
             f"slower than the baseline on {len(slower)} of {len(entry.workloads)} workloads, at worst "
             f"{worst.speedup:.3f}x (workload {worst.uuid})"
         )
-    notes = dict.fromkeys(one.note for one in entry.workloads if one.note)
-    return found + [f"the judge's note: {note}" for note in notes]
+    notes = dict.fromkeys(workload.note for workload in entry.workloads if workload.note)
+    return sentences + [f"the judge's note: {note}" for note in notes]

@@ -1,8 +1,8 @@
-"""COORDINATION.md: the one protocol file, for agents and people alike.
+"""COORDINATION.md: the one protocol file, for agents and people.
 
-What stands between marker comments is the harness's and is rewritten; every other byte is people's and survives. The
-assignment table is read back, so a person may edit it: pinned rows are never moved by the planner, paused problems get
-no worker.
+The harness rewrites the text between its marker comments; every other byte belongs to people and is preserved. The
+assignment table is read back, so that a person may edit it: the planner never moves pinned rows, and paused problems
+get no worker.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _STATES = ("active", "pinned", "paused")
 _HEADER = ("worker", "problem", "state", "wanted")
 _RULE = re.compile(r"\s*:?-+:?\s*")
 _LONGEST_QUOTE = 60
-NOBODY = "-"
-"""The worker of a paused row: the pause is of the problem."""
+NO_WORKER = "-"
+"""The worker of a paused row, which pauses its problem for all workers."""
 
 
 @dataclass(frozen=True)
 class Coordination:
-    """What COORDINATION.md says to the program."""
+    """The part of COORDINATION.md that the program reads."""
 
     assignments: tuple[Assignment, ...]
 
     @property
     def pinned(self) -> tuple[Assignment, ...]:
-        """Rows the planner never moves."""
+        """Rows that the planner never moves."""
         return tuple(row for row in self.assignments if row.state == "pinned")
 
     @property
@@ -49,15 +49,19 @@ class Coordination:
 
 
 def default_text() -> str:
-    """The file that `harness init` writes."""
+    """Return the file that `harness init` writes."""
     return resources.files("harness.ledger").joinpath("COORDINATION.md").read_text(encoding="utf-8")
 
 
 def read_assignments(repo: Repo, branch: str) -> tuple[Assignment, ...]:
-    """The table as the tip of a branch has it.
+    """Return the assignment table at the tip of a branch.
+
+    Args:
+        repo: the workspace's repository.
+        branch: the coordination branch.
 
     Raises:
-        FormatError: the table is broken or the file is gone; the message names the line.
+        FormatError: the table is broken or the file is missing; the message has the line.
         RepositoryError: there is no such branch.
     """
     text = read_text(repo, branch)
@@ -65,10 +69,14 @@ def read_assignments(repo: Repo, branch: str) -> tuple[Assignment, ...]:
 
 
 def read_text(repo: Repo, branch: str) -> str:
-    """The file as the tip of a branch has it.
+    """Return COORDINATION.md at the tip of a branch.
+
+    Args:
+        repo: the workspace's repository.
+        branch: the coordination branch.
 
     Raises:
-        FormatError: it is not there, or not UTF-8.
+        FormatError: the file is missing, or not UTF-8.
     """
     raw = repo.read(repo.tip(branch), COORDINATION_NAME)
     where = f"{COORDINATION_NAME} on {branch}"
@@ -81,18 +89,22 @@ def read_text(repo: Repo, branch: str) -> str:
 
 
 def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
-    """The assignments in a text.
+    """Return the assignments in a text.
+
+    Args:
+        text: the content of COORDINATION.md.
+        where: the file's name in error messages.
 
     Raises:
-        FormatError: the text is too large, markers are missing, doubled or out of order, or a row is wrong;
-            names the line.
+        FormatError: the text is too large, markers are missing, duplicated or out of order, or a row is wrong. The
+            message has the line.
     """
     check_size(text, where=where)
     spans = _sections(text, where)
     begin, end = spans["assignments"]
     first_line = text.count("\n", 0, begin) + 1
     rows: list[Assignment] = []
-    seen: dict[tuple[str, str], int] = {}
+    line_of_row: dict[tuple[str, str], int] = {}
     header_lines = 0
     for offset, line in enumerate(text[begin:end].splitlines()):
         at = f"{where}:{first_line + offset}"
@@ -105,13 +117,13 @@ def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
             continue
         row = _row(cells, at)
         key = (row.worker, row.problem)
-        if key in seen:
-            raise FormatError(f"{row.worker} and {row.problem} stand in line {seen[key]} already", where=at)
-        seen[key] = first_line + offset
+        if key in line_of_row:
+            raise FormatError(f"{row.worker} and {row.problem} are already in line {line_of_row[key]}", where=at)
+        line_of_row[key] = first_line + offset
         rows.append(row)
     if header_lines == 1:
-        raise FormatError("the table has a head and no line of dashes below it", where=f"{where}:{first_line}")
-    _check_workers(rows, seen, where)
+        raise FormatError("the table's head has no line of dashes below it", where=f"{where}:{first_line}")
+    _check_workers(rows, line_of_row, where)
     return Coordination(tuple(rows))
 
 
@@ -123,17 +135,17 @@ def render(
     notes: Mapping[str, str],
     updated_at: str,
 ) -> str:
-    """The text with its three sections rewritten; every byte outside the markers stays.
+    """Return the text with its three sections rewritten; every byte outside the markers stays.
 
     Args:
-        text: the file as it is.
+        text: the present file.
         assignments: the new table, in this order.
         standings_markdown: Markdown without marker comments.
         notes: problem -> the planner's note, Markdown.
-        updated_at: when, for people.
+        updated_at: the time of the update, for people.
 
     Raises:
-        FormatError: the markers of `text` are broken; names the line.
+        FormatError: the markers of `text` are broken; the message has the line.
     """
     spans = _sections(text, COORDINATION_NAME)
     note_lines = [f"- **{problem}**: {_one_line(note)}" for problem, note in sorted(notes.items())]
@@ -142,9 +154,9 @@ def render(
         "standings": f"As of {updated_at}.\n\n{_without_markers(standings_markdown).strip()}",
         "notes": "\n".join(note_lines) or "None yet.",
     }
-    # The file may have come from an editor that ends lines with CRLF: what is written between follows it.
+    # An editor may have written the file with CRLF line ends: the rewritten sections get the same line ends.
     newline = "\r\n" if "\r\n" in text else "\n"
-    for name in sorted(SECTIONS, key=lambda each: -spans[each][0]):
+    for name in sorted(SECTIONS, key=lambda section: -spans[section][0]):
         begin, end = spans[name]
         body = bodies[name].replace("\n", newline)
         text = f"{text[:begin]}{newline}{body}{newline}{text[end:]}"
@@ -152,33 +164,33 @@ def render(
 
 
 def _sections(text: str, where: str) -> dict[str, tuple[int, int]]:
-    """Name -> where its content begins and ends."""
+    """Return section name -> (begin, end) of its content."""
     spans: dict[str, tuple[int, int]] = {}
     for name in SECTIONS:
         begins, ends = (
-            [found.span() for found in re.finditer(rf"<!-- harness:{name} {which} -->", text)]
-            for which in ("begin", "end")
+            [match.span() for match in re.finditer(rf"<!-- harness:{name} {side} -->", text)]
+            for side in ("begin", "end")
         )
-        for which, found in (("begin", begins), ("end", ends)):
-            marker = f"<!-- harness:{name} {which} -->"
-            if not found:
+        for side, marker_spans in (("begin", begins), ("end", ends)):
+            marker = f"<!-- harness:{name} {side} -->"
+            if not marker_spans:
                 raise FormatError(
                     f"the marker {marker} is missing",
                     where=where,
-                    remedy="put both markers back, each in a line of its own",
+                    remedy="restore both markers, each on its own line",
                 )
-            if len(found) > 1:
-                line = text.count("\n", 0, found[1][0]) + 1
-                raise FormatError(f"the marker {marker} stands here a second time", where=f"{where}:{line}")
+            if len(marker_spans) > 1:
+                line = text.count("\n", 0, marker_spans[1][0]) + 1
+                raise FormatError(f"the marker {marker} occurs a second time", where=f"{where}:{line}")
         if begins[0][1] > ends[0][0]:
             line = text.count("\n", 0, ends[0][0]) + 1
             raise FormatError(f"section {name} ends before it begins", where=f"{where}:{line}")
         spans[name] = (begins[0][1], ends[0][0])
-    ordered = sorted(SECTIONS, key=lambda each: spans[each])
-    for one, other in itertools.pairwise(ordered):
-        if spans[one][1] > spans[other][0]:
-            line = text.count("\n", 0, spans[other][0]) + 1
-            raise FormatError(f"section {other} begins inside section {one}", where=f"{where}:{line}")
+    ordered = sorted(SECTIONS, key=lambda section: spans[section])
+    for section, following in itertools.pairwise(ordered):
+        if spans[section][1] > spans[following][0]:
+            line = text.count("\n", 0, spans[following][0]) + 1
+            raise FormatError(f"section {following} begins inside section {section}", where=f"{where}:{line}")
     return spans
 
 
@@ -186,7 +198,7 @@ def _cells(line: str, at: str) -> list[str]:
     stripped = line.strip()
     if not (stripped.startswith("|") and stripped.endswith("|") and len(stripped) > 1):
         raise FormatError(
-            f"`{_quoted(stripped)}` is no row of the table; expected `| ... | ... | ... | ... |`", where=at
+            f"`{_quoted(stripped)}` is not a row of the table; expected `| ... | ... | ... | ... |`", where=at
         )
     return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", stripped[1:-1])]
 
@@ -207,29 +219,29 @@ def _quoted(cell: str) -> str:
 def _row(cells: list[str], at: str) -> Assignment:
     if len(cells) != len(_HEADER):
         raise FormatError(f"a row of {len(cells)} cells; expected {len(_HEADER)}: {', '.join(_HEADER)}", where=at)
-    worker, problem, state, wanted = cells
+    worker, problem, state, instruction = cells
     if state not in _STATES:
         raise FormatError(f"the state is `{_quoted(state)}`; expected one of {', '.join(_STATES)}", where=at)
-    if not (is_worker(worker) or (worker == NOBODY and state == "paused")):
+    if not (is_worker(worker) or (worker == NO_WORKER and state == "paused")):
         raise FormatError(
-            f"`{_quoted(worker)}` is no worker's name; expected letters and digits, such as w01", where=at
+            f"`{_quoted(worker)}` is not a worker's name; expected letters and digits, such as w01", where=at
         )
     if not is_problem(problem):
-        raise FormatError(f"`{_quoted(problem)}` is no problem's key; expected suite/name", where=at)
-    return Assignment(worker=worker, problem=problem, state=state, wanted=wanted)  # type: ignore[arg-type] # checked above
+        raise FormatError(f"`{_quoted(problem)}` is not a problem's key; expected suite/name", where=at)
+    return Assignment(worker=worker, problem=problem, state=state, wanted=instruction)  # type: ignore[arg-type] # checked above
 
 
 def _check_workers(rows: list[Assignment], lines: dict[tuple[str, str], int], where: str) -> None:
-    """A worker works on one problem, and on none that is paused."""
+    """Refuse a worker with two problems."""
     busy: dict[str, Assignment] = {}
     for row in rows:
         if row.state == "paused":
             continue
         line = lines[row.worker, row.problem]
         if row.worker in busy:
-            other = busy[row.worker].problem
+            first_problem = busy[row.worker].problem
             raise FormatError(
-                f"{row.worker} already works on {other}; expected one row a worker", where=f"{where}:{line}"
+                f"{row.worker} already works on {first_problem}; expected one row per worker", where=f"{where}:{line}"
             )
         busy[row.worker] = row
 
@@ -237,13 +249,13 @@ def _check_workers(rows: list[Assignment], lines: dict[tuple[str, str], int], wh
 def _table(assignments: Iterable[Assignment]) -> str:
     lines = [f"| {' | '.join(_HEADER)} |", "| --- | --- | --- | --- |"]
     for row in assignments:
-        wanted = _one_line(row.wanted).replace("|", "\\|")
-        lines.append(f"| {row.worker} | {row.problem} | {row.state} | {wanted} |")
+        instruction = _one_line(row.wanted).replace("|", "\\|")
+        lines.append(f"| {row.worker} | {row.problem} | {row.state} | {instruction} |")
     return "\n".join(lines)
 
 
 def _one_line(text: str) -> str:
-    """Anything as one line of a table or list: a note is an agent's text and may not break the file."""
+    """Return a text as one line of a table or list: a note is an agent's text and must not break the file."""
     return _without_markers(printable(" ".join(text.split())))
 
 

@@ -1,4 +1,4 @@
-"""Making a workspace: a git repository with the files that the harness needs, and nothing of a person's touched."""
+"""Creation of a workspace: a git repository with the files that the harness needs; a person's files stay unchanged."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from harness.workspace.shipped_files import STARTER, proof_workflow, shipped_pro
 
 _WORKTREES_README = f"{WORKTREES}/README.md"
 _IGNORED = (f"/{WORKTREES}/*", f"!/{_WORKTREES_README}", "/.harness/", "report.html")
-"""The last is what `harness report` writes, in whichever directory it is typed."""
+"""The last one is written by `harness report`, in its working directory."""
 _FORMERLY_IGNORED = f"/{WORKTREES}/"
-"""What earlier versions wrote: it also ignores the README, since git looks at nothing below an ignored directory."""
+"""A line of earlier versions. It also ignores the README, because git skips everything below an ignored directory."""
 _WORKFLOW = ".github/workflows/proof.yml"
 _BRANCH = "main"
 _NEEDED_BYTES = 10_000_000
@@ -31,12 +31,12 @@ _NEEDED_BYTES = 10_000_000
 
 @dataclass(frozen=True)
 class Creation:
-    """What `create_workspace` did."""
+    """The result of `create_workspace`."""
 
     workspace: Workspace
     branch: str
     added: tuple[str, ...]
-    """Paths it wrote, relative to the root; a directory for a whole suite."""
+    """Written paths, relative to the root; a directory for a whole suite."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Problem -> reason why it was not copied."""
 
@@ -44,12 +44,12 @@ class Creation:
 def create_workspace(
     directory: Path, *, suites: Sequence[str] = (STARTER,), small: bool = False, github: bool = False
 ) -> Creation:
-    """Make a workspace, or add what one lacks, and commit it on the checked-out branch.
+    """Create a workspace, or add its missing files, and commit them on the checked-out branch.
 
     Args:
-        directory: becomes a git repository where it is none.
-        suites: shipped suites to copy, or `all`; a suite that is there already is left as it is.
-        small: scale the workloads of what is copied by the profile `small`.
+        directory: becomes a git repository if it is none.
+        suites: shipped suites to copy, or `all`; an existing suite is not changed.
+        small: scale the workloads of the copied problems by the profile `small`.
         github: add the workflow that checks pull requests with `harness proof`.
 
     Raises:
@@ -65,7 +65,7 @@ def create_workspace(
     except OSError as error:
         raise unwritable(root, error) from error
     free = shutil.disk_usage(root).free
-    if free < _NEEDED_BYTES:  # git would say it in several lines, and leave half a repository
+    if free < _NEEDED_BYTES:  # git would print several lines, and leave an incomplete repository
         raise ConfigurationError(
             f"the disk is full: {free / 1e6:.1f} MB are free, a new workspace needs {_NEEDED_BYTES / 1e6:.0f}",
             where=str(root),
@@ -81,38 +81,38 @@ def create_workspace(
     }
     if github:
         files[_WORKFLOW] = proof_workflow()
-    wanted = {name: content for name, content in files.items() if not (root / name).exists()}
+    new_files = {name: content for name, content in files.items() if not (root / name).exists()}
     ignore = _ignore_lines(root / ".gitignore")
     if ignore is not None:
-        wanted[".gitignore"] = ignore
-    added = sorted(wanted)
+        new_files[".gitignore"] = ignore
+    added = sorted(new_files)
     for suite in dict.fromkeys(name.partition("/")[0] for name in shipped.files):
         if not (root / PROBLEMS / suite).exists():
             files_of_suite = {name: data for name, data in shipped.files.items() if name.startswith(f"{suite}/")}
-            wanted |= {f"{PROBLEMS}/{name}": content for name, content in files_of_suite.items()}
+            new_files |= {f"{PROBLEMS}/{name}": content for name, content in files_of_suite.items()}
             added.append(f"{PROBLEMS}/{suite}/")
-    if wanted:
+    if new_files:
         with Repo(workspace) as repo:
-            repo.commit_files(branch, wanted, "Set up the workspace")
-            left = repo.checkout_state(branch)
-        if left:
+            repo.commit_files(branch, new_files, "Set up the workspace")
+            outdated = repo.checkout_state(branch)
+        if outdated:
             raise RepositoryError(
-                f"the files are committed on {branch}, but not checked out: {left[0]}", where=str(root)
+                f"the files are committed on {branch}, but not checked out: {outdated[0]}", where=str(root)
             )
     return Creation(workspace, branch, tuple(added), shipped.left_out)
 
 
 def _checked_out_branch(root: Path) -> str:
-    """The branch that is checked out; makes the repository, and its first commit, where there is none.
+    """Return the checked-out branch; create a missing repository and its first commit.
 
     Raises:
         RepositoryError: HEAD is detached, or git refuses.
     """
     if not (root / ".git").exists():
         command = ["git", *options(), "init", "--quiet", "--template=", f"--initial-branch={_BRANCH}", str(root)]
-        made = run_git(command, environment=clean_environment(), directory=root, stdin=b"", deadline_s=60)
-        if made.code:
-            raise RepositoryError(f"git init: {made.stderr.strip()}", where=str(root))
+        answer = run_git(command, environment=clean_environment(), directory=root, stdin=b"", deadline_s=60)
+        if answer.code:
+            raise RepositoryError(f"git init: {answer.stderr.strip()}", where=str(root))
     git = Git(Workspace(root).git_common_dir)
     head = git.ask("symbolic-ref", "--quiet", "--short", "HEAD")
     if head.code:
@@ -130,7 +130,7 @@ def _checked_out_branch(root: Path) -> str:
 
 
 def _ignore_lines(path: Path) -> bytes | None:
-    """.gitignore with the lines it lacks, or None when it has them."""
+    """Return .gitignore with its missing lines, or None if none is missing."""
     text = path.read_text() if path.exists() else ""
     if _FORMERLY_IGNORED in text.splitlines():
         text = "".join(f"{line}\n" for line in text.splitlines() if line != _FORMERLY_IGNORED)

@@ -1,4 +1,4 @@
-"""One ledger entry as the index keeps it: what standings, queue and log ask for, read without its workloads."""
+"""Rows of the index: one ledger entry without its workloads, with the values that standings, queue and log need."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from harness.model.weaknesses import (
     weaknesses,
 )
 
-# Our writer puts each top-level key at the start of a line and never breaks a string, so a block ends at the next key.
+# The ledger's writer puts each top-level key at the start of a line and never breaks a string: a block ends at the
+# next key.
 _WORKLOADS = re.compile(rb"^workloads:\n(?:[- ].*\n)*", re.MULTILINE)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TIMES = ("latency_us", "baseline_us", "sol_us")
-# A blank before the name, since a row begins with its uuid: `re` finds a literal beginning fastest.
+# A blank precedes each name, because a row begins with its uuid: `re` is fastest with a literal prefix.
 _TIME = {name: re.compile(rb" " + name.encode() + rb": ([0-9.e+-]+)") for name in _TIMES}
 
 
 @dataclass(frozen=True)
 class Row:
-    """An entry without its workloads. Fields are null where the entry's kind does not have them."""
+    """An entry without its workloads. Fields that the entry's kind lacks are null."""
 
     problem: str
     seq: int
@@ -58,7 +59,7 @@ class Row:
     judge: str | None = None
     """The judge version."""
     judge_protocol: int | None = None
-    """The judge's protocol version; 1 for entries that were written before there was another."""
+    """The judge's protocol version; 1 for entries without one."""
     verdict: str | None = None
     reason: str | None = None
     trust: str | None = None
@@ -70,31 +71,31 @@ class Row:
     passed: int | None = None
     of: int | None = None
     baseline_us: float | None = None
-    """Geometric mean over the workloads; of a baseline entry, of the fastest correct variants."""
+    """Geometric mean over the workloads, in microseconds; of a baseline entry, of the fastest correct variants."""
     latency_us: float | None = None
     bound_us: float | None = None
     """Geometric mean of the workloads' speed-of-light bounds; null unless each has one."""
     cost_s: float | None = None
-    """Building and judging."""
+    """Seconds of building and judging."""
     note: str | None = None
     weaknesses_text: str | None = None
     """`weaknesses` as one column of text; null without any."""
 
     @property
     def weaknesses(self) -> tuple[Weakness, ...]:
-        """Reasons why the entry's numbers mean less."""
+        """Reasons that weaken the entry's numbers."""
         return from_text(self.weaknesses_text)
 
 
 _OPTIONAL = ("cites", "judge_protocol", "verdict", "reason", "trust", "note", "answered_from")
 BaselineOf = Callable[[str, int | None], MeasurementFacts | None]
-"""Returns the facts of the baseline entry that an entry goes back to, from its kind and the `seq` that it cites."""
+"""Returns the facts of the baseline entry of an entry, from the entry's kind and the `seq` that it cites."""
 ROW_FIELDS = tuple(field.name for field in fields(Row))
 _VALUES: Callable[[Row], tuple[Any, ...]] = attrgetter(*ROW_FIELDS)
 
 
 def row_values(row: Row) -> tuple[Any, ...]:
-    """A row as the index's columns."""
+    """Return a row's values in the order of the index' columns."""
     return _VALUES(row)
 
 
@@ -104,12 +105,12 @@ def _unknown_baseline(kind: str, cites: int | None) -> MeasurementFacts | None:
 
 
 def row_of(raw: bytes, where: str, baseline_of: BaselineOf = _unknown_baseline) -> Row:
-    """A document's row. Parses what stands before and after the workloads only, for a twentieth of the time.
+    """Return a document's row. Only the text before and after the workloads is parsed, in a twentieth of the time.
 
     Args:
         raw: the document.
         where: its place, for error messages.
-        baseline_of: finds the baseline entry: what is missing there weakens this entry's numbers.
+        baseline_of: finds the baseline entry, whose gaps weaken this entry's numbers.
 
     Raises:
         LedgerError: the document cannot be read as an entry.
@@ -118,14 +119,14 @@ def row_of(raw: bytes, where: str, baseline_of: BaselineOf = _unknown_baseline) 
     numbers = _without_strings(block[0]) if block else b""
     head = raw if block is None else raw[: block.start()] + raw[block.end() :]
     document = in_newest_format(parse_quickly(head, where), where)
-    if "workloads" in document:  # not as our writer lays it out: read it whole
+    if "workloads" in document:  # not in the layout of the ledger's writer: parse the whole document
         return _row_of_entry(document, where, baseline_of)
     times = {name: [float(text) for text in pattern.findall(numbers)] for name, pattern in _TIME.items()}
     return _row(document, where, baseline_of, times)
 
 
 def _without_strings(text: bytes) -> bytes:
-    """The text with empty strings: what an agent wrote must not pass for a number."""
+    """Return the text with empty strings, so that no text of an agent is read as a number."""
     return _STRING.sub(b'""', text) if b"\\" in text else b'""'.join(text.split(b'"')[::2])
 
 
@@ -148,13 +149,13 @@ def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times
         document: in the newest format; its workloads are not read.
         where: its place.
         baseline_of: finds the baseline entry.
-        times: each of `_TIMES` -> the values that workloads have, in microseconds.
+        times: each of `_TIMES` -> the values of the workloads, in microseconds.
     """
     candidate, summary = document.get("candidate") or {}, document.get("summary") or {}
     cost, baselines = document.get("cost") or {}, document.get("baselines") or {}
     fingerprint = document.get("fingerprint") or {}
     try:
-        low, high = summary.get("speedup_ci95") or (None, None)
+        ci95_low, ci95_high = summary.get("speedup_ci95") or (None, None)
         baseline_us = _mean_time(times["baseline_us"])
         if baseline_us is None and baselines:
             fastest = [[time for time in variants.values() if time is not None] for variants in baselines.values()]
@@ -167,8 +168,8 @@ def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times
             **{name: candidate.get(name) for name in ("commit", "tree", "branch", "worker", "language")},
             **{name: summary.get(name) for name in ("speedup", "score", "passed", "of")},
             "judge": (document.get("environment") or {}).get("judge"),
-            "speedup_ci95_low": low,
-            "speedup_ci95_high": high,
+            "speedup_ci95_low": ci95_low,
+            "speedup_ci95_high": ci95_high,
             "baseline_us": baseline_us,
             "latency_us": _mean_time(times["latency_us"]),
             "bound_us": _mean_time(bounds) if len(bounds) == summary.get("of") else None,

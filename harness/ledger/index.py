@@ -1,9 +1,9 @@
-"""The ledger as SQLite, for questions: derived from the coordination branch and the spools, deletable at any time.
+"""The ledger as an SQLite index: derived from the coordination branch and the spools, and deletable at any time.
 
-Rows come from the coordination branch's tip and, for what it does not hold yet, from the spools. A refresh reads only
-what was appended; a file that was rewritten is read again, and an index that cannot be read is made anew. Readers in
-other processes see a whole state always: an index is rebuilt beside and renamed, and each refresh is one transaction.
-There is no write-ahead log, so that an index can be replaced under a process that has it open.
+Rows come from the coordination branch's tip and, for documents that it does not hold yet, from the spools. A refresh
+reads only appended documents. A file that was rewritten is read again, and an index that cannot be read is rebuilt.
+Readers in other processes always see a complete state: an index is rebuilt beside the old one and renamed, and each
+refresh is one transaction. There is no write-ahead log, so that an index can be replaced while a process has it open.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock, sync_directory
 
 _BUSY_S = 20.0
-"""Another process' refresh or reading is over long before, on a busy machine too; the index is made anew after it."""
+"""A refresh or read of another process ends much sooner, also on a busy machine; the index is rebuilt after it."""
 _REPEATABLE = (
     Verdict.PASSED,
     Verdict.INCORRECT_SHAPE,
     Verdict.INCORRECT_DTYPE,
     Verdict.INCORRECT_NUMERICAL,
 )
-_MOST_BINARIES = 500
+_MAX_BINARIES = 500
 """Each takes 90 bytes of a request."""
 _NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)
 
 
 Values = Sequence[object] | Mapping[str, object]
-"""What stands for an SQL text's `?` or `:name`."""
+"""The values of an SQL text's `?` or `:name`."""
 
 
-class _Stale(Exception):  # noqa: N818 - a signal between two functions here, never seen outside
-    """The index cannot be brought up to date by reading what was appended."""
+class _Stale(Exception):  # noqa: N818 - a signal between two functions of this module
+    """The index cannot be updated by a read of the appended documents."""
 
 
-class _Impatient(Exception):  # noqa: N818 - a signal between two methods here, never seen outside
-    """Another process refreshes the index, and the caller is content with what is there."""
+class _Impatient(Exception):  # noqa: N818 - a signal between two methods of this module
+    """Another process refreshes the index, and the caller accepts the present one."""
 
 
 class Index:
     """One workspace's index. Threads may share it; other processes may read and refresh it meanwhile.
 
     Args:
-        workspace: whose ledger.
-        branch: the coordination branch; by default the one harness.yaml names.
+        workspace: the workspace of the ledger.
+        branch: the coordination branch; the default is that of harness.yaml.
     """
 
     def __init__(self, workspace: Workspace, *, branch: str | None = None) -> None:
@@ -82,23 +82,23 @@ class Index:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database file."""
+        """Close the database file."""
         with self._lock:
             if self._open is not None:
                 self._open.close()
                 self._open = None
 
     def refresh(self, repo: Repo, progress: Progress | None = None, *, patience_s: float | None = None) -> list[str]:
-        """Bring the index up to the coordination branch's tip and the spools.
+        """Update the index to the coordination branch's tip and the spools.
 
         Args:
             repo: the workspace's repository.
-            progress: told how far the reading is.
-            patience_s: leave an index that can be used as it is when another process has been refreshing it for so
-                long: under load the daemon does so all the time, and each turn takes a while. None waits.
+            progress: called with the bytes read so far and the bytes to read.
+            patience_s: time to wait for another process' refresh, in seconds; after it, a usable index stays as it is.
+                Under load the daemon refreshes almost without a pause. None is no limit.
 
         Returns:
-            Sentences for people about what was unusual: an index made anew and why, entries that cannot be read.
+            Sentences about unusual events: a rebuilt index with the reason, and entries that cannot be read.
 
         Raises:
             LedgerError: the index cannot be written.
@@ -111,13 +111,13 @@ class Index:
                 raise LedgerError(
                     f"the index cannot be written: {error}",
                     where=str(self._path),
-                    remedy="it is derived, so it can be deleted; see that the directory is writable and has space",
+                    remedy="check that the directory is writable and has space; the index can be deleted",
                 ) from error
 
     def expect(self, files: Sequence[AppendedFile]) -> None:
-        """Note what a commit that is about to be made appends, so that a refresh after it need not read the files.
+        """Record the documents that a commit is about to append, so that the next refresh does not read the files.
 
-        Without the note, or with one that no commit follows, a refresh only costs more.
+        Without the record, or if no commit follows, a refresh only costs more.
         """
         rows = [
             (file.path, file.old, file.new, file.bytes, file.sha256, _hashes(file.appended))
@@ -131,21 +131,35 @@ class Index:
                 database.executemany("INSERT OR REPLACE INTO appended VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def revision(self) -> tuple[int, int]:
-        """Name the state of the entries: the database's file, and a number that grows with each change of entries."""
-        found = self.query("SELECT coalesce(max(revision), 0) FROM changes")
-        return self._inode, int(found[0][0])
+        """Return the database file's inode, and a number that each change of the entries increases."""
+        rows = self.query("SELECT coalesce(max(revision), 0) FROM changes")
+        return self._inode, int(rows[0][0])
 
     def changed_since(self, revision: tuple[int, int]) -> set[str] | None:
-        """Problems whose entries have changed since a revision; None when the index was made anew since."""
-        found = self.query("SELECT problem FROM changes WHERE revision > ?", (revision[1],))
-        return {str(problem) for (problem,) in found} if revision[0] == self._inode else None
+        """Return the problems whose entries have changed since a revision; None if the index was rebuilt since."""
+        rows = self.query("SELECT problem FROM changes WHERE revision > ?", (revision[1],))
+        return {str(problem) for (problem,) in rows} if revision[0] == self._inode else None
 
     def has(self, problem_digest: str, tree: str, target: str, judge: str) -> bool:
-        """Was this candidate evaluated by this judge version?"""
+        """Return whether this judge version has evaluated a candidate.
+
+        Args:
+            problem_digest: digest of the problem's form.
+            tree: git tree id of the solution directory.
+            target: the target's name.
+            judge: the judge version.
+        """
         return self.find(problem_digest, tree, target, judge) is not None
 
     def find(self, problem_digest: str, tree: str, target: str, judge: str) -> Row | None:
-        """The evaluation with this key."""
+        """Return the evaluation with a key, or None.
+
+        Args:
+            problem_digest: digest of the problem's form.
+            tree: git tree id of the solution directory.
+            target: the target's name.
+            judge: the judge version.
+        """
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
         return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
 
@@ -154,22 +168,36 @@ class Index:
         return bool(self.query("SELECT 1 FROM entries WHERE run = ? AND judge_protocol < ? LIMIT 1", (run, protocol)))
 
     def binaries(self, problem: str, problem_digest: str, target: str, judge: str, run: str) -> dict[str, Row]:
-        """Return the measured evaluations of a run's sealed candidates by their binary, the newest 500 binaries.
+        """Return the measured evaluations of a run's sealed candidates by binary, for the newest 500 binaries.
 
-        Only of verdicts that follow from what is launched: others are judged again. Entries that repeat a measurement
-        are left out.
+        Only verdicts that depend on nothing but the launched code are included: other candidates are judged again.
+        Entries that repeat a measurement are excluded.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            problem_digest: digest of the problem's form.
+            target: the target's name.
+            judge: the judge version.
+            run: the run's name.
         """
         where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND run = ? AND kind = 'evaluation'"
         repeatable = ", ".join(f"'{verdict}'" for verdict in _REPEATABLE)
         query = (
             f"WHERE {where} AND language = 'cuda' AND binary_hash IS NOT NULL AND answered_from IS NULL "
-            f"AND verdict IN ({repeatable}) ORDER BY seq DESC LIMIT {_MOST_BINARIES}"
+            f"AND verdict IN ({repeatable}) ORDER BY seq DESC LIMIT {_MAX_BINARIES}"
         )
         rows = self.select(query, (problem, problem_digest, target, judge, run))
         return {row.binary_hash: row for row in rows if row.binary_hash}
 
     def find_baseline(self, problem: str, problem_digest: str, target: str, judge: str) -> Row | None:
-        """The latest baseline entry of a problem as it stands, for a target and judge version."""
+        """Return the latest baseline entry of a form of a problem, or None.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            problem_digest: digest of the problem's form.
+            target: the target's name.
+            judge: the judge version.
+        """
         where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'baseline'"
         query = f"WHERE {where} ORDER BY seq DESC LIMIT 1"
         return next(iter(self.select(query, (problem, problem_digest, target, judge))), None)
@@ -184,35 +212,68 @@ class Index:
         worker: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
-        """Entries without their workloads, oldest first; with `limit`, the newest so many."""
+        """Return entries without their workloads, oldest first. None means any value.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            run: the run's name.
+            kind: the entry's kind, a value of `EntryKind`.
+            target: the target's name.
+            worker: the worker's id.
+            limit: the number of the newest entries to return.
+        """
         filters = {"problem": problem, "run": run, "kind": kind, "target": target, "worker": worker}
-        given = {name: value for name, value in filters.items() if value is not None}
-        where = f"WHERE {' AND '.join(f'{name} = ?' for name in given)}" if given else ""
+        set_filters = {name: value for name, value in filters.items() if value is not None}
+        where = f"WHERE {' AND '.join(f'{name} = ?' for name in set_filters)}" if set_filters else ""
         order = "seq DESC" if problem else "at DESC, problem DESC, seq DESC"
         query = f"{where} ORDER BY {order} LIMIT ?"
-        return self.select(query, (*given.values(), -1 if limit is None else limit))[::-1]
+        return self.select(query, (*set_filters.values(), -1 if limit is None else limit))[::-1]
 
     def row(self, problem: str, seq: int) -> Row | None:
-        """One entry without its workloads."""
+        """Return one entry without its workloads, or None.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            seq: the entry's number in its file.
+        """
         return next(iter(self.select("WHERE problem = ? AND seq = ?", (problem, seq))), None)
 
     def entry(self, problem: str, seq: int) -> Entry | None:
-        """One entry, whole."""
-        found = self.query("SELECT body FROM documents WHERE problem = ? AND seq = ?", (problem, seq))
-        return parse_entry(zlib.decompress(found[0][0]), f"{problem} seq {seq}") if found else None
+        """Return one whole entry, or None.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            seq: the entry's number in its file.
+        """
+        rows = self.query("SELECT body FROM documents WHERE problem = ? AND seq = ?", (problem, seq))
+        return parse_entry(zlib.decompress(rows[0][0]), f"{problem} seq {seq}") if rows else None
 
     def entries(self, problem: str | None = None, **filters: Any) -> list[Entry]:  # noqa: ANN401 - those of `rows`
-        """Whole entries, oldest first; takes what `rows` takes."""
-        found = [self.entry(row.problem, row.seq) for row in self.rows(problem, **filters)]
-        return [entry for entry in found if entry is not None]
+        """Return whole entries, oldest first.
+
+        Args:
+            problem: the problem's key, `suite/name`; None for all.
+            filters: the other arguments of `rows`.
+        """
+        entries_of_rows = [self.entry(row.problem, row.seq) for row in self.rows(problem, **filters)]
+        return [entry for entry in entries_of_rows if entry is not None]
 
     def count(self, *, run: str | None = None, kind: str | None = None) -> int:
-        """How many entries there are."""
+        """Return the number of entries. None means any value.
+
+        Args:
+            run: the run's name.
+            kind: the entry's kind, a value of `EntryKind`.
+        """
         where = "(?1 IS NULL OR run = ?1) AND (?2 IS NULL OR kind = ?2)"
         return int(self.query(f"SELECT count(*) FROM entries WHERE {where}", (run, kind))[0][0])  # noqa: S608
 
     def query(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """Read with SQL of one's own: tables `entries` (columns: `Row`'s fields) and `documents`.
+        """Return the rows of an SQL query on the tables `entries` (columns: `Row`'s fields) and `documents`.
+
+        Args:
+            sql: the query.
+            values: the values of the query's `?` or `:name`.
 
         Raises:
             LedgerError: there is no index yet, or it cannot be read; `refresh` makes it.
@@ -222,21 +283,26 @@ class Index:
                 return self._connection().execute(sql, values).fetchall()
             except (sqlite3.Error, OSError, _Stale) as error:
                 raise LedgerError(
-                    f"the ledger's index cannot be read: {str(error) or 'it is not there'}",
+                    f"the ledger's index cannot be read: {str(error) or 'the file is missing'}",
                     where=str(self._path),
-                    remedy="`harness status` makes it anew from the ledger",
+                    remedy="`harness status` rebuilds it from the ledger",
                 ) from error
 
-    def select(self, rest: str, values: Values) -> list[Row]:
-        """Rows by what stands after `SELECT … FROM entries` in SQL."""
-        sql = f"SELECT {_NAMES} FROM entries {rest}"  # noqa: S608 - our own column names
-        return [Row(*found) for found in self.query(sql, values)]
+    def select(self, clause: str, values: Values) -> list[Row]:
+        """Return the rows that an SQL clause selects.
+
+        Args:
+            clause: the text after `SELECT … FROM entries`.
+            values: the values of the clause's `?` or `:name`.
+        """
+        sql = f"SELECT {_NAMES} FROM entries {clause}"  # noqa: S608 - the index' own column names
+        return [Row(*columns) for columns in self.query(sql, values)]
 
     def _connection(self) -> sqlite3.Connection:
-        """The database, opened again when another process has replaced it.
+        """Return the database, opened again if another process has replaced it.
 
         Raises:
-            _Stale: it is not there or is not of this schema.
+            _Stale: it is missing or has another schema.
         """
         inode = self._path.stat().st_ino if self._path.exists() else 0
         if self._open is not None and inode == self._inode:
@@ -246,13 +312,13 @@ class Index:
             raise _Stale
         self._open, self._inode = _connect(self._path), inode
         try:
-            found = self._open.execute("SELECT value FROM meta WHERE name = 'schema'").fetchall()
+            schema_rows = self._open.execute("SELECT value FROM meta WHERE name = 'schema'").fetchall()
         except sqlite3.DatabaseError as error:
             self.close()
             raise _Stale(str(error)) from error
-        if found != [(SCHEMA,)]:
+        if schema_rows != [(SCHEMA,)]:
             self.close()
-            raise _Stale(f"it is `{found[0][0] if found else 'nothing'}`, not `{SCHEMA}`")
+            raise _Stale(f"its schema is `{schema_rows[0][0] if schema_rows else 'none'}`, not `{SCHEMA}`")
         return self._open
 
     def _refresh(self, repo: Repo, branch: str, progress: Progress, patience_s: float | None) -> list[str]:
@@ -270,7 +336,7 @@ class Index:
 
     @contextlib.contextmanager
     def _refreshing(self, wait_s: float | None) -> Iterator[None]:
-        """Keep other processes from refreshing the index.
+        """Hold the lock that excludes refreshes of other processes.
 
         Raises:
             _Impatient: another one has been refreshing it for `wait_s` seconds.
@@ -290,20 +356,20 @@ class Index:
                 failpoint("index.before_commit")
         except (_Stale, sqlite3.DatabaseError) as error:
             self.close()
-            reason = f"the ledger's index could not be used ({error}): made anew from the ledger"
+            reason = f"the ledger's index could not be used ({error}): rebuilt from the ledger"
             messages = [reason] if self._path.exists() else []
             messages += self._rebuild(repo, branch, progress)
         failpoint("index.after_commit")
         return messages
 
     def _rebuild(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
-        """Make the index beside, then put it in place."""
+        """Build an index beside the old one, then replace the old one."""
         beside = self._path.with_name("index.rebuilding.sqlite")
         _remove(beside)
         failpoint("index.before_rebuild")
         database = _connect(beside)
         try:
-            database.execute("PRAGMA synchronous = OFF")  # until the commit: what a crash leaves here is thrown away
+            database.execute("PRAGMA synchronous = OFF")  # until the commit: the remains of a crash are discarded
             database.execute("PRAGMA cache_size = -65536")
             database.executescript(TABLES)
             database.execute("BEGIN")
@@ -321,7 +387,7 @@ class Index:
         database.close()
         _sync(beside)
         failpoint("index.rebuilt_beside")
-        _remove(self._path)  # with its journal, which must not meet the new file
+        _remove(self._path)  # with its journal, which must not apply to the new file
         failpoint("index.old_removed")
         beside.replace(self._path)
         failpoint("index.replaced")

@@ -1,4 +1,4 @@
-"""Fills the index: what the coordination branch and the spools hold, as rows."""
+"""Updates of the index: the rows of the coordination branch and the spools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.workspace.directories import Workspace
 
 SCHEMA = "kernel-harness index 6"
 Progress = Callable[[int, int], None]
-"""Called with the bytes of ledger read so far, and the bytes to read in all."""
+"""Called with the bytes of the ledger read so far, and the bytes to read."""
 
 Written = tuple[str, bytes]
 """Hash of a document, and the document compressed."""
@@ -70,30 +70,39 @@ CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
 
 
 def short_id(text: str | None) -> int | None:
-    """A digest or object id as 60 bits: columns `form` to `binary`, so that standings read little."""
+    """Return a digest or object id as 60 bits: columns `form` to `binary`, so that standings read fewer bytes."""
     return None if text is None else int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
 
 
 def update(
     database: sqlite3.Connection, workspace: Workspace, repo: Repo, branch: str, progress: Progress
 ) -> list[str]:
-    """Bring an index within its transaction up to the branch's tip and the spools.
+    """Update an index, within its transaction, to the branch's tip and the spools.
+
+    Args:
+        database: the index, in a transaction.
+        workspace: the workspace of the ledger.
+        repo: the workspace's repository.
+        branch: the coordination branch.
+        progress: called with the bytes read so far and the bytes to read.
 
     Returns:
-        Sentences about files that were rewritten and documents that cannot be read.
+        Sentences about rewritten files and unreadable documents.
     """
-    # The spools first: what a flush moves to the branch meanwhile is then seen twice, never not at all.
+    # The spools first: a document that a flush moves to the branch meanwhile is then read twice, never missed.
     state = {"spool": signature(workspace.spool)}
-    known = {name: SegmentPosition(*rest) for name, *rest in database.execute("SELECT * FROM segments")}
-    news = read_news(workspace.spool, known)
+    former_positions = {
+        name: SegmentPosition(*position_fields) for name, *position_fields in database.execute("SELECT * FROM segments")
+    }
+    news = read_news(workspace.spool, former_positions)
     state["tip"] = repo.tip(branch)
-    with ThreadPoolExecutor(2, thread_name_prefix="index-filling") as others:
-        filling = _Filling(database, others)
+    with ThreadPoolExecutor(2, thread_name_prefix="index-filling") as pool:
+        filling = _Filling(database, pool)
         if database.execute("SELECT value FROM meta WHERE name = 'tip'").fetchone() != (state["tip"],):
             filling.branch(repo, branch, state["tip"], progress)
         filling.spool(news.records, complete=news.complete)
         filling.finish()
-    if news.positions != known:
+    if news.positions != former_positions:
         database.execute("DELETE FROM segments")
         rows = [(name, *astuple(position)) for name, position in news.positions.items()]
         database.executemany("INSERT INTO segments VALUES (?, ?, ?, ?)", rows)
@@ -105,21 +114,21 @@ class _NewRow(NamedTuple):
     problem: str
     seq: int
     values: tuple[object, ...]
-    """Of the columns up to `hash`."""
+    """Values of the columns up to `hash`."""
     committed: int
     raw: bytes
 
 
 class _Filling:
-    """One update's batch of rows, and what was found unusual."""
+    """One update's batch of rows, and messages about unusual events."""
 
-    def __init__(self, database: sqlite3.Connection, others: ThreadPoolExecutor) -> None:
-        self._database, self._others = database, others
+    def __init__(self, database: sqlite3.Connection, pool: ThreadPoolExecutor) -> None:
+        self._database, self._pool = database, pool
         self._changed: set[str] = set()
-        """Problems whose entries are others than before."""
+        """Problems whose entries have changed."""
         self._rows: list[_NewRow] = []
         self._packing: tuple[list[_NewRow], Future[list[Written]]] | None = None
-        """The batch before: hashes and compression are a third of the work, and run beside another thread's Python."""
+        """The last batch, in another thread: hashes and compression are a third of the work, without the GIL."""
         self._cited: dict[tuple[str, int], int | None] = {}
         """(problem, seq) of an evaluation -> the `seq` of its baseline entry."""
         self._baselines: dict[tuple[str, int], MeasurementFacts | None] = {}
@@ -127,38 +136,43 @@ class _Filling:
 
     @cached_property
     def _waiting(self) -> dict[tuple[str, int], str]:
-        """(problem, seq) -> hash, of the entries that only the spools hold."""
-        found = self._database.execute("SELECT problem, seq, hash FROM entries WHERE committed = 0")
-        return {(problem, seq): digest for problem, seq, digest in found}
+        """Return (problem, seq) -> hash, of the entries that only the spools hold."""
+        rows = self._database.execute("SELECT problem, seq, hash FROM entries WHERE committed = 0")
+        return {(problem, seq): digest for problem, seq, digest in rows}
 
     def branch(self, repo: Repo, branch: str, tip: str, progress: Progress) -> None:
-        """Read what was appended to each ledger file since the last update.
+        """Read the documents that were appended to each ledger file since the last update.
 
-        A file whose end a person's reset cut off keeps its rows: the harness' next commit puts the end back.
+        A file whose end a person's reset cut off keeps its rows: the harness' next commit restores the end.
         """
-        known = {file: rest for file, *rest in self._database.execute("SELECT file, blob, bytes, digest FROM files")}
+        former_files = {
+            file: former_state
+            for file, *former_state in self._database.execute("SELECT file, blob, bytes, digest FROM files")
+        }
         present = {file: blob for file, blob in repo.blobs(tip, LEDGER).items() if parse_ledger_file(file)}
-        shorter = {file for file, (_, size, _) in known.items() if file not in present or present[file].bytes < size}
+        shorter = {
+            file for file, (_, size, _) in former_files.items() if file not in present or present[file].bytes < size
+        }
         cut_off = shorter.intersection(repo.lost_appends(branch)) if shorter else set()
-        for file in known.keys() - present.keys() - cut_off:
-            self._forget(file, f"{file} is gone from the coordination branch: its entries left the index")
+        for file in former_files.keys() - present.keys() - cut_off:
+            self._forget(file, f"{file} is missing on the coordination branch: the index drops its entries")
         changed = {
             file: blob
             for file, blob in sorted(present.items())
-            if file not in cut_off and (file not in known or known[file][0] != blob.id)
+            if file not in cut_off and (file not in former_files or former_files[file][0] != blob.id)
         }
-        done, total = 0, sum(blob.bytes - int(known.get(file, (0, 0))[1]) for file, blob in changed.items())
+        done, total = 0, sum(blob.bytes - int(former_files.get(file, (0, 0))[1]) for file, blob in changed.items())
         whole = [
             file
             for file, blob in changed.items()
-            if file not in known or not self._is_appended(file, str(known[file][0]), blob.id)
+            if file not in former_files or not self._is_appended(file, str(former_files[file][0]), blob.id)
         ]
         for file, content in self._contents(repo, tip, whole):
             blob = changed[file]
-            _, start, digest = known.get(file, (None, 0, _NOTHING))
+            _, start, digest = former_files.get(file, (None, 0, _NOTHING))
             read = hashlib.sha256(content[:start])
             if len(content) < start or read.hexdigest() != digest:
-                self._forget(file, f"{file} was rewritten, not appended to: `harness audit` says where")
+                self._forget(file, f"{file} was rewritten, not appended to: `harness audit` shows the difference")
                 start, read = 0, hashlib.sha256()
             for document in split(content, file, start=start):
                 self._add(parse_ledger_file(file) or "", file, document, committed=True)
@@ -173,16 +187,16 @@ class _Filling:
         progress(max(done, total), max(done, total))
 
     def _contents(self, repo: Repo, tip: str, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield files with their contents. While one is looked into, another thread reads the next from git."""
-        following = self._others.submit(repo.read, tip, files[0]) if len(files) > 1 else None
+        """Yield files with their contents. Another thread reads the next file from git meanwhile."""
+        following = self._pool.submit(repo.read, tip, files[0]) if len(files) > 1 else None
         for number, file in enumerate(files):
             content = following.result() if following else repo.read(tip, file)
             if following:
-                following = self._others.submit(repo.read, tip, files[number + 1]) if number + 1 < len(files) else None
+                following = self._pool.submit(repo.read, tip, files[number + 1]) if number + 1 < len(files) else None
             yield file, content or b""
 
     def _is_appended(self, file: str, old: str, new: str) -> bool:
-        """Take over what the writer of a file's new version has noted: entries that are known are committed now."""
+        """Mark a file's spooled entries as committed if the writer has recorded its new version."""
         query = "SELECT bytes, digest, hashes FROM appended WHERE file = ? AND old = ? AND new = ?"
         noted = self._database.execute(query, (file, old, new)).fetchone()
         if noted is None:
@@ -200,20 +214,23 @@ class _Filling:
         return True
 
     def spool(self, records: Sequence[Record], *, complete: bool) -> None:
-        """Add what only the spools hold; where the records are complete, drop what they and the branch hold no more."""
+        """Add the documents that only the spools hold.
+
+        If the records are complete, drop the rows of documents that neither the spools nor the branch hold.
+        """
         entries = [(problem, record) for record in records if (problem := parse_ledger_file(record.file))]
         if complete:
-            held = {(problem, record.seq): record.hash for problem, record in entries}
-            gone = [key for key, digest in self._waiting.items() if held.get(key) != digest]
-            self._database.executemany("DELETE FROM entries WHERE problem = ? AND seq = ? AND committed = 0", gone)
-            self._changed |= {problem for problem, _ in gone}
+            spooled_hashes = {(problem, record.seq): record.hash for problem, record in entries}
+            dropped = [key for key, digest in self._waiting.items() if spooled_hashes.get(key) != digest]
+            self._database.executemany("DELETE FROM entries WHERE problem = ? AND seq = ? AND committed = 0", dropped)
+            self._changed |= {problem for problem, _ in dropped}
         for problem, record in entries:
             query = "SELECT 1 FROM entries WHERE problem = ? AND seq = ?"
             if not self._database.execute(query, (problem, record.seq)).fetchone():
                 self._add(problem, record.file, Document(0, record.raw), committed=False)
 
     def finish(self) -> None:
-        """Write what is left, and under a new revision the problems whose entries changed."""
+        """Write the last batch, and the problems whose entries changed under a new revision."""
         self.write(wait=True)
         if self._changed:
             (newest,) = self._database.execute("SELECT coalesce(max(revision), 0) FROM changes").fetchone()
@@ -221,19 +238,19 @@ class _Filling:
             self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?)", rows)
 
     def write(self, *, wait: bool = False) -> None:
-        """Have the batch packed by the other thread, and write the one before; with `wait`, write this one too."""
-        before, self._packing = self._packing, None
+        """Write the last batch, and pack the present one in another thread; with `wait`, write the present one too."""
+        last, self._packing = self._packing, None
         rows, self._rows = self._rows, []
         if rows and not wait:
-            self._packing = rows, self._others.submit(_packed, rows)
-        if before is not None:
-            self._insert(before[0], before[1].result())
+            self._packing = rows, self._pool.submit(_packed, rows)
+        if last is not None:
+            self._insert(last[0], last[1].result())
         if rows and wait:
             self._insert(rows, _packed(rows))
 
-    def _insert(self, rows: Sequence[_NewRow], written: Sequence[Written]) -> None:
-        entries = [(*row.values, digest, row.committed) for row, (digest, _) in zip(rows, written, strict=True)]
-        bodies = [(row.problem, row.seq, body) for row, (_, body) in zip(rows, written, strict=True)]
+    def _insert(self, rows: Sequence[_NewRow], packed: Sequence[Written]) -> None:
+        entries = [(*row.values, digest, row.committed) for row, (digest, _) in zip(rows, packed, strict=True)]
+        bodies = [(row.problem, row.seq, body) for row, (_, body) in zip(rows, packed, strict=True)]
         self._database.executemany(f"INSERT OR REPLACE INTO entries VALUES ({_MARKS})", entries)  # noqa: S608
         self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", bodies)
 
@@ -247,7 +264,7 @@ class _Filling:
         try:
             row: Row = row_of(document.raw, where, partial(self._baseline_of, problem))
         except LedgerError as error:
-            self.messages.append(f"{error}: not in the standings; `harness audit` says more")
+            self.messages.append(f"{error}: not in the standings; run `harness audit`")
             return
         if row.problem != problem:
             self.messages.append(f"{where}: an entry of {row.problem} in another problem's file: not in the standings")
@@ -262,7 +279,7 @@ class _Filling:
         self._rows.append(_NewRow(problem, row.seq, values, int(committed), document.raw))
 
     def _baseline_of(self, problem: str, kind: str, cites: int | None) -> MeasurementFacts | None:
-        """The baseline entry that an evaluation cites, or that the evaluation cites which a confirmation cites."""
+        """Return the facts of the baseline entry of an evaluation, or of the evaluation that a confirmation cites."""
         if kind == EntryKind.CONFIRMATION and cites is not None:
             if (problem, cites) not in self._cited:
                 query = "SELECT cites FROM entries WHERE problem = ? AND seq = ? AND kind = 'evaluation'"
@@ -294,7 +311,7 @@ def _packed(rows: Sequence[_NewRow]) -> list[Written]:
 
 
 def _facts(raw: bytes, where: str) -> MeasurementFacts | None:
-    """The facts of a baseline document; None for another kind, or for one that cannot be read."""
+    """Return the facts of a baseline document; None for another kind, or for an unreadable document."""
     try:
         document = in_newest_format(parse_quickly(raw, where), where)
     except LedgerError:

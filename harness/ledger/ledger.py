@@ -1,8 +1,8 @@
-"""The ledger's one way in: documents go to the spool at once, and to the coordination branch in batches.
+"""The ledger's only entry point: documents go to the spool immediately, and to the coordination branch in batches.
 
-Two writers exist and never write the same file: the daemon (`ledger/<suite>/<name>.yaml`) and the planner
-(`ledger/decisions.yaml`, `ledger/accounts.yaml`, `ledger/lessons/…`). Both rewrite their lines of
-`ledger/heads.yaml`, from the branch as it stands when the commit lands.
+There are two writers, which never write the same file: the daemon (`ledger/<suite>/<name>.yaml`) and the planner
+(`ledger/decisions.yaml`, `ledger/accounts.yaml`, `ledger/lessons/…`). Both rewrite their lines of `ledger/heads.yaml`,
+from the branch's content at the time of the commit.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from harness.workspace.files import file_lock
 Writer = Literal["daemon", "planner"]
 _FLUSH_EVERY_S = 60.0
 _PAUSE_FACTOR = 10.0
-"""A commit writes each touched ledger file whole, so a large ledger is committed less often: a tenth of the time."""
+"""A commit writes each changed ledger file whole: a large ledger is committed less often, a tenth of the time."""
 _LONGEST_PAUSE_S = 600.0
 _LEDGERS_OWN = ("format", "seq", "prev", "at")
 
 
 def utc_now() -> datetime:
-    """The ledger's clock."""
+    """Return the present time of the ledger's clock."""
     return datetime.now(UTC)
 
 
 class Ledger:
     """One writer's ledger, between opening and closing. Threads may share it.
 
-    Opening takes the writer's lock and recovers: a torn tail is cut, documents that the branch holds already are
-    dropped from the spool. Leaving the `with` block cleanly commits what is spooled.
+    Opening takes the writer's lock and recovers: it cuts a torn tail, and drops spooled documents that the branch
+    already holds. Leaving the `with` block without an exception commits the spooled documents.
 
     Args:
-        workspace: whose ledger.
+        workspace: the workspace of the ledger.
         repo: the workspace's repository.
         writer: `daemon` or `planner`.
-        branch: the coordination branch; by default the one harness.yaml names.
-        clock: gives the present time, in UTC.
-        flush_every_s: least time between two commits unless forced; longer after a commit that took long.
+        branch: the coordination branch; the default is that of harness.yaml.
+        clock: returns the present time, in UTC.
+        flush_every_s: least time between two commits in seconds, unless forced; longer after a slow commit.
         before_move: called with the files that a commit appends to, before the branch moves.
 
     Raises:
-        ConfigurationError: another process is this writer now.
+        ConfigurationError: another process is this writer.
         LedgerError: the spool cannot be written, or does not fit the branch.
     """
 
@@ -87,11 +87,11 @@ class Ledger:
         self._appending, self._flushing = threading.Lock(), threading.Lock()
         self._flush_at = -float("inf")
         self.commits, self.commit_s = 0, 0.0
-        """How often this object has committed, and how long the last time took in seconds."""
+        """Number of commits of this object, and duration of the last one in seconds."""
         self._stack = ExitStack()
         self._behind = False
         self.recovered: list[str] = []
-        """Sentences about what opening mended, and clocks that stepped back since."""
+        """Sentences about repairs during opening, and about clocks that have stepped back since."""
         try:
             self._open()
         except BaseException:
@@ -111,14 +111,14 @@ class Ledger:
             self.close()
 
     def close(self) -> None:
-        """Give the writer's lock back. What is spooled stays, for the next opening."""
+        """Release the writer's lock. Spooled documents stay for the next opening."""
         self._stack.close()
 
     def append(self, draft: EntryDraft) -> Entry:
-        """Enter a judgement: on disk when this returns.
+        """Enter a judgement, which is on disk after the return.
 
         Raises:
-            LedgerError: the disk is full or the spool cannot be written; then nothing of the entry was kept.
+            LedgerError: the disk is full or the spool cannot be written; no part of the entry is stored.
         """
         if self._writer != "daemon":
             raise LedgerError(f"the {self._writer} enters records, not entries")
@@ -131,20 +131,20 @@ class Ledger:
         return entry
 
     def append_record(self, file: str, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Enter a document of the planner's: on disk when this returns.
+        """Enter a document of the planner, which is on disk after the return.
 
         Args:
             file: `ledger/decisions.yaml`, `ledger/accounts.yaml` or below `ledger/lessons/`.
-            record: plain values; without `format`, `seq`, `prev` and `at`, which the ledger gives.
+            record: plain values; without `format`, `seq`, `prev` and `at`, which the ledger sets.
 
         Raises:
-            LedgerError: not one of those files, or as for `append`.
+            LedgerError: the file is not one of those, or as for `append`.
         """
         if self._writer != "planner" or not is_planner_file(file):
             raise LedgerError(f"the {self._writer} does not write {file}")
-        taken = [key for key in _LEDGERS_OWN if key in record]
-        if taken:
-            raise LedgerError(f"a record's {', '.join(taken)} is given by the ledger", where=file)
+        reserved = [key for key in _LEDGERS_OWN if key in record]
+        if reserved:
+            raise LedgerError(f"a record must not have {', '.join(reserved)}: the ledger sets it", where=file)
         with self._appending:
             seq, prev, at = self._place(file)
             document = written_format({"seq": seq, "prev": prev, **record, "at": at}, self._format)
@@ -153,26 +153,26 @@ class Ledger:
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether `flush` would commit what is spooled."""
+        """True if `flush` would commit the spooled documents."""
         return time.monotonic() >= self._flush_at
 
     def refresh_checkout(self) -> None:
-        """Make up for a refresh of the checkout that could not be done when the branch was committed to."""
+        """Refresh the files of the checkout that could not be refreshed at an earlier commit."""
         self._repo.refresh_checkout(self._branch)
 
     def flush(self, *, force: bool = False) -> str | None:
-        """Commit what is spooled to the coordination branch, at most once a minute unless forced.
+        """Commit the spooled documents to the coordination branch, at most once a minute unless forced.
 
         Returns:
-            The commit, or None when nothing was due.
+            The commit's id, or None if no commit was due.
 
         Raises:
-            RepositoryError: git could not commit. The spool keeps everything; a later flush tries again.
-            LedgerError: the branch's files are not those the spool goes on from.
+            RepositoryError: git could not commit. The spool keeps the documents for a later flush.
+            LedgerError: the spool does not continue the branch's files.
         """
         with self._flushing:
-            now = time.monotonic()
-            if not force and now < self._flush_at:
+            start_s = time.monotonic()
+            if not force and start_s < self._flush_at:
                 return None
             with self._appending:
                 closed = self._spool.close_segment()
@@ -180,8 +180,10 @@ class Ledger:
             commit = self._commit(records) if records else None
             self._spool.drop(closed)
             if records:
-                self.commits, self.commit_s = self.commits + 1, time.monotonic() - now
-                self._flush_at = now + max(self._flush_every_s, min(_PAUSE_FACTOR * self.commit_s, _LONGEST_PAUSE_S))
+                self.commits, self.commit_s = self.commits + 1, time.monotonic() - start_s
+                self._flush_at = start_s + max(
+                    self._flush_every_s, min(_PAUSE_FACTOR * self.commit_s, _LONGEST_PAUSE_S)
+                )
             failpoint("ledger.after_flush")
             return commit
 
@@ -191,7 +193,7 @@ class Ledger:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(
-                f"the ledger's spool cannot be made ({error.strerror})",
+                f"the ledger's spool cannot be created ({error.strerror})",
                 where=str(directory),
                 remedy=f"make it writable for this user: `ls -ld '{self._workspace.git_common_dir}'` shows who may",
             ) from error
@@ -201,9 +203,9 @@ class Ledger:
         self._stack.callback(self._spool.close)
         self.recovered += self._spool.recovered
         cut = self._repo.lost_appends(self._branch)
-        if cut:  # an empty change: the repository puts back what was cut off
+        if cut:  # an empty change: the repository restores the ends
             self._repo.commit_files(self._branch, {}, f"Put back the ends of {len(cut)} ledger files")
-            self.recovered.append(f"{self._branch} had been reset past ledger entries: put back in {', '.join(cut)}")
+            self.recovered.append(f"{self._branch} had been reset past ledger entries: restored in {', '.join(cut)}")
         tip = self._repo.tip(self._branch)
         self._heads = branch_heads(self._repo, tip)
         self._format = ledger_format(self._repo, tip)
@@ -211,7 +213,7 @@ class Ledger:
         failpoint("ledger.after_open")
 
     def _recover(self, tip: str) -> None:
-        """Drop segments that a crash left after their commit; take up the heads of the rest."""
+        """Drop segments that a crash left after their commit, and set the heads from the others."""
         closed = {path: read_segment(path) for path in self._spool.close_segment()}
         records = [record for segment in closed.values() for record in segment]
         fresh: set[str] = set()
@@ -226,24 +228,24 @@ class Ledger:
             self._spool.drop(committed)
         if len(records) > len(fresh):
             self.recovered.append(
-                f"{len(records) - len(fresh)} spooled ledger documents were on {self._branch} already (a crash between "
-                "their commit and the spool's clearing): not entered again"
+                f"{len(records) - len(fresh)} spooled ledger documents were already on {self._branch} (a crash between "
+                "their commit and the deletion from the spool): not entered again"
             )
         if fresh:
             self.recovered.append(f"{len(fresh)} ledger documents wait in the spool; the next flush commits them")
 
     def _place(self, file: str) -> tuple[int, str | None, str]:
-        """seq, prev and at of the next document of a file."""
+        """Return `seq`, `prev` and `at` of the next document of a file."""
         head = self._heads.get(file)
-        now = stamp(self._clock())
-        latest = max((known.at for known in self._heads.values()), default=now)
-        if now < latest and not self._behind:
+        present = stamp(self._clock())
+        latest = max((former.at for former in self._heads.values()), default=present)
+        if present < latest and not self._behind:
             self.recovered.append(
-                f"the clock stands at {now}, before the ledger's last entry ({latest}): entries keep that time until "
+                f"the clock shows {present}, before the ledger's last entry ({latest}): entries keep that time until "
                 "the clock has caught up. Check the clock: `timedatectl`"
             )
-        self._behind = now < latest
-        at = max(now, latest)
+        self._behind = present < latest
+        at = max(present, latest)
         return (head.seq + 1, head.hash, at) if head else (1, None, at)
 
     def _spool_record(self, record: Record) -> None:
@@ -272,19 +274,19 @@ class Ledger:
 
 
 def coordination_branch(workspace: Workspace) -> str:
-    """The branch that carries the ledger, as harness.yaml says."""
-    from harness.workspace.configuration import load_config  # noqa: PLC0415 - only where no caller said it
+    """Return the branch of the ledger, as configured in harness.yaml."""
+    from harness.workspace.configuration import load_config  # noqa: PLC0415 - only if no caller names the branch
 
     return load_config(workspace).coordination_branch
 
 
 def documents_change(read: Read, records: list[Record], version: int) -> Change:
-    """Return the change that commits spooled documents to the branch as it is now.
+    """Return the change that commits spooled documents to the present branch.
 
     Args:
         read: path -> content on the branch.
-        records: spooled documents; those that the branch holds already are left out.
-        version: the ledger's format, for heads.yaml and for the head line of files that are begun.
+        records: spooled documents; those that the branch already holds are omitted.
+        version: the ledger's format, for heads.yaml and for the head line of new files.
     """
     heads = read_heads(read(HEADS))
     appends: dict[str, bytes] = {}
@@ -298,16 +300,25 @@ def documents_change(read: Read, records: list[Record], version: int) -> Change:
 
 
 def branch_heads(repo: Repo, tip: str) -> dict[str, Head]:
-    """Where each ledger file ends on a commit: heads.yaml's word, or the files' own where there is none."""
+    """Return the end of each ledger file in a commit: from heads.yaml, or from the files if it is missing.
+
+    Args:
+        repo: the workspace's repository.
+        tip: the commit.
+    """
     content = repo.read(tip, HEADS)
     return read_heads(content) if content is not None else heads_of(_files(repo, tip))
 
 
 def ledger_format(repo: Repo, tip: str) -> int:
-    """Return the format in which a commit's ledger is written: that of heads.yaml, or of the files where it is missing.
+    """Return the format of a commit's ledger: that of heads.yaml, or of the files if it is missing.
+
+    Args:
+        repo: the workspace's repository.
+        tip: the commit.
 
     Raises:
-        LedgerError: it is newer than this harness reads.
+        LedgerError: the format is newer than this harness reads.
     """
     content = repo.read(tip, HEADS)
     if content is not None:
@@ -322,22 +333,36 @@ def _files(repo: Repo, tip: str) -> list[tuple[str, bytes]]:
 
 
 def read_documents(workspace: Workspace, repo: Repo, file: str, *, branch: str | None = None) -> list[Document]:
-    """Every document of a ledger file, committed or spooled, oldest first, as bytes."""
-    # The spool first: what a flush moves meanwhile is then seen twice, never not at all.
+    """Return every document of a ledger file, committed or spooled, oldest first, as bytes.
+
+    Args:
+        workspace: the workspace of the ledger.
+        repo: the workspace's repository.
+        file: the ledger file's path.
+        branch: the coordination branch; the default is that of harness.yaml.
+    """
+    # The spool first: a document that a flush moves meanwhile is then read twice, never missed.
     spooled = [record for record in read_all(workspace.spool) if record.file == file]
     content = repo.read(repo.tip(branch or coordination_branch(workspace)), file)
     committed = split(content or b"", file)
-    held = {document.hash for document in committed}
-    return [*committed, *(Document(-1, record.raw) for record in spooled if record.hash not in held)]
+    committed_hashes = {document.hash for document in committed}
+    return [*committed, *(Document(-1, record.raw) for record in spooled if record.hash not in committed_hashes)]
 
 
 def read_records(workspace: Workspace, repo: Repo, file: str, *, branch: str | None = None) -> list[dict[str, Any]]:
-    """Every document of a ledger file as a mapping: the planner's decisions, accounts and lessons."""
+    """Return every document of a ledger file as a mapping: the planner's decisions, accounts and lessons.
+
+    Args:
+        workspace: the workspace of the ledger.
+        repo: the workspace's repository.
+        file: the ledger file's path.
+        branch: the coordination branch; the default is that of harness.yaml.
+    """
     return [parse(document.raw, file) for document in read_documents(workspace, repo, file, branch=branch)]
 
 
 def _by_file(records: list[Record]) -> dict[str, list[Record]]:
-    """Records by ledger file, in order; a record that two segments hold counts once."""
+    """Return the records by ledger file, in order; a record that two segments hold counts once."""
     groups: dict[str, dict[str, Record]] = {}
     for record in records:
         groups.setdefault(record.file, {})[record.hash] = record

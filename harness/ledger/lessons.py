@@ -1,8 +1,8 @@
-"""Lessons about a problem: workers' notes and what each champion changed, with the entry that proves them.
+"""Lessons about a problem: workers' notes and the change of each champion, with the entry that proves them.
 
-A lesson is withdrawn when a later entry contradicts it: another measurement of the same solution with a different
-result, or a later note that names the lesson and has a later entry as its own proof. Nothing is deleted: the records
-stay in the ledger, and withdrawals are derived from them.
+A later entry that contradicts a lesson withdraws it: another measurement of the same solution with a different result,
+or a later note that names the lesson and has a later entry as its own proof. Nothing is deleted: the records stay in
+the ledger, and withdrawals are derived from them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Lesson:
     worker: str
     text: str
     id: str = ""
-    """The first digits of a note's record id, which a later note names to contradict it; empty for a champion's."""
+    """First digits of a note's record id, which a later note names to contradict it; empty for a champion's lesson."""
     proof: int | None = None
-    """`seq` of the entry that proves it."""
+    """`seq` of the entry that proves the lesson."""
     outcome: str = ""
     """Result of that entry, in words."""
 
-    def line(self, here: str) -> str:
-        """Return the lesson as one line, for work on the problem `here`."""
+    def line(self, current_problem: str) -> str:
+        """Return the lesson as one line, for work on `current_problem`."""
         name = f"[{self.id}] " if self.id else ""
-        place = "" if self.problem == here else f"on {self.problem}, "
+        place = "" if self.problem == current_problem else f"on {self.problem}, "
         proved = f" (entry {self.proof}: {self.outcome})" if self.proof is not None else ""
         return f"{name}{place}{self.worker}: {self.text}{proved}"
 
@@ -54,7 +54,7 @@ def standing_notes(problem: str, records: Sequence[Mapping[str, Any]], rows: Seq
 
     Args:
         problem: key of the problem.
-        records: of the problem's lessons file.
+        records: the records of the problem's lessons file.
         rows: the problem's entries.
     """
     measured = {row.seq: row for row in rows if row.kind in _MEASURED}
@@ -71,12 +71,12 @@ def standing_notes(problem: str, records: Sequence[Mapping[str, Any]], rows: Seq
 
 
 def champion_lessons(problem: str, rows: Sequence[Row], messages: Mapping[str, str]) -> list[Lesson]:
-    """Return a lesson for each champion: its change and gain, oldest first; without those contradicted later.
+    """Return a lesson for each champion: its change and gain, oldest first, unless a later entry contradicts it.
 
     Args:
         problem: key of the problem.
         rows: the problem's entries for one run and target.
-        messages: tree -> its commit's message.
+        messages: tree -> message of its commit.
     """
     measured = {row.seq: row for row in rows if row.kind in _MEASURED}
     champions = [measured[row.cites] for row in rows if row.kind == EntryKind.CHAMPION and row.cites in measured]
@@ -84,8 +84,8 @@ def champion_lessons(problem: str, rows: Sequence[Row], messages: Mapping[str, s
     for row in champions:
         speedup, message = row.speedup or 0.0, messages.get(row.tree or "", "")
         last = next((later for later in reversed(_later(row, rows)) if later.speedup is not None), row)
-        kept = not _is_measured_otherwise(row, rows) and (last.speedup or 0.0) > before
-        if kept and message:
+        is_valid = not _is_measured_otherwise(row, rows) and (last.speedup or 0.0) > before
+        if is_valid and message:
             text = f"made it {speedup:.3f}x, {before:.3f}x before: {message}"
             lessons.append(Lesson(problem, row.worker or "", text, proof=row.seq, outcome=_outcome(row)))
         before = speedup
@@ -109,16 +109,16 @@ def _is_measured_otherwise(row: Row, rows: Sequence[Row]) -> bool:
         if (later.verdict == Verdict.PASSED) != (row.verdict == Verdict.PASSED):
             return True
         ends = (row.speedup_ci95_low, row.speedup_ci95_high, later.speedup_ci95_low, later.speedup_ci95_high)
-        low, high, later_low, later_high = ends
-        if None not in ends and (later_low > high or later_high < low):  # type: ignore[operator]
+        ci95_low, ci95_high, later_low, later_high = ends
+        if None not in ends and (later_low > ci95_high or later_high < ci95_low):  # type: ignore[operator]
             return True
     return False
 
 
 def _is_named_by_later(identity: str, proof: int | None, records: Sequence[Mapping[str, Any]]) -> bool:
     """Return true if a note with a later entry as its proof contradicts this one."""
-    for other in records:
-        contradicted, entry = str(other.get("contradicts") or ""), other.get("entry")
+    for record in records:
+        contradicted, entry = str(record.get("contradicts") or ""), record.get("entry")
         if identity and contradicted.startswith(identity) and isinstance(entry, int) and entry > (proof or 0):
             return True
     return False
@@ -144,9 +144,9 @@ class LessonBook:
         """Return the lessons about a problem, then those about its family, one line each.
 
         Args:
-            problem: its key.
-            op_type: its kind of operation; None if it has no family.
-            messages: tree -> its commit's message, of the problem's candidates.
+            problem: the problem's key, `suite/name`.
+            op_type: the problem's kind of operation; None if it has no family.
+            messages: tree -> message of its commit, of the problem's candidates.
         """
         self.index.refresh(self.repo)
         rows = self.index.rows(problem, target=self.target)

@@ -1,7 +1,7 @@
-"""Reservations: what the requests in flight may cost at most, in one file that all workers of a workspace share.
+"""Reservations: upper bounds on the cost of the requests in flight, in one file that all workers of a workspace share.
 
-A request is forwarded only after its reservation was entered under the file's lock. A process that dies leaves its
-reservations behind; the next one that takes the lock removes them.
+A request is forwarded only after its reservation was entered under the file's lock. The reservations of a killed
+process remain; the next process that takes the lock removes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reservation(BaseModel):
     run: str
     worker: str
     account: str
-    """The id of its session's account."""
+    """The id of the session's account."""
     usd: float
     pid: int
     process_start_ticks: int
@@ -47,7 +47,14 @@ class _Reservations(BaseModel):
 
 
 def new_reservation(*, run: str, worker: str, account: str, usd: float) -> Reservation:
-    """Return a reservation of this process. It holds nothing before it is entered by `changing_reservations`."""
+    """Return a reservation of this process. It takes effect after its entry by `changing_reservations`.
+
+    Args:
+        run: the run's name.
+        worker: the worker's id.
+        account: the id of the session's account.
+        usd: upper bound on the cost of the request.
+    """
     pid = os.getpid()
     return Reservation(
         id=uuid.uuid4().hex,
@@ -62,17 +69,19 @@ def new_reservation(*, run: str, worker: str, account: str, usd: float) -> Reser
 
 @contextmanager
 def changing_reservations(workspace: Workspace) -> Iterator[list[Reservation]]:
-    """Hold the lock of the reservations; what the list holds at the end of the block is written.
+    """Hold the lock of the reservations, and write the list at the end of the block.
 
     Yields:
-        The reservations of living processes.
+        The reservations of running processes.
 
     Raises:
         ConfigurationError: the lock was not free for 30 s, or the file cannot be written.
     """
     with file_lock(workspace.state / "locks" / "reservations", wait_s=_LOCK_S, owner="a gateway"):
         before = _read(workspace)
-        reservations = [each for each in before if start_ticks(each.pid) == each.process_start_ticks]
+        reservations = [
+            reservation for reservation in before if start_ticks(reservation.pid) == reservation.process_start_ticks
+        ]
         yield reservations
         after = tuple(reservations)
         if after != before:
@@ -80,10 +89,15 @@ def changing_reservations(workspace: Workspace) -> Iterator[list[Reservation]]:
             atomic_write(workspace.state / _NAME, text)
 
 
-def release(workspace: Workspace, which: Callable[[Reservation], bool]) -> None:
-    """Remove reservations; what they may have cost is in the accounts by then."""
+def release(workspace: Workspace, predicate: Callable[[Reservation], bool]) -> None:
+    """Remove the reservations for which `predicate` is true; the accounts have their costs by then.
+
+    Args:
+        workspace: the workspace of the workers.
+        predicate: selects the reservations to remove.
+    """
     with changing_reservations(workspace) as reservations:
-        reservations[:] = [each for each in reservations if not which(each)]
+        reservations[:] = [reservation for reservation in reservations if not predicate(reservation)]
 
 
 def _read(workspace: Workspace) -> tuple[Reservation, ...]:

@@ -1,12 +1,12 @@
-"""The spool: ledger documents that are safe on disk and not yet on the coordination branch.
+"""The spool: ledger documents that are on disk and not yet on the coordination branch.
 
-One directory a writer, under the git common directory, holding segments `00000001.spool`, `00000002.spool`, … of
-framed records. A record is on disk (fsynced) before `append` returns. A flush closes the open segment, commits what
-the closed ones hold, and deletes them; new records go to the next segment meanwhile. What a crash leaves behind is
-either whole records or a torn tail, which never was promised to anyone: it is cut, set aside in a file, and reported.
+Each writer has one directory under the git common directory, with segments `00000001.spool`, `00000002.spool`, … of
+framed records. A record is on disk (fsynced) before `append` returns. A flush closes the open segment, commits the
+records of the closed ones, and deletes them; new records go to the next segment meanwhile. A crash leaves whole records
+or a torn tail, which was never acknowledged. The tail is cut, set aside in a file, and reported.
 
-A frame is the line `record <bytes> <sha256> <ledger file>`, the document's bytes, and a line feed; the sum is over the
-file's name, a line feed and the bytes.
+A frame is the line `record <bytes> <sha256> <ledger file>`, the document's bytes, and a line feed; the checksum covers
+the file's name, a line feed and the bytes.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @dataclass(frozen=True)
 class Record:
-    """One spooled document, and the ledger file it belongs to."""
+    """One spooled document and its ledger file."""
 
     file: str
     raw: bytes
 
     @property
     def seq(self) -> int:
-        """The document's place in its file."""
+        """The document's number in its file."""
         return int(field_of(self.raw, "seq") or 0)
 
     @property
     def hash(self) -> str:
-        """The document's hash, as the next one's `prev` gives it."""
+        """The document's hash, which the next document has as `prev`."""
         return hash_of(self.raw)
 
 
@@ -59,7 +59,7 @@ class Spool:
 
     directory: Path
     recovered: list[str] = field(default_factory=list)
-    """Sentences about what was torn and cut when the spool was opened."""
+    """Sentences about torn tails that were cut when the spool was opened."""
     _fd: int | None = None
     _path: Path | None = None
     _size: int = 0
@@ -70,20 +70,20 @@ class Spool:
         """Open a writer's spool: cut torn tails, and start a new segment with the next record.
 
         Raises:
-            LedgerError: the directory cannot be written, or a record is damaged that has whole ones after it.
+            LedgerError: the directory cannot be written, or whole records follow a damaged one.
         """
         spool = cls(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             for path in segments(directory):
                 spool._last = int(path.stem)
-                spool._mend(path)
+                spool._cut_torn_tail(path)
         except OSError as error:
             raise _unwritable(directory, error) from error
         return spool
 
     def append(self, record: Record) -> None:
-        """Write one record and fsync it. When this raises, nothing of the record is kept.
+        """Write one record and fsync it. After an exception, no part of the record is stored.
 
         Raises:
             LedgerError: the disk is full, the spool is read-only, or it cannot be written for another reason.
@@ -108,7 +108,7 @@ class Spool:
         failpoint("spool.after_sync")
 
     def close_segment(self) -> list[Path]:
-        """Close the open segment, and name every closed one, oldest first."""
+        """Close the open segment, and return every closed one, oldest first."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd, self._path, self._size = None, None, 0
@@ -142,7 +142,7 @@ class Spool:
         failpoint("spool.after_new_segment")
 
     def _undo(self) -> None:
-        """Take back what a failed append left; should that fail too, the next append or opening does it."""
+        """Remove the bytes of a failed append; if that fails, the next append or opening removes them."""
         if self._fd is None:
             return
         try:
@@ -156,7 +156,7 @@ class Spool:
         except OSError:
             return
 
-    def _mend(self, path: Path) -> None:
+    def _cut_torn_tail(self, path: Path) -> None:
         """Cut a segment's torn tail, set it aside, and report it."""
         content = path.read_bytes()
         whole = len(HEADER) if content.startswith(HEADER) else 0
@@ -168,10 +168,10 @@ class Spool:
         if later is not None:
             raise LedgerError(
                 f"a record is damaged at byte {whole}, and whole ones follow it at byte {whole + later.start()}: "
-                "not the torn tail of a crash, but a disk or an editor",
+                "the cause is not a crash, but a disk or an editor",
                 where=str(path),
                 remedy=f"keep a copy of the file, then cut it: `truncate -s {whole} '{path}'`; "
-                "what follows is lost to the ledger",
+                "the ledger loses the records after that",
             )
         aside = path.with_suffix(f".torn-at-{whole}")
         if aside.exists() and aside.read_bytes() != torn:
@@ -193,16 +193,16 @@ class Spool:
 
 
 def segments(directory: Path) -> list[Path]:
-    """A spool's segments, oldest first."""
+    """Return a spool's segments, oldest first."""
     if not directory.is_dir():
         return []
     return sorted(path for path in directory.iterdir() if _SEGMENT.fullmatch(path.name))
 
 
 def read_segment(path: Path) -> list[Record]:
-    """The whole records of a segment. A tail that is torn, or being written right now, is left out.
+    """Return the whole records of a segment, without a tail that is torn or being written.
 
-    A segment that has gone has been committed: its records are on the branch.
+    A missing segment has been committed: its records are on the branch.
 
     Raises:
         LedgerError: the segment is of a newer format.
@@ -214,7 +214,7 @@ def read_segment(path: Path) -> list[Record]:
 
 
 def read_all(spools: Path) -> list[Record]:
-    """Every writer's whole records, each file's in order. Any process may read while the writers write."""
+    """Return every writer's whole records, each file's in order. Any process may read while the writers write."""
     if not spools.is_dir():
         return []
     directories = sorted(path for path in spools.iterdir() if path.is_dir())
@@ -222,7 +222,7 @@ def read_all(spools: Path) -> list[Record]:
 
 
 def signature(spools: Path) -> str:
-    """Changes whenever a spool's records do; cheap."""
+    """Return a text that changes with every change of a spool's records, from the segments' sizes."""
     if not spools.is_dir():
         return ""
     parts = []
@@ -242,8 +242,12 @@ def _records(content: bytes, path: Path) -> list[Record]:
 def has_header(content: bytes, path: Path) -> bool:
     """Return whether a segment's first line is written.
 
+    Args:
+        content: the segment's bytes.
+        path: the segment, for error messages.
+
     Raises:
-        LedgerError: the segment is of a newer format.
+        LedgerError: the segment has a newer format.
     """
     head = _HEAD.match(content)
     if head is not None:
@@ -253,7 +257,7 @@ def has_header(content: bytes, path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Frame:
-    """A whole record in a segment's bytes."""
+    """Position and content of a whole record in a segment."""
 
     start: int
     end: int
@@ -262,7 +266,12 @@ class Frame:
 
 
 def frames(content: bytes, position: int) -> Iterator[Frame]:
-    """Yield the whole records from a position on, up to the first that is torn or being written."""
+    """Yield the whole records from a position on, up to the first that is torn or being written.
+
+    Args:
+        content: the segment's bytes.
+        position: offset of a record's first byte.
+    """
     while (match := _FRAME.match(content, position)) and _whole(content, match):
         end = match.end() + int(match[1])
         record = Record(match[3].decode("utf-8", "surrogateescape"), content[match.end() : end])
@@ -286,19 +295,19 @@ def _checksum(name: bytes, raw: bytes) -> bytes:
 
 
 def _write(fd: int, data: bytes, offset: int) -> None:
-    """Write all of `data`; a full disk may take only a part and say so at the next attempt."""
+    """Write all of `data`; a full disk may accept only a part and fail at the next attempt."""
     view = memoryview(data)
     while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written
+        byte_count = os.pwrite(fd, view, offset)
+        view, offset = view[byte_count:], offset + byte_count
 
 
 def _unwritable(directory: Path, error: OSError) -> LedgerError:
     if error.errno in _FULL:
         return LedgerError(
-            f"no space left to write the ledger's spool ({error.strerror}); nothing of the entry was kept",
+            f"no space left to write the ledger's spool ({error.strerror}); no part of the entry is stored",
             where=str(directory),
-            remedy="free some space (`df -h` shows where), then start again: everything entered before is safe",
+            remedy="free some space (`df -h` shows where), then restart: all earlier entries are safe",
         )
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
         return LedgerError(
@@ -309,36 +318,46 @@ def _unwritable(directory: Path, error: OSError) -> LedgerError:
     return LedgerError(
         f"the ledger's spool cannot be written ({error.strerror or error})",
         where=str(directory),
-        remedy="mend the disk or file system, then start again: everything entered before is safe",
+        remedy="repair the disk or file system, then restart: all earlier entries are safe",
     )
 
 
 def record_of(file: str, document: Mapping[str, Any]) -> Record:
-    """A document as the spool takes it."""
+    """Return a document in the form that the spool stores.
+
+    Args:
+        file: the ledger file's path.
+        document: its keys and values.
+    """
     return Record(file, render(document))
 
 
 def still_to_commit(file: str, records: Sequence[Record], content: bytes | None) -> list[Record]:
-    """Those of a file's spooled records that the branch's file does not hold yet.
+    """Return those of a file's spooled records that the branch's file does not hold yet.
 
-    A crash between the commit and the deletion of the spool's segment leaves records in both places; they are the same
-    when file, seq and hash are.
+    A crash between the commit and the deletion of the spool's segment leaves records in both places. Records are
+    identical if file, seq and hash are.
+
+    Args:
+        file: the ledger file's path.
+        records: the file's spooled records, oldest first.
+        content: the file on the branch; None if it is missing.
 
     Raises:
-        LedgerError: the records do not go on from the file's end.
+        LedgerError: the records do not continue the file's end.
     """
     end = end_of(content, file)
     before = end.hash if end else None
     if records and field_of(records[0].raw, "prev") == before:
         return list(records)
-    held = {document.hash for document in split(content or b"", file)}
-    fresh = [record for record in records if record.hash not in held]
+    committed_hashes = {document.hash for document in split(content or b"", file)}
+    fresh = [record for record in records if record.hash not in committed_hashes]
     if fresh and field_of(fresh[0].raw, "prev") != before:
         raise LedgerError(
-            f"the branch's file ends at seq {end.seq if end else 0}, and the spool goes on from seq "
+            f"the branch's file ends at seq {end.seq if end else 0}, and the spool continues from seq "
             f"{fresh[0].seq - 1} of another chain: committed entries were removed from the branch or changed",
             where=file,
-            remedy="nothing spooled is lost. Bring the branch's commits back (`git reflog` of the coordination branch "
-            "shows them), then start again",
+            remedy="the spool keeps its documents. Restore the branch's commits (`git reflog` of the coordination "
+            "branch lists them), then restart",
         )
     return fresh

@@ -1,4 +1,4 @@
-"""Reads what was appended to the spools since the last time, so that a reader's cost follows what is new."""
+"""Incremental reading of the spools: the cost of a read depends on the records since the last read."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from harness.ledger.spool import HEADER, Record, frames, has_header, segments
 
 @dataclass(frozen=True)
 class SegmentPosition:
-    """How far a reader has read one segment."""
+    """A reader's position in one segment."""
 
     end: int = 0
-    """Bytes read: the end of a whole record, or of the segment's first line."""
+    """Number of bytes read: the end of a whole record, or of the segment's first line."""
     last: int = 0
-    """Where the last record begins; 0 before the first."""
+    """Offset of the last record; 0 before the first."""
     checksum: str = ""
-    """Of the last record. A segment that has another record there is another segment of the same name."""
+    """Checksum of the last record. A segment with another record there is another segment of the same name."""
 
 
 @dataclass(frozen=True)
 class SpoolNews:
-    """What a reader of the spools has not seen yet."""
+    """Records of the spools that are new for a reader."""
 
     records: Sequence[Record]
     positions: Mapping[str, SegmentPosition]
-    """`<writer>/<segment>` -> how far it is read now."""
+    """`<writer>/<segment>` -> position after this read."""
     complete: bool
-    """The records are all that the spools hold: a segment that was read before is gone or was replaced."""
+    """True if `records` are all records of the spools, because a former segment is missing or replaced."""
 
 
-def read_news(spools: Path, known: Mapping[str, SegmentPosition]) -> SpoolNews:
-    """Return the records that were appended since `known`; or all records, where a known segment is gone.
+def read_news(spools: Path, former: Mapping[str, SegmentPosition]) -> SpoolNews:
+    """Return the records that were appended since `former`, or all records if a former segment is missing.
 
     Args:
         spools: the directory of every writer's spool.
-        known: the positions of the reading before.
+        former: the positions after the previous read.
 
     Raises:
         LedgerError: a segment is of a newer format.
@@ -48,34 +48,34 @@ def read_news(spools: Path, known: Mapping[str, SegmentPosition]) -> SpoolNews:
     for path in (path for writer in writers for path in segments(writer)):
         name = f"{path.parent.name}/{path.name}"
         try:
-            news, positions[name] = _read_on(path, known.get(name, SegmentPosition()))
+            news, positions[name] = _read_on(path, former.get(name, SegmentPosition()))
         except (FileNotFoundError, _AnotherSegment):
-            continue  # where it was known, all are read again; where not, its records have just been committed
+            continue  # all are read again if the position was known; otherwise the records have just been committed
         records += news
-    if known.keys() <= positions.keys():
-        return SpoolNews(records, positions, complete=not known)
+    if former.keys() <= positions.keys():
+        return SpoolNews(records, positions, complete=not former)
     return read_news(spools, {})
 
 
-class _AnotherSegment(Exception):  # noqa: N818 - a signal between two functions here, never seen outside
-    """A segment does not hold what was read of it before."""
+class _AnotherSegment(Exception):  # noqa: N818 - a signal between two functions of this module
+    """A segment lacks the records that were read from it before."""
 
 
-def _read_on(path: Path, known: SegmentPosition) -> tuple[list[Record], SegmentPosition]:
+def _read_on(path: Path, former: SegmentPosition) -> tuple[list[Record], SegmentPosition]:
     """Return the records after a position, and the position behind them."""
     with path.open("rb") as file:
-        if known.last:
-            file.seek(known.last)
-            last = next(frames(file.read(known.end - known.last), 0), None)
-            if last is None or last.checksum != known.checksum:
+        if former.last:
+            file.seek(former.last)
+            last = next(frames(file.read(former.end - former.last), 0), None)
+            if last is None or last.checksum != former.checksum:
                 raise _AnotherSegment
-        file.seek(known.end)
+        file.seek(former.end)
         content = file.read()
-    if not known.end and not has_header(content, path):
-        return [], known
-    found = list(frames(content, 0 if known.end else len(HEADER)))
-    if not found:
-        return [], known if known.end else SegmentPosition(len(HEADER))
-    last = found[-1]
-    position = SegmentPosition(known.end + last.end, known.end + last.start, last.checksum)
-    return [frame.record for frame in found], position
+    if not former.end and not has_header(content, path):
+        return [], former
+    new_frames = list(frames(content, 0 if former.end else len(HEADER)))
+    if not new_frames:
+        return [], former if former.end else SegmentPosition(len(HEADER))
+    last = new_frames[-1]
+    position = SegmentPosition(former.end + last.end, former.end + last.start, last.checksum)
+    return [frame.record for frame in new_frames], position

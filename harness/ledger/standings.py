@@ -20,10 +20,10 @@ from harness.model.verdict import EntryKind, Trust, Verdict
 
 @dataclass(frozen=True)
 class Gain:
-    """An evaluation whose whole interval lies above the last gain's speed-up."""
+    """An evaluation whose whole interval is above the last gain's speed-up."""
 
     evaluation: int
-    """How many evaluations the problem had then, this one included."""
+    """Number of the problem's evaluations up to this one."""
     seq: int
     speedup: float
     worker: str | None
@@ -31,17 +31,17 @@ class Gain:
 
 @dataclass(frozen=True)
 class Standing:
-    """One problem, for one target and run, as it stands. Numbers are of the problem as it is now (its digest)."""
+    """State of one problem, for one target and run. Numbers are of the problem's present form (its digest)."""
 
     problem: str
     problem_digest: str | None = None
-    """Of the latest entry; entries of earlier forms of the problem are counted, but are no champions."""
+    """Digest of the latest entry; entries of earlier forms of the problem are counted, but are no champions."""
     protocol: int = JUDGE_PROTOCOL
     """The judge protocol whose numbers count; entries of others are counted, but are no champions and no gains."""
     baseline_us: float | None = None
     """Geometric mean over the workloads of the fastest correct baseline, in microseconds.
 
-    By the clock of the champion, or else of `best`: where that is a sealed one, as it was raced.
+    It is by the clock of the champion, or else of `best`. For a sealed solution it is the time of the race.
     """
     champion: Row | None = None
     """The confirmation with the highest lower bound; it cites its evaluation."""
@@ -50,17 +50,17 @@ class Standing:
     outdated: tuple[Row, ...] = ()
     """Entries of the newest older judge protocol that are to be measured again: its champion, and the runner-up.
 
-    The best evaluation where that protocol had no champion; none of a candidate with an evaluation that counts.
+    The best evaluation if that protocol had no champion. Candidates with an evaluation that counts are omitted.
     """
     evaluations: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     workers: Mapping[str, int] = field(default_factory=dict)
     """Evaluations per worker."""
     duplicates: int = 0
-    """Evaluations of a tree that had one already (under another judge version or digest)."""
+    """Evaluations of a tree that already had one (with another judge version or digest)."""
     near_duplicates: int = 0
-    """Evaluations of another tree whose source without formatting, or whose compiled code, had one already."""
-    answered: int = 0
+    """Evaluations of another tree whose source without formatting, or whose compiled code, already had one."""
+    answered_from_ledger: int = 0
     """Evaluations among them that repeat a measurement of the same compiled code."""
     gains: tuple[Gain, ...] = ()
     since_gain: int = 0
@@ -68,9 +68,9 @@ class Standing:
     cost_s: float = 0.0
     """Seconds of building and judging, confirmations included."""
     last_at: str | None = None
-    """Of the last evaluation."""
+    """Time of the last evaluation."""
     entries: int = 0
-    """Of every kind."""
+    """Number of entries of every kind."""
 
 
 def standings(
@@ -81,53 +81,58 @@ def standings(
     *,
     protocol: int = JUDGE_PROTOCOL,
 ) -> tuple[Standing, ...]:
-    """Every problem's standing, in the order given; a problem without entries has an empty one.
+    """Return every problem's standing, in the given order; a problem without entries has an empty one.
 
     Args:
         index: refreshed by the caller.
-        problems: their keys.
+        problems: the problems' keys.
         target: null for all targets together.
-        run: null for all runs together; baselines are every run's.
+        run: null for all runs together; baselines of every run count.
         protocol: the judge protocol whose numbers count.
     """
-    wanted = {"problem": problems[0] if len(problems) == 1 else None, "target": target, "run": run}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    same = "".join(f" AND {name} = :{name}" for name in given)
-    shared = same.replace("run = :run", "(run = :run OR kind = 'baseline')")
-    others: dict[str, list[Row]] = {}
+    filters = {"problem": problems[0] if len(problems) == 1 else None, "target": target, "run": run}
+    set_filters = {name: value for name, value in filters.items() if value is not None}
+    conditions = "".join(f" AND {name} = :{name}" for name in set_filters)
+    or_baselines = conditions.replace("run = :run", "(run = :run OR kind = 'baseline')")
+    other_rows: dict[str, list[Row]] = {}
     for kind in EntryKind:
         if kind is not EntryKind.EVALUATION:
-            for row in index.select(f"WHERE kind = '{kind}'{shared} ORDER BY problem, seq", given):
-                others.setdefault(row.problem, []).append(row)
+            for row in index.select(f"WHERE kind = '{kind}'{or_baselines} ORDER BY problem, seq", set_filters):
+                other_rows.setdefault(row.problem, []).append(row)
     columns = ", ".join(_Evaluations._fields)
-    sql = f"SELECT problem, {columns} FROM entries WHERE kind = 'evaluation'{same} ORDER BY problem, seq"  # noqa: S608
+    sql = f"SELECT problem, {columns} FROM entries WHERE kind = 'evaluation'{conditions} ORDER BY problem, seq"  # noqa: S608
     evaluations = {
         problem: _Evaluations(*tuple(zip(*group, strict=True))[1:])
-        for problem, group in groupby(index.query(sql, given), key=itemgetter(0))
+        for problem, group in groupby(index.query(sql, set_filters), key=itemgetter(0))
     }
     return tuple(
-        _standing(index, problem, others.get(problem, []), evaluations.get(problem, _NONE), protocol)
+        _standing(index, problem, other_rows.get(problem, []), evaluations.get(problem, _NONE), protocol)
         for problem in problems
     )
 
 
 def known_problems(index: Index) -> list[str]:
-    """Every problem that has entries, of whichever run."""
+    """Return every problem that has entries, of any run."""
     committed = (parse_ledger_file(str(file)) for (file,) in index.query("SELECT file FROM files"))
     spooled = (str(problem) for (problem,) in index.query("SELECT DISTINCT problem FROM entries WHERE committed = 0"))
     return sorted({*filter(None, committed), *spooled})
 
 
 def known_targets(index: Index, run: str) -> list[str]:
-    """Every target that a run has entries for."""
-    found = index.query("SELECT DISTINCT target FROM entries WHERE run = ? ORDER BY target", (run,))
-    return [str(target) for (target,) in found]
+    """Return every target that a run has entries for.
+
+    Args:
+        index: refreshed by the caller.
+        run: the run's name.
+    """
+    rows = index.query("SELECT DISTINCT target FROM entries WHERE run = ? ORDER BY target", (run,))
+    return [str(target) for (target,) in rows]
 
 
 class _Evaluations(NamedTuple):
-    """A problem's evaluations, oldest first, as columns: those of the index `standing`, so that SQLite reads no more.
+    """A problem's evaluations, oldest first, as columns: those of the index `standing`, so that SQLite reads no others.
 
-    Columns and not rows, because counting and summing 100,000 of them then takes no Python per evaluation.
+    They are columns because counting and summing 100,000 evaluations then runs no Python code per evaluation.
     """
 
     seq: tuple[int, ...] = ()
@@ -151,16 +156,16 @@ class _Evaluations(NamedTuple):
 _NONE = _Evaluations()
 
 
-def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations, protocol: int) -> Standing:
-    count = len(made.seq)
-    last = index.row(problem, made.seq[-1]) if count else None
-    newest = max([*others, *([last] if last else [])], key=lambda row: row.seq, default=None)
+def _standing(index: Index, problem: str, other_rows: list[Row], evaluated: _Evaluations, protocol: int) -> Standing:
+    count = len(evaluated.seq)
+    last = index.row(problem, evaluated.seq[-1]) if count else None
+    newest = max([*other_rows, *([last] if last else [])], key=lambda row: row.seq, default=None)
     digest = newest.problem_digest if newest else None
-    gains, best = _gains_and_best(made, short_id(digest), protocol)
-    present = sorted((row for row in others if row.problem_digest == digest), key=lambda row: row.seq)
+    gains, best = _gains_and_best(evaluated, short_id(digest), protocol)
+    present = sorted((row for row in other_rows if row.problem_digest == digest), key=lambda row: row.seq)
     champion = champion_of((row for row in present if row.kind == EntryKind.CONFIRMATION), protocol)
     fastest = index.row(problem, best) if best else None
-    outdated = _outdated(index, problem, present, made, short_id(digest), protocol)
+    outdated = _outdated(index, problem, present, evaluated, short_id(digest), protocol)
     shown = champion or fastest or next(iter(outdated), None)
     baselines = [
         row.baseline_us
@@ -180,71 +185,81 @@ def _standing(index: Index, problem: str, others: list[Row], made: _Evaluations,
         best=fastest,
         outdated=outdated,
         evaluations=count,
-        verdicts=dict(Counter(made.verdict)),
-        workers={worker or "": number for worker, number in Counter(made.worker).items()},
-        duplicates=count - len(set(made.candidate)),
-        near_duplicates=_near_duplicates(made),
-        answered=count - made.answered_from.count(None),
+        verdicts=dict(Counter(evaluated.verdict)),
+        workers={worker or "": number for worker, number in Counter(evaluated.worker).items()},
+        duplicates=count - len(set(evaluated.candidate)),
+        near_duplicates=_near_duplicates(evaluated),
+        answered_from_ledger=count - evaluated.answered_from.count(None),
         gains=gains,
-        since_gain=min(count - (gains[-1].evaluation if gains else 0), made.judge_protocol.count(protocol)),
-        cost_s=sum(row.cost_s or 0.0 for row in others) + sum(filter(None, made.cost_s)),
+        since_gain=min(count - (gains[-1].evaluation if gains else 0), evaluated.judge_protocol.count(protocol)),
+        cost_s=sum(row.cost_s or 0.0 for row in other_rows) + sum(filter(None, evaluated.cost_s)),
         last_at=last.at if last else None,
-        entries=len(others) + count,
+        entries=len(other_rows) + count,
     )
 
 
-def _near_duplicates(made: _Evaluations) -> int:
+def _near_duplicates(evaluated: _Evaluations) -> int:
     """Count evaluations of a tree that had none, with the source or compiled code of an earlier one."""
-    known_hashes = [[value for value in hashes if value is not None] for hashes in (made.source, made.binary)]
-    if all(len(set(hashes)) == len(hashes) for hashes in known_hashes):
-        return 0  # no hash is there twice: seen without a look at each evaluation
+    hash_columns = [[value for value in hashes if value is not None] for hashes in (evaluated.source, evaluated.binary)]
+    if all(len(set(hashes)) == len(hashes) for hashes in hash_columns):
+        return 0  # no hash occurs twice
     count = 0
     trees: set[int | None] = set()
-    known: set[int] = set()
-    for tree, source, binary in zip(made.candidate, made.source, made.binary, strict=True):
+    earlier_hashes: set[int] = set()
+    for tree, source, binary in zip(evaluated.candidate, evaluated.source, evaluated.binary, strict=True):
         hashes = {value for value in (source, binary) if value is not None}
-        count += tree not in trees and not hashes.isdisjoint(known)
+        count += tree not in trees and not hashes.isdisjoint(earlier_hashes)
         trees.add(tree)
-        known |= hashes
+        earlier_hashes |= hashes
     return count
 
 
 def _outdated(
-    index: Index, problem: str, present: Sequence[Row], made: _Evaluations, form: int | None, protocol: int
+    index: Index, problem: str, present: Sequence[Row], evaluated: _Evaluations, form: int | None, protocol: int
 ) -> tuple[Row, ...]:
-    """Return `Standing.outdated`; `present` are the entries of the problem's present form but evaluations."""
+    """Return `Standing.outdated`; `present` are the entries of the problem's present form except evaluations."""
     confirmed = [row for row in present if row.kind == EntryKind.CONFIRMATION]
-    known = {row.judge_protocol for row in confirmed} | set(made.judge_protocol)
-    older = sorted((version for version in known if version is not None and version < protocol), reverse=True)
+    versions = {row.judge_protocol for row in confirmed} | set(evaluated.judge_protocol)
+    older = sorted((version for version in versions if version is not None and version < protocol), reverse=True)
     if not older:
         return ()
-    again = {each for each, version in zip(made.candidate, made.judge_protocol, strict=True) if version == protocol}
+    measured_again = {
+        candidate
+        for candidate, version in zip(evaluated.candidate, evaluated.judge_protocol, strict=True)
+        if version == protocol
+    }
     for version in older:
         rows = [row for row in confirmed if row.judge_protocol == version]
-        _, best = _gains_and_best(made, form, version)
+        _, best = _gains_and_best(evaluated, form, version)
         fastest = index.row(problem, best) if best else None
-        if found := best_of([*rows, *([fastest] if fastest else [])]):
-            return tuple(row for row in found if short_id(row.tree) not in again)
+        if best_rows := best_of([*rows, *([fastest] if fastest else [])]):
+            return tuple(row for row in best_rows if short_id(row.tree) not in measured_again)
     return ()
 
 
-def _gains_and_best(made: _Evaluations, form: int | None, protocol: int) -> tuple[tuple[Gain, ...], int | None]:
-    """The gains, and the `seq` of the fastest that passed, of the problem's present form and one judge protocol.
+def _gains_and_best(evaluated: _Evaluations, form: int | None, protocol: int) -> tuple[tuple[Gain, ...], int | None]:
+    """Return the gains, and the `seq` of the fastest that passed, of the problem's present form and one judge protocol.
 
-    A gain's whole interval lies above the last gain's speed-up: luck alone seldom makes one.
+    A gain's whole interval is above the last gain's speed-up, so that noise alone seldom makes one.
     """
     gains: list[Gain] = []
-    best, highest, mark = None, 0.0, 0.0
-    measured = zip(made.speedup, made.speedup_ci95_low, made.form, made.judge_protocol, strict=True)
-    each = zip(made.seq, made.verdict, made.worker, measured, strict=True)
-    for number, (seq, verdict, worker, (speedup, low, its_form, version)) in enumerate(each, 1):
-        if speedup is None or speedup <= mark or verdict != _PASSED or its_form != form or version != protocol:
+    best, highest, last_gain_speedup = None, 0.0, 0.0
+    measured = zip(evaluated.speedup, evaluated.speedup_ci95_low, evaluated.form, evaluated.judge_protocol, strict=True)
+    rows = zip(evaluated.seq, evaluated.verdict, evaluated.worker, measured, strict=True)
+    for number, (seq, verdict, worker, (speedup, ci95_low, form_of_row, version)) in enumerate(rows, 1):
+        if (
+            speedup is None
+            or speedup <= last_gain_speedup
+            or verdict != _PASSED
+            or form_of_row != form
+            or version != protocol
+        ):
             continue
         if speedup > highest:
             best, highest = seq, speedup
-        if (speedup if low is None else low) > mark:
+        if (speedup if ci95_low is None else ci95_low) > last_gain_speedup:
             gains.append(Gain(number, seq, speedup, worker))
-            mark = speedup
+            last_gain_speedup = speedup
     return tuple(gains), best
 
 

@@ -1,4 +1,4 @@
-"""Standings that are computed again only where entries have changed, for processes that ask for them often."""
+"""A cache of standings for processes that read them often: a problem is computed again after its entries changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MANY = 3
 
 
 class StandingsCache:
-    """The standings of one target and run, kept from call to call. One thread.
+    """The standings of one target and run, cached between calls. Not thread-safe.
 
     Args:
         index: refreshed by the caller.
@@ -22,21 +22,27 @@ class StandingsCache:
 
     def __init__(self, index: Index, target: str | None, run: str | None) -> None:
         self._index, self._target, self._run = index, target, run
-        self._known: dict[str, Standing] = {}
+        self._cached: dict[str, Standing] = {}
         self._revision: tuple[int, int] | None = None
 
     def standings(self, problems: Sequence[str]) -> tuple[Standing, ...]:
-        """Return every problem's standing, in the order given.
+        """Return every problem's standing, in the given order.
 
         Raises:
             LedgerError: the index cannot be read.
         """
-        revision = self._index.revision()  # before the entries: what comes meanwhile is read again the next time
+        revision = self._index.revision()  # before the entries: a later entry is read again the next time
         changed = self._index.changed_since(self._revision) if self._revision is not None else None
-        self._known = {} if changed is None else {name: one for name, one in self._known.items() if name not in changed}
-        missing = [problem for problem in problems if problem not in self._known]
+        self._cached = (
+            {}
+            if changed is None
+            else {name: standing for name, standing in self._cached.items() if name not in changed}
+        )
+        missing = [problem for problem in problems if problem not in self._cached]
         together = [missing] if _MANY * len(missing) > len(problems) else [[problem] for problem in missing]
         for group in together:
-            self._known |= {one.problem: one for one in standings(self._index, group, self._target, self._run)}
+            self._cached |= {
+                standing.problem: standing for standing in standings(self._index, group, self._target, self._run)
+            }
         self._revision = revision
-        return tuple(self._known[problem] for problem in problems)
+        return tuple(self._cached[problem] for problem in problems)

@@ -1,4 +1,4 @@
-"""Standings in words: the table of `harness status`, of a finished run, and of COORDINATION.md."""
+"""Standings as text: the table of `harness status`, of a finished run, and of COORDINATION.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADINGS = ("problem", "baseline", "best", "speed-up [95 %]", "score", "verdicts
 
 
 def cells(standing: Standing) -> tuple[str, ...]:
-    """One standing as the table's cells, in the order of `HEADINGS`."""
+    """Return one standing as the table's cells, in the order of `HEADINGS`."""
     shown = shown_row(standing)
     return (
         standing.problem,
@@ -30,12 +30,12 @@ def cells(standing: Standing) -> tuple[str, ...]:
 
 
 def shown_row(standing: Standing) -> Row | None:
-    """The entry whose numbers stand for a problem: its champion, else the best that counts, else one that did count."""
+    """Return the entry that represents a problem: its champion, else the best that counts, else one that did count."""
     return standing.champion or standing.best or next(iter(standing.outdated), None)
 
 
 def doubt(standing: Standing) -> str:
-    """Return the mark after a speed-up that is not confirmed, or not of this judge's protocol; otherwise nothing."""
+    """Return the mark after a speed-up that is not confirmed, or not of this judge's protocol; otherwise ""."""
     shown = shown_row(standing)
     if shown is None or standing.champion is not None:
         return ""
@@ -48,14 +48,14 @@ def markdown(standings: Iterable[Standing]) -> str:
     """Return the table as Markdown, and below it a list of the weaknesses of its numbers."""
     shown = tuple(standings)
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *(cells(standing) for standing in shown)]
-    # The other cells are numbers and words of ours, with brackets around intervals.
+    # The other cells are the harness' own numbers and words, with brackets around intervals.
     table = "\n".join(f"| {' | '.join([markdown_text(row[0]), *map(printable, row[1:])])} |" for row in rows)
     notes = [f"- {markdown_text(line, keep_code=True)}" for line in weakness_notes(shown)]
     return "\n".join([table, *(["", *notes] if notes else [])])
 
 
 def for_scripts(standing: Standing) -> dict[str, Any]:
-    """A standing as JSON has it."""
+    """Return a standing as an object of JSON."""
     return {
         "problem": standing.problem,
         "baseline_us": standing.baseline_us,
@@ -67,7 +67,7 @@ def for_scripts(standing: Standing) -> dict[str, Any]:
         "workers": dict(standing.workers),
         "duplicates": standing.duplicates,
         "near_duplicates": standing.near_duplicates,
-        "answered_from_ledger": standing.answered,
+        "answered_from_ledger": standing.answered_from_ledger,
         "since_gain": standing.since_gain,
         "cost_s": round(standing.cost_s, 3),
         "entries": standing.entries,
@@ -79,13 +79,13 @@ def speedup(row: Row) -> str:
     """Return `1.38x [1.36, 1.40]`, as far as the row has it, with the symbol of a weakened number."""
     if row.speedup is None:
         return "-"
-    low, high = row.speedup_ci95_low, row.speedup_ci95_high
-    interval = f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
+    ci95_low, ci95_high = row.speedup_ci95_low, row.speedup_ci95_high
+    interval = f" [{ci95_low:.3f}, {ci95_high:.3f}]" if ci95_low is not None and ci95_high is not None else ""
     return f"{row.speedup:.3f}x{interval}{weakness_mark(row.weaknesses)}"
 
 
 def microseconds(value: float | None) -> str:
-    """A time with three digits: `8.10 us`, `541 us`, `12.3 ms`."""
+    """Return a time with three digits: `8.10 us`, `541 us`, `12.3 ms`."""
     if value is None:
         return "-"
     number, unit = (value / 1000, "ms") if value >= 10_000 else (value, "us")
@@ -93,38 +93,40 @@ def microseconds(value: float | None) -> str:
 
 
 def verdicts(standing: Standing) -> str:
-    """`18 PASSED, 2 COMPILE_ERROR`, the most frequent first."""
+    """Return `18 PASSED, 2 COMPILE_ERROR`, the most frequent first."""
     ordered = sorted(standing.verdicts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} {verdict}" for verdict, count in ordered) or "-"
 
 
 def totals(standings: Sequence[Standing]) -> str:
-    """One line about all problems together."""
+    """Return one line about all problems together."""
     faster = sum(standing.champion is not None for standing in standings)
     evaluations = sum(standing.evaluations for standing in standings)
-    near, answered = (sum(getattr(one, name) for one in standings) for name in ("near_duplicates", "answered"))
-    repeated = f", {near} of candidates nearly identical to an earlier one" if near else ""
-    saved = f" ({answered} answered from the ledger)" if answered else ""
+    near_duplicates = sum(standing.near_duplicates for standing in standings)
+    answered_from_ledger = sum(standing.answered_from_ledger for standing in standings)
+    repeated = f", {near_duplicates} of candidates nearly identical to an earlier one" if near_duplicates else ""
+    saved = f" ({answered_from_ledger} answered from the ledger)" if answered_from_ledger else ""
     confirmed = f"{faster} of {len(standings)} problems have a confirmed speed-up"
     return f"{confirmed}; {evaluations} evaluations{repeated}{saved}"
 
 
 def outdated_note(standings: Sequence[Standing]) -> list[str]:
-    """A line about the entries of an older judge protocol that are to be measured again; nothing without any."""
-    waiting = [one for one in standings if one.outdated]
+    """Return a line about the entries of an older judge protocol that are to be measured again; [] without any."""
+    waiting = [standing for standing in standings if standing.outdated]
     if not waiting:
         return []
     named = ", ".join(
-        f"{one.problem} seq {', '.join(str(row.seq) for row in one.outdated)}" for one in waiting[:_NAMED]
+        f"{standing.problem} seq {', '.join(str(row.seq) for row in standing.outdated)}"
+        for standing in waiting[:_NAMED]
     ) + (f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else "")
-    older = max(row.judge_protocol or 0 for one in waiting for row in one.outdated)
-    why = f"of judge protocol {older}, so they do not count: numbers of different judge protocols are not compared"
-    return [f"to be measured again: {named}: {why}. `harness start` measures them before other candidates"]
+    older = max(row.judge_protocol or 0 for standing in waiting for row in standing.outdated)
+    reason = f"of judge protocol {older}, so they do not count: numbers of different judge protocols are not compared"
+    return [f"to be measured again: {named}: {reason}. `harness start` measures them before other candidates"]
 
 
 def weakness_notes(standings: Sequence[Standing]) -> list[str]:
-    """Return a line for each kind of weakness of the speed-ups in the table; nothing without any."""
-    shown = [(one.problem, shown_row(one)) for one in standings]
+    """Return a line for each kind of weakness of the speed-ups in the table; [] without any."""
+    shown = [(standing.problem, shown_row(standing)) for standing in standings]
     return weakness_legend((problem, None, row.weaknesses) for problem, row in shown if row and row.speedup is not None)
 
 

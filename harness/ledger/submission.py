@@ -1,4 +1,4 @@
-"""Turning an edited solution into a candidate, and waiting for what the judge says of it."""
+"""Submission of an edited solution as a candidate, and the wait for its judgement."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 
 _LOOK_EVERY_S = 5.0
-"""How often the ledger itself is asked, besides the outcome file: the file may have been thrown away."""
+"""Interval at which the ledger is queried besides the outcome file, which may have been deleted."""
 
 
 @dataclass(frozen=True)
 class SubmissionPlace:
-    """Which worker's work on which problem a worktree holds."""
+    """A worktree with its worker and problem."""
 
     workspace: Workspace
     worktree: Path
@@ -37,17 +37,17 @@ class SubmissionPlace:
 
 
 def locate(start: Path | None = None) -> SubmissionPlace:
-    """The worktree that contains `start` (default: the current directory).
+    """Return the worktree that contains `start` (default: the current directory).
 
     Raises:
         ConfigurationError: it is not inside `workspaces/<worker>/<suite>/<name>/` of a workspace.
     """
-    here = (start or Path.cwd()).resolve()
-    for directory in (here, *here.parents):
+    start_directory = (start or Path.cwd()).resolve()
+    for directory in (start_directory, *start_directory.parents):
         marker = directory / ".git"
         if not marker.exists():
             continue
-        # The repository that a worktree belongs to has its workspace where its own checkout is.
+        # The workspace is the checkout of the repository that the worktree belongs to.
         root = Workspace(directory).git_common_dir.parent
         if marker.is_file() and directory.is_relative_to(root):
             place = parse_worktree_path(directory.relative_to(root).as_posix())
@@ -55,20 +55,35 @@ def locate(start: Path | None = None) -> SubmissionPlace:
                 return SubmissionPlace(Workspace(root), directory, *place)
         break
     raise ConfigurationError(
-        f"{here} is not inside a worker's worktree",
+        f"{start_directory} is not inside a worker's worktree",
         remedy=f"change into {WORKTREE_FORM} of a workspace and submit from there",
     )
 
 
 def solution_dir(worktree: Path, problem: str, target: str) -> Path:
-    """Where the solution stands in a worktree."""
+    """Return the solution directory in a worktree.
+
+    Args:
+        worktree: the worktree's directory.
+        problem: the problem's key, `suite/name`.
+        target: the target's name.
+    """
     return worktree / solution_path(problem, target)
 
 
 def trailers(
     *, run: str, worker: str, agent: str, session: str, model: str | None = None, cost_usd: float = 0.0
 ) -> dict[str, str]:
-    """What each candidate's commit says of its making."""
+    """Return the trailers of a candidate's commit.
+
+    Args:
+        run: the run's name.
+        worker: the worker's id.
+        agent: the kind of agent.
+        session: the session's id.
+        model: the model's name; None for an agent without one.
+        cost_usd: the session's cost so far, in USD.
+    """
     return {
         "Run": run,
         "Worker": worker,
@@ -86,19 +101,26 @@ def submit(
     problem: str,
     target: str,
     message: str,
-    said: Mapping[str, str],
+    commit_trailers: Mapping[str, str],
     base: str,
     languages: Sequence[Language] = (),
 ) -> Submission:
-    """Check the solution as it stands and commit it on the worktree's branch.
+    """Check the present solution and commit it on the worktree's branch.
 
-    `base` is the coordination branch: a solution that stands there as it is becomes a candidate too, by a commit of
-    its own, since only commits that the base does not hold are judged.
-    `said` is the commit's trailers; `languages` those the run allows, empty for all.
+    Args:
+        repo: the workspace's repository.
+        worktree: the worktree's directory.
+        problem: the problem's key, `suite/name`.
+        target: the target's name.
+        message: the commit message without trailers.
+        commit_trailers: the trailers of the commit.
+        base: the coordination branch. A solution that it already holds gets a commit of its own and becomes a candidate
+            too, because only commits that the base lacks are judged.
+        languages: the languages that the run allows; empty for all.
 
     Raises:
-        FormatError: it is no valid solution, or in a language that the run does not allow.
-        RepositoryError: something besides the solution was changed.
+        FormatError: the solution is invalid, or in a language that the run does not allow.
+        RepositoryError: files outside the solution were changed.
     """
     directory = solution_dir(worktree, problem, target)
     solution = load_solution(directory)
@@ -109,9 +131,9 @@ def submit(
             remedy="write the solution in a language of the run (harness.yaml: languages)",
         )
     failpoint("submit.before_commit")
-    submission = repo.commit_solution(worktree, problem, target, message, said)
+    submission = repo.commit_solution(worktree, problem, target, message, commit_trailers)
     if submission.unchanged and repo.is_ancestor(submission.commit, repo.tip(base)):
-        submission = repo.commit_solution(worktree, problem, target, message, said, even_if_unchanged=True)
+        submission = repo.commit_solution(worktree, problem, target, message, commit_trailers, even_if_unchanged=True)
     failpoint("submit.after_commit")
     return submission
 
@@ -122,13 +144,23 @@ def wait_for_outcome(
     target: str,
     tree: str,
     *,
-    known: Callable[[], Entry | None],
+    find_entry: Callable[[], Entry | None],
     stop: threading.Event,
     deadline_s: float,
 ) -> Entry | None:
-    """The candidate's entry as soon as there is one; None when told to stop before.
+    """Wait for a candidate's entry.
 
-    `known` looks the candidate up in the ledger, for when the outcome file has been thrown away.
+    Args:
+        workspace: the workspace of the daemon.
+        problem: the problem's key, `suite/name`.
+        target: the target's name.
+        tree: git tree id of the candidate's solution directory.
+        find_entry: looks the candidate up in the ledger, in case the outcome file was deleted.
+        stop: ends the wait.
+        deadline_s: time limit in seconds.
+
+    Returns:
+        The entry; None if `stop` was set first.
 
     Raises:
         TimeoutError: no outcome within `deadline_s`.
@@ -136,17 +168,17 @@ def wait_for_outcome(
     file = workspace.outcome_file(problem, target, tree)
     until = time.monotonic() + deadline_s
     with FileWatch(file.parent) as changes:
-        entry = read_outcome(file) or known()
+        entry = read_outcome(file) or find_entry()
         while entry is None and not stop.is_set():
             if time.monotonic() > until:
                 raise TimeoutError(f"no outcome for {problem} tree {tree} within {deadline_s:.0f} s")
-            entry = read_outcome(file) if changes.wait(_LOOK_EVERY_S, stop=stop) else known()
+            entry = read_outcome(file) if changes.wait(_LOOK_EVERY_S, stop=stop) else find_entry()
     failpoint("submit.after_outcome")
     return entry
 
 
 def read_outcome(file: Path) -> Entry | None:
-    """The entry in an outcome file; None where there is none, none that can be read, or one that does not count."""
+    """Return the entry in an outcome file; None if it is missing, unreadable or does not count."""
     with contextlib.suppress(FileNotFoundError, ValidationError):
         entry = Entry.model_validate_json(file.read_bytes())
         return entry if counts(entry) else None

@@ -1,8 +1,8 @@
 """Upgrade a ledger to the newest format, without rewriting a document.
 
-The format of a ledger is in the head line of heads.yaml. Documents keep the format that they were written in, and their
-bytes, so every hash and every head that git's history holds stays true. An upgrade raises the format of heads.yaml and
-commits what an earlier harness left in the spool, both in one commit; new documents then have the new format.
+The format of a ledger is in the head line of heads.yaml. Documents keep their format and their bytes, so that every
+hash and every head in git's history stays valid. An upgrade raises the format of heads.yaml and commits the documents
+that an earlier harness left in the spool, both in one commit; new documents then have the new format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.workspace.files import file_lock
 
 @dataclass(frozen=True)
 class UpgradedFile:
-    """One file, and what an upgrade does to it."""
+    """A file and its change by an upgrade."""
 
     file: str
     change: str
@@ -33,31 +33,31 @@ class UpgradedFile:
 
 @dataclass(frozen=True)
 class LedgerUpgrade:
-    """What an upgrade did, or with `dry_run` would do."""
+    """The result of an upgrade; with `dry_run`, the expected result."""
 
     branch: str
     before: int
     after: int
     commit: str | None
-    """The upgrade's commit; null where nothing was to do, and for a dry run."""
+    """The upgrade's commit; null if no upgrade was necessary, and for a dry run."""
     files: tuple[UpgradedFile, ...] = ()
 
     @property
-    def needed(self) -> bool:
-        """Whether the ledger had an earlier format."""
+    def is_outdated(self) -> bool:
+        """True if the ledger had an earlier format."""
         return self.before < self.after
 
 
 def upgrade_ledger(workspace: Workspace, repo: Repo, branch: str, *, dry_run: bool = False) -> LedgerUpgrade:
-    """Upgrade the ledger on the coordination branch; nothing is done to one that has the newest format.
+    """Upgrade the ledger on the coordination branch; one of the newest format is not changed.
 
-    The caller sees to it that no `harness start` begins meanwhile. Killed at any point, it can be run again.
+    The caller prevents the start of `harness start` meanwhile. After a kill at any point, the upgrade can be repeated.
 
     Args:
-        workspace: whose ledger.
-        repo: its repository.
+        workspace: the workspace of the ledger.
+        repo: the workspace's repository.
         branch: the coordination branch.
-        dry_run: only report.
+        dry_run: return the expected result and change nothing.
 
     Raises:
         ConfigurationError: a daemon or planner has the ledger open.
@@ -99,22 +99,24 @@ def _open_spool(workspace: Workspace, writer: Writer, stack: ExitStack) -> Spool
 def _report(
     workspace: Workspace, repo: Repo, branch: str, before: int, spooled: list[Record]
 ) -> tuple[UpgradedFile, ...]:
-    """Say of each file what the upgrade does to it."""
+    """Return the change of each file by the upgrade."""
     tip = repo.tip(branch)
-    found = [UpgradedFile(HEADS, f"format {before} becomes format {LEDGER_FORMAT}")]
+    changes = [UpgradedFile(HEADS, f"format {before} becomes format {LEDGER_FORMAT}")]
     names = {name for name in repo.files(tip, LEDGER) if name.endswith(".yaml") and name != HEADS}
     for name in sorted({*names, *(record.file for record in spooled)}):
         content = repo.read(tip, name)
         documents = split(content or b"", name)
         waiting = still_to_commit(name, [record for record in spooled if record.file == name], content)
-        found.append(UpgradedFile(name, _kept(documents, len(waiting))))
+        changes.append(UpgradedFile(name, _document_counts(documents, len(waiting))))
     if workspace.index_file.exists():
-        found.append(UpgradedFile(str(workspace.index_file.relative_to(workspace.root)), "read again from the ledger"))
-    found.append(UpgradedFile(CONFIG_NAME, "is the same in both formats"))
-    return tuple(found)
+        changes.append(
+            UpgradedFile(str(workspace.index_file.relative_to(workspace.root)), "read again from the ledger")
+        )
+    changes.append(UpgradedFile(CONFIG_NAME, "is the same in both formats"))
+    return tuple(changes)
 
 
-def _kept(documents: list[Document], waiting: int) -> str:
+def _document_counts(documents: list[Document], waiting: int) -> str:
     count = len(documents)
-    kept = f"{count} {'document keeps its' if count == 1 else 'documents keep their'} bytes"
-    return f"{kept}; {waiting} from the spool committed" if waiting else kept
+    sentence = f"{count} {'document keeps its' if count == 1 else 'documents keep their'} bytes"
+    return f"{sentence}; {waiting} from the spool committed" if waiting else sentence

@@ -129,7 +129,7 @@ def evaluate_axes(axes: Mapping[str, Axis], var_sizes: Mapping[str, int]) -> dic
                 try:
                     sizes[name] = evaluate(axis.expression, sizes)
                 except FormatError as error:
-                    raise FormatError(f"axis `{name}`: {error.what}") from error
+                    raise FormatError(f"axis `{name}`: {error.message}") from error
                 if sizes[name] < 0:
                     raise FormatError(
                         f"axis `{name}`: `{axis.expression}` gives {sizes[name]}; expected an integer of at least 0"

@@ -238,7 +238,7 @@ class _WorkloadResolver:
             try:
                 value = evaluate(expression, self.names)
             except FormatError as error:
-                raise FormatError(error.what, where=where) from error
+                raise FormatError(error.message, where=where) from error
         if not minimum <= value <= maximum:
             raise FormatError(f"`{expression}` gives {value}; expected {minimum} to {maximum}", where=where)
         return value

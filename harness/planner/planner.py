@@ -20,7 +20,7 @@ from harness.failpoints import failpoint
 from harness.formats.problems import problem_names
 from harness.git.branch_commits import Change
 from harness.git.repo import Repo
-from harness.ledger.accounts import drop, kept, recorded
+from harness.ledger.accounts import recorded_accounts, set_aside, unrecorded_accounts
 from harness.ledger.coordination import parse, read_text, render
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger, read_records
@@ -154,7 +154,7 @@ class _Planner:
         self._edited_since: float | None = None
         """Time at which the planner first detected that a person edits COORDINATION.md; None while there is no edit."""
         self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
-        self._accounted = {account.id for account in recorded(workspace, repo, config.coordination_branch)}
+        self._accounted = {account.id for account in recorded_accounts(workspace, repo, config.coordination_branch)}
         self._reasons: dict[str, str] = self._last_reasons()
         """Problem -> the model's reason, for COORDINATION.md."""
 
@@ -315,14 +315,14 @@ class _Planner:
 
     def _take_accounts(self) -> None:
         """Record closed accounts, each once."""
-        for account in kept(self._workspace):
+        for account in unrecorded_accounts(self._workspace):
             if account.ended is None:
                 continue
             if account.id not in self._accounted:
                 self._ledger.append_record(ACCOUNTS, account.record())
                 self._accounted.add(account.id)
                 failpoint("planner.account_recorded")
-            drop(self._workspace, account)
+            set_aside(self._workspace, account)
 
     def _notes(self) -> dict[str, str]:
         """Return problem -> the model's reason and the problem's last lessons."""

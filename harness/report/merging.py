@@ -146,7 +146,7 @@ def _commit_spooled(repo: Repo, index: Index, winner: MeasuredCandidate, coordin
             remedy="the running daemon commits it within a minute: try again then",
         ) from error
     except LedgerError as error:
-        raise LedgerError(f"the confirmation cannot be committed: {error.what}", remedy=error.remedy) from error
+        raise LedgerError(f"the confirmation cannot be committed: {error.message}", remedy=error.remedy) from error
 
 
 def _refuse_older(repo: Repo, name: str, winner: MeasuredCandidate) -> None:

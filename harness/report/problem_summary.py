@@ -148,7 +148,7 @@ def problem_summary(
         "workers": len(standing.workers),
         "duplicates": standing.duplicates,
         "near_duplicates": standing.near_duplicates,
-        "answered": standing.answered,
+        "answered": standing.answered_from_ledger,
         "since_gain": standing.since_gain,
         "cost_s": round(standing.cost_s, 1),
         "steps": steps,

@@ -151,7 +151,7 @@ def _ledger_faults(chains: Chains, commit: str, problem: str) -> Iterator[str]:
     """Yield the breaks of the ledger's chains, and the problem's entries that contradict their own parts."""
     for chain_break in chains.breaks[:_MAX_LISTED]:
         at = f" seq {chain_break.seq}" if chain_break.seq is not None else ""
-        yield f"the ledger at {commit[:12]} is broken: {chain_break.file}{at}: {chain_break.what}"
+        yield f"the ledger at {commit[:12]} is broken: {chain_break.file}{at}: {chain_break.message}"
     if len(chains.breaks) > _MAX_LISTED:
         yield f"and {len(chains.breaks) - _MAX_LISTED} more breaks: `harness audit` prints all"
     try:

@@ -58,7 +58,7 @@ def describe(request: DescribeRequest) -> DeviceDescription:
         try:
             bound = bounds(problem, workload, machine)
         except NoBoundError as error:
-            described[workload.uuid] = BoundDescription(reason=error.what)
+            described[workload.uuid] = BoundDescription(reason=error.message)
         else:
             described[workload.uuid] = BoundDescription(
                 sol_us=bound.sol_us,
@@ -136,7 +136,7 @@ def main(text: str) -> int:
         with timing_lock.working():
             described = describe(DescribeRequest.model_validate_json(text))
     except HarnessError as error:
-        sys.stderr.write(f"{error.what}\n")
+        sys.stderr.write(f"{error.message}\n")
         return 1
     sys.stdout.write(described.model_dump_json() + "\n")
     return 0

@@ -154,7 +154,7 @@ def _traces(problem: Problem, workload: Workload, most_s: float | None) -> list[
     except NoBoundError:
         raise
     except FormatError as error:
-        raise NoBoundError(f"no bound: {error.what}", where=error.where or where, remedy=error.remedy) from error
+        raise NoBoundError(f"no bound: {error.message}", where=error.where or where, remedy=error.remedy) from error
     except Exception as error:
         failure = one_line(f"{type(error).__name__}: {error}", _MAX_CHARACTERS)
         raise NoBoundError(

@@ -1,4 +1,4 @@
-"""A judge for the length of one command: the caller waits for each answer."""
+"""A judge process for the duration of one command: the caller waits for each answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ from harness.workspace.judge_client import (
 from harness.workspace.judge_endpoint import JudgeNotice
 
 _END_S = 20.0
-"""A judge that was told to end and has not by then is killed."""
+"""A judge that has not ended this long after SIGTERM is killed."""
 
 
 class JudgeProcess:
     """One judge on one device. A judge that ends is not started again.
 
+    Args:
+        device: `cpu`, `cuda:0` ...
+        cache: the directory of the judge's build artefacts and snapshots.
+        sandbox: the sandbox in which the judge runs candidates.
+
     Raises:
-        ConfigurationError: it does not get ready; the message is its own where it wrote one.
+        ConfigurationError: the judge does not become ready; the message is the judge's own if it wrote one.
     """
 
     def __init__(self, device: str, cache: Path, sandbox: SandboxKind) -> None:
@@ -45,8 +50,8 @@ class JudgeProcess:
             self.close()
             raise
         pid = self._client.pid
-        assert isinstance(event, JudgeReady)  # noqa: S101 - nothing else comes before a request
-        assert pid is not None  # noqa: S101 - it has just written that it is ready
+        assert isinstance(event, JudgeReady)  # noqa: S101 - no other event precedes a request
+        assert pid is not None  # noqa: S101 - the process has just reported that it is ready
         self.ready, self.pid = event, pid
 
     def ask(
@@ -55,7 +60,12 @@ class JudgeProcess:
         progress: Callable[[JudgeProgress], None],
         checked: Callable[[CheckAnswer], None] = lambda _: None,
     ) -> JudgeAnswer:
-        """Send a request and wait for its answer; checks are answered meanwhile.
+        """Send a request and wait for its answer; checks are answered in the meantime.
+
+        Args:
+            request: the request.
+            progress: called with each progress message.
+            checked: called with each answer to a check.
 
         Raises:
             ConfigurationError: the judge ended, or exceeded the request's deadline, instead of answering.
@@ -80,7 +90,7 @@ class JudgeProcess:
         return self.next_checked()
 
     def send_check(self, request: CheckRequest) -> None:
-        """Send a check; `ask` hands its answer to `checked`, or `next_checked` returns it."""
+        """Send a check. `ask` passes its answer to `checked`, or `next_checked` returns it."""
         self._client.ask_check(request)
 
     def next_checked(self) -> CheckAnswer:
@@ -110,18 +120,23 @@ class JudgeProcess:
             except queue.Empty:
                 continue
             if isinstance(event, JudgeLost):
-                what, _, fix = event.error.partition("\n")
-                raise ConfigurationError(what or event.reason, remedy=event.fix or fix.strip() or None)
+                message, _, fix = event.error.partition("\n")
+                raise ConfigurationError(message or event.reason, remedy=event.fix or fix.strip() or None)
             if event is not None:
                 return event
 
 
 @contextlib.contextmanager
 def judge_process(device: str, cache: Path, sandbox: SandboxKind) -> Iterator[JudgeProcess]:
-    """A judge for the length of a block.
+    """Yield a judge that runs for the duration of a block.
+
+    Args:
+        device: `cpu`, `cuda:0` ...
+        cache: the directory of the judge's build artefacts and snapshots.
+        sandbox: the sandbox in which the judge runs candidates.
 
     Raises:
-        ConfigurationError: it cannot start here; the message is its own.
+        ConfigurationError: the judge cannot start on this machine; the message is the judge's own.
     """
     judge = JudgeProcess(device, cache, sandbox)
     try:

@@ -1,7 +1,7 @@
-"""Files by which a worker asks the daemon for a check, below `.harness/checks/`: one directory for each order.
+"""Files of checks that workers order from the daemon, below `.harness/checks/`: one directory for each order.
 
 The worker writes `solution/` and then `order.json`; the daemon writes `reply.json`; the worker removes the directory.
-These files are derived data: a lost order means that a worker waits until its deadline.
+These files are derived data: after the loss of an order a worker waits until its deadline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.workspace.order_files import wait_for_reply
 
 _ORDER, _REPLY, _SOLUTION = "order.json", "reply.json", "solution"
 _LEFT_S = 3600.0
-"""A directory this old belongs to no waiting worker and is removed."""
+"""A directory of this age belongs to no waiting worker and is removed."""
 
 
 def ask_for_check(
@@ -37,7 +37,21 @@ def ask_for_check(
     stop: threading.Event,
     within_s: float,
 ) -> CheckReply | None:
-    """Ask for a check of a solution directory and wait for the reply; None when told to stop before.
+    """Order a check of a solution directory and wait for the reply.
+
+    Args:
+        workspace: the workspace of the daemon.
+        solution: the solution directory; it is copied.
+        worker: the worker's id.
+        problem: the problem's key, `suite/name`.
+        target: the target's name.
+        show: the generated code to include in the reply; "" for none.
+        function: part of the name of the function whose code is shown; "" for the entry.
+        stop: ends the wait.
+        within_s: deadline from the call, in seconds.
+
+    Returns:
+        The reply; None if `stop` was set first.
 
     Raises:
         TimeoutError: no reply within `within_s`: no daemon runs, or no judge is ready.
@@ -50,7 +64,18 @@ def ask_for_check(
 def ask_for_baseline(
     workspace: Workspace, *, worker: str, problem: str, target: str, stop: threading.Event, within_s: float
 ) -> CheckReply | None:
-    """Order a measurement of a problem's baselines and wait until it is complete; None when told to stop before.
+    """Order a measurement of a problem's baselines and wait until it is complete.
+
+    Args:
+        workspace: the workspace of the daemon.
+        worker: the worker's id.
+        problem: the problem's key, `suite/name`.
+        target: the target's name.
+        stop: ends the wait.
+        within_s: deadline from the call, in seconds.
+
+    Returns:
+        The reply; None if `stop` was set first.
 
     Raises:
         TimeoutError: not complete within `within_s`: no judge is ready or free.
@@ -86,12 +111,23 @@ def waiting_orders(workspace: Workspace) -> list[CheckOrder]:
 
 
 def ordered_solution(workspace: Workspace, order: CheckOrder) -> Path:
-    """Return the directory of the solution that an order is about."""
+    """Return the directory of the solution that an order refers to.
+
+    Args:
+        workspace: the workspace of the daemon.
+        order: the order.
+    """
     return _directory(workspace) / order.id / _SOLUTION
 
 
 def reply_to_check(workspace: Workspace, order_id: str, reply: CheckReply) -> None:
-    """Leave a reply; nothing happens where the worker has gone."""
+    """Write the reply of an order; do nothing if its worker no longer waits.
+
+    Args:
+        workspace: the workspace of the daemon.
+        order_id: the order's id.
+        reply: the reply.
+    """
     directory = _directory(workspace) / order_id
     if directory.is_dir():
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""harness.yaml: defaults, the file, the command line, in this order; the code gets one frozen object."""
+"""Resolution of the configuration: defaults, harness.yaml, command line, in this order, into one frozen object."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ coordination_branch: {branch}     # holds COORDINATION.md and ledger/
 #   half_width_cpu: 0.02      # timing stops when the interval is this narrow
 #   half_width_gpu: 0.005
 #   max_judge_s: 60
-#   sandbox: bubblewrap       # `none` runs agents' code unconfined, and every entry says so
+#   sandbox: bubblewrap       # `none` runs agents' code unconfined, and every entry records it
 """
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of the resolved configuration and where its value comes from."""
+    """One key of the resolved configuration with its value and its source."""
 
     key: str
     value: object
@@ -63,26 +63,26 @@ class Setting:
 
 
 def load_config(workspace: Workspace, overrides: Mapping[str, object] | None = None) -> Config:
-    """The resolved configuration.
+    """Return the resolved configuration.
 
     Args:
-        workspace: whose harness.yaml is read.
-        overrides: dotted key -> value from the command line; None values count as not given.
+        workspace: the workspace whose harness.yaml is read.
+        overrides: dotted key -> value from the command line; None values are ignored.
 
     Raises:
-        FormatError: harness.yaml names a key that does not exist or a value that does not fit, with its line.
-        ConfigurationError: a value of the command line does not fit, or the file cannot be read.
+        FormatError: harness.yaml has an unknown key or an invalid value; the message has its line.
+        ConfigurationError: a value of the command line is invalid, or the file cannot be read.
     """
     document, _ = _read(workspace)
     return _resolve(document, overrides or {})
 
 
 def data_root_of(workspace: Workspace, config: Config | None = None) -> Path | None:
-    """Return the directory where safetensors paths may lead besides a problem's own; None where none is configured.
+    """Return the directory to which safetensors paths may lead besides a problem's own; None if none is configured.
 
     Args:
-        workspace: whose root a relative path starts from.
-        config: the resolved configuration; harness.yaml is read without it.
+        workspace: the workspace whose root a relative path starts from.
+        config: the resolved configuration; without it harness.yaml is read.
 
     Raises:
         FormatError: harness.yaml is malformed.
@@ -92,16 +92,25 @@ def data_root_of(workspace: Workspace, config: Config | None = None) -> Path | N
 
 
 def explain_config(workspace: Workspace, overrides: Mapping[str, object] | None = None) -> list[Setting]:
-    """Every key with its value and source, in the order of `harness.model.config`."""
+    """Return every key with its value and source, in the order of `harness.model.config`.
+
+    Args:
+        workspace: the workspace whose harness.yaml is read.
+        overrides: dotted key -> value from the command line; None values are ignored.
+
+    Raises:
+        FormatError: harness.yaml has an unknown key or an invalid value; the message has its line.
+        ConfigurationError: a value of the command line is invalid, or the file cannot be read.
+    """
     document, lines = _read(workspace)
-    given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    config = _resolve(document, given)
-    found = []
+    set_overrides = {key: value for key, value in (overrides or {}).items() if value is not None}
+    config = _resolve(document, set_overrides)
+    settings = []
     for path, value in _leaves(config):
         key = ".".join(path)
         in_file = f"{CONFIG_NAME}:{lines[path]}" if path in lines else "default"
-        found.append(Setting(key, value, COMMAND_LINE if key in given else in_file))
-    return found
+        settings.append(Setting(key, value, COMMAND_LINE if key in set_overrides else in_file))
+    return settings
 
 
 def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, ...], int]]:
@@ -110,7 +119,7 @@ def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, .
         text = read_bytes(workspace.config_file, max_bytes=DOCUMENT_BYTES, where=where).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"cannot be read: {error}", where=where, remedy="repair it, or move it away and type `harness init`"
+            f"cannot be read: {error}", where=where, remedy="repair it, or move it away and run `harness init`"
         ) from error
     try:
         document, lines = parse_yaml(text, where=where)
@@ -119,7 +128,7 @@ def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, .
         if errors:
             raise errors[0]
     except FormatError as error:
-        raise FormatError(error.what, where=error.where, remedy=error.remedy or _REMEDY) from error
+        raise FormatError(error.message, where=error.where, remedy=error.remedy or _REMEDY) from error
     return document, lines
 
 
@@ -135,17 +144,17 @@ def _resolve(document: Mapping[str, Any], overrides: Mapping[str, object]) -> Co
             section = section[parent]
         section[leaf] = list(value) if isinstance(value, tuple) else value
     config, errors = validated(Config, merged, where=COMMAND_LINE, lines=dict)
-    if config is None:  # the file alone is sound by then, so what is wrong was typed
-        raise ConfigurationError(errors[0].what, where=COMMAND_LINE, remedy="give that option another value")
+    if config is None:  # the file alone is valid, so the error is on the command line
+        raise ConfigurationError(errors[0].message, where=COMMAND_LINE, remedy="give that option another value")
     return config
 
 
 def _leaves(section: BaseModel, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
-    found: list[tuple[tuple[str, ...], object]] = []
+    leaves: list[tuple[tuple[str, ...], object]] = []
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, BaseModel):
-            found += _leaves(value, (*path, name))
+            leaves += _leaves(value, (*path, name))
         else:
-            found.append(((*path, name), value))
-    return found
+            leaves.append(((*path, name), value))
+    return leaves

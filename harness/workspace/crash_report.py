@@ -1,4 +1,4 @@
-"""Crash reports: what an unexpected exception leaves for whoever fixes the defect, and one line for the person."""
+"""Crash reports: a file about an unexpected exception for the developers, and one line for the user."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from harness.errors import HarnessError
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 
-_KEPT = 100
+_MAX_REPORTS = 100
 """Reports in a workspace: a child process that crashes for days must not fill the disk."""
 _SECRET_NAME = re.compile(r"(_KEY|_TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _SHORTEST_SECRET = 6
-"""A shorter value is not hidden: it would be found inside ordinary words."""
+"""A shorter value is not hidden: ordinary words contain it."""
 _LONGEST_REASON = 300
 
 
 def report_crash(error: BaseException) -> str:
     """Write a crash report and return the line for stderr, without a newline.
 
-    The report goes to `.harness/crashes/` of the workspace around the current directory, else to the system's
-    directory for temporary files. Values of environment variables that hold secrets appear in neither.
+    The report is written to `.harness/crashes/` of the workspace around the current directory, otherwise to the
+    system's directory for temporary files. Neither the report nor the line contains the values of environment variables
+    that hold secrets.
     """
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON]
     try:
         where = f"crash report: {_write(_text(error))}"
-    except Exception as failure:  # noqa: BLE001 - whatever prevents the report, the line about the crash is printed
+    except Exception as failure:  # noqa: BLE001 - the line about the crash is printed after any failure
         where = f"no crash report could be written: {type(failure).__name__}: {failure}"
     return _without_secrets(f"internal error: {reason}; {where}")
 
@@ -58,8 +59,8 @@ def _write(text: str) -> Path:
     with suppress(HarnessError, OSError):
         directory = Workspace.find().crashes
         atomic_write(directory / name, text)
-        for old in sorted(directory.glob("crash-*.txt"))[:-_KEPT]:
-            old.unlink(missing_ok=True)
+        for obsolete in sorted(directory.glob("crash-*.txt"))[:-_MAX_REPORTS]:
+            obsolete.unlink(missing_ok=True)
         return directory / name
     file = Path(tempfile.gettempdir()) / f"harness-{name}"
     atomic_write(file, text)

@@ -1,4 +1,4 @@
-"""Directories and files of one workspace: paths only; nothing is read, and git is not called."""
+"""Directories and files of one workspace. This module only computes paths: it reads no file and does not call git."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ COORDINATION_NAME = "COORDINATION.md"
 class Workspace:
     """A git checkout with harness.yaml at its root.
 
-    `derived` can be deleted at any time; `state` (in the git common directory, so shared by all worktrees) cannot.
+    `derived` can be deleted at any time. `state` cannot; it is in the git common directory, which all worktrees share.
     """
 
     root: Path
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
-        """Return the workspace that contains `start` (default: the current directory), found through harness.yaml.
+        """Return the workspace that contains `start` (default: the current directory).
 
         Raises:
-            ConfigurationError: no directory upwards holds harness.yaml, or it is not in a git checkout.
+            ConfigurationError: neither the directory nor one above it holds harness.yaml and is a git checkout.
         """
-        here = (start or Path.cwd()).resolve()
-        for directory in (here, *here.parents):
+        resolved = (start or Path.cwd()).resolve()
+        for directory in (resolved, *resolved.parents):
             if (directory / CONFIG_NAME).is_file() and (directory / ".git").exists():
                 return cls(directory)
         raise ConfigurationError(
-            f"no workspace here: neither {here} nor a directory above it is a git checkout with {CONFIG_NAME}",
+            f"no workspace here: neither {resolved} nor a directory above it is a git checkout with {CONFIG_NAME}",
             remedy="make one with `harness init DIR`, or change into one",
         )
 
     @cached_property
     def git_common_dir(self) -> Path:
-        """The repository's own directory, also where the checkout is a linked worktree."""
+        """The repository's own directory, also if the checkout is a linked worktree."""
         dot_git = self.root / ".git"
         if dot_git.is_dir():
             return dot_git
@@ -56,7 +56,7 @@ class Workspace:
 
     @property
     def problems(self) -> Path:
-        """problems/ in the user's checkout; what is judged is what the coordination branch holds."""
+        """problems/ in the user's checkout. The judge measures the problems of the coordination branch instead."""
         return self.root / PROBLEMS
 
     @property
@@ -66,7 +66,7 @@ class Workspace:
 
     @property
     def state(self) -> Path:
-        """State that is not derived (spool, locks of the repository): in the git common directory."""
+        """State that is not derived (spool, locks of the repository), in the git common directory."""
         return self.git_common_dir / "harness"
 
     @property
@@ -76,7 +76,7 @@ class Workspace:
 
     @property
     def start_lock(self) -> Path:
-        """Held by a running `harness start`."""
+        """The lock of a running `harness start`."""
         return self.state / "start.lock"
 
     @property
@@ -91,12 +91,12 @@ class Workspace:
 
     @property
     def cache(self) -> Path:
-        """Content-addressed: problem and candidate snapshots, build artefacts."""
+        """Content-addressed snapshots of problems and candidates, and build artefacts."""
         return self.derived / "cache"
 
     @property
     def logs(self) -> Path:
-        """One log file a process."""
+        """Log files, one for each process."""
         return self.derived / "logs"
 
     @property
@@ -110,14 +110,25 @@ class Workspace:
         return self.derived / "crashes"
 
     def outcome_file(self, problem: str, target: str, tree: str) -> Path:
-        """Return the file in which the daemon writes a candidate's entry, as JSON, for its worker."""
+        """Return the file in which the daemon writes a candidate's entry, as JSON, for its worker.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            target: the target's name.
+            tree: git tree id of the candidate's solution directory.
+        """
         return self.derived / "outcomes" / problem / f"{target}-{tree}.json"
 
     def worktree(self, worker: str, problem: str) -> Path:
-        """Return the directory of a worker's worktree on a problem."""
+        """Return the directory of a worker's worktree on a problem.
+
+        Args:
+            worker: the worker's id.
+            problem: the problem's key, `suite/name`.
+        """
         return self.root / worktree_path(worker, problem)
 
 
 def user_cache() -> Path:
-    """Return the directory for what is derived and belongs to no workspace. Can be deleted at any time."""
+    """Return the directory for derived data that belongs to no workspace. It can be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel-harness"

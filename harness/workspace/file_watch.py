@@ -1,6 +1,6 @@
 """File watches: `FileWatch` wakes the thread that waits for it, `RefWatch` calls back when refs of a repository moved.
 
-A watch can miss events. Its owner therefore also looks for changes periodically.
+A watch can miss events. Its owner therefore also checks for changes periodically.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
 QUIET_S = 0.04
-"""A burst has ended after so long without an event: one commit or append makes its events within milliseconds."""
+"""A burst ends after this time without an event: one commit or append makes its events within milliseconds."""
 LONGEST_S = 0.15
-"""Upper bound on a burst: files that keep changing are reported after so long."""
+"""Upper bound on a burst: files that change continuously are reported after this time."""
 _STOP_POLL_S = 0.2
-"""How often a wait looks at its stop flag: a signal handler can set a flag, and must not take a lock."""
+"""Interval at which a wait checks its stop flag: a signal handler can set a flag, but must not take a lock."""
 _JOIN_S = 5.0
 
-# Opening and closing without writing are left out: reading is not a change.
+# Opening a file and closing it without writing are omitted: reading is not a change.
 _EVENTS: list[type[FileSystemEvent]] = [
     FileCreatedEvent,
     FileClosedEvent,
@@ -51,9 +51,9 @@ class Debouncer:
     """Turns each burst of touches into one wake-up.
 
     Args:
-        touched: set by `touch`, and by others that want to wake the waiting thread.
-        quiet_s: a burst ends after so long without a touch.
-        longest_s: upper bound on the time between the first touch and the wake-up.
+        touched: set by `touch`, and by other code to wake the waiting thread.
+        quiet_s: a burst ends after this time without a touch, in seconds.
+        longest_s: upper bound on the time between the first touch and the wake-up, in seconds.
     """
 
     def __init__(
@@ -69,8 +69,12 @@ class Debouncer:
     def wait(self, timeout_s: float | None = None, *, stop: threading.Event | None = None) -> bool:
         """Wait for a touch, and then for the end of its burst.
 
+        Args:
+            timeout_s: upper bound on the wait for the first touch, in seconds; None for none.
+            stop: ends the wait for the first touch.
+
         Returns:
-            False when there was no touch within `timeout_s`, or when `stop` was set before one.
+            False if there was no touch within `timeout_s`, or if `stop` was set before one.
         """
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while not self._touched.wait(self._next_wait_s(until, stop)):
@@ -78,25 +82,25 @@ class Debouncer:
                 return False
         until = time.monotonic() + self._longest_s
         self._touched.clear()
-        while (left := until - time.monotonic()) > 0 and self._touched.wait(min(self._quiet_s, left)):
+        while (remaining_s := until - time.monotonic()) > 0 and self._touched.wait(min(self._quiet_s, remaining_s)):
             self._touched.clear()
         return True
 
     @staticmethod
     def _next_wait_s(until: float, stop: threading.Event | None) -> float | None:
-        left = max(until - time.monotonic(), 0.0)
+        remaining_s = max(until - time.monotonic(), 0.0)
         if stop is not None:
-            return min(left, _STOP_POLL_S)
-        return None if left == float("inf") else left
+            return min(remaining_s, _STOP_POLL_S)
+        return None if remaining_s == float("inf") else remaining_s
 
 
 class _Observation(FileSystemEventHandler):
     """Events of directories, from `start` to `close`.
 
     Args:
-        name: of watchdog's thread.
-        directories: whether each is watched with everything below it.
-        matters: whether a changed path is reported; called in watchdog's thread.
+        name: name of watchdog's thread.
+        directories: directory -> True to watch everything below it too.
+        matters: returns whether a changed path is reported; called in watchdog's thread.
         changed: called in watchdog's thread.
     """
 
@@ -107,9 +111,9 @@ class _Observation(FileSystemEventHandler):
         self._observer: BaseObserver | None = None
 
     def start(self) -> None:
-        # watchdog 7 warns of a directory that appears while its parent is being read; it is harmless.
+        # watchdog 7 warns of a directory that appears while it reads the parent; this is harmless.
         warnings.filterwarnings("ignore", message="Callback with id", category=RuntimeWarning)
-        observer = self._observer = Observer()  # starts threads when scheduling: `close` ends them in any case
+        observer = self._observer = Observer()  # `schedule` starts threads, which `close` ends in any case
         observer.name = self._name
         for directory, recursive in self._directories.items():
             observer.schedule(self, str(directory), recursive=recursive, event_filter=_EVENTS)
@@ -131,9 +135,9 @@ class FileWatch:
     """Watches directories and everything below them, within a `with` block.
 
     Args:
-        directories: created when missing, so that the first file in them is seen.
-        nudge: set by others to wake the owner too, for example by a signal handler that sets a stop flag.
-        matters: whether a changed file wakes the owner; called in watchdog's thread.
+        directories: created if missing, so that the first file in them is detected.
+        nudge: other code sets it to wake the owner, for example a signal handler that sets a stop flag.
+        matters: returns whether a changed file wakes the owner; called in watchdog's thread.
     """
 
     def __init__(
@@ -160,16 +164,24 @@ class FileWatch:
         self._observation.close()
 
     def wait(self, timeout_s: float, *, stop: threading.Event | None = None) -> bool:
-        """Wait until a burst of changes has ended; False after `timeout_s` without one, or once `stop` is set."""
+        """Wait until a burst of changes has ended.
+
+        Args:
+            timeout_s: upper bound on the wait for the first change, in seconds.
+            stop: ends the wait for the first change.
+
+        Returns:
+            False if there was no change within `timeout_s`, or if `stop` was set before one.
+        """
         return self._debouncer.wait(timeout_s, stop=stop)
 
 
 class RefWatch:
-    """Calls back, in a thread of its own, when refs of a repository have moved; from `start` to `close`.
+    """Calls back, in a thread of its own, after refs of a repository have moved; from `start` to `close`.
 
-    Git makes a loose ref as a lock file that it renames, in directories that it creates and removes, and
-    `git pack-refs` moves refs into one file. So everything below `refs/` and the file `packed-refs` are watched, and
-    the callback says no more than that something moved.
+    Git writes a loose ref as a lock file that it renames, in directories that it creates and removes, and `git
+    pack-refs` moves refs into one file. So the watch covers everything below `refs/` and the file `packed-refs`, and
+    the callback does not report which ref moved.
 
     Args:
         git_dir: the repository's common directory.
@@ -189,7 +201,7 @@ class RefWatch:
         """Start watching.
 
         Raises:
-            OSError: the kernel gives no more watches (`fs.inotify.max_user_watches`, `max_user_instances`).
+            OSError: the kernel's limit of watches is reached (`fs.inotify.max_user_watches`, `max_user_instances`).
         """
         self._thread.start()
         self._observation.start()

@@ -1,4 +1,4 @@
-"""Atomic writes, file locks and waiting, for files that several processes share."""
+"""Atomic writes and file locks, for files that several processes share."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 from harness.errors import ConfigurationError
 from harness.workspace.process_identity import start_ticks
-
-T = TypeVar("T")
 
 _LOCK_POLL_S = 0.01
 # A process that was killed while it started another one leaves the lock to that child until the child has executed its
@@ -28,10 +25,14 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 def atomic_write(path: Path, data: bytes | str) -> None:
     """Write `path` so that a reader, or a crash at any instant, sees either the old or the new content.
 
-    Directories are made as needed. A file that is there keeps its permissions.
+    Missing directories are created. An existing file keeps its permissions.
+
+    Args:
+        path: the file.
+        data: the whole content; text is encoded as UTF-8.
 
     Raises:
-        ConfigurationError: the file cannot be written (disk full, read-only ...); the old content is in place.
+        ConfigurationError: the file cannot be written (disk full, read-only ...); the old content is unchanged.
     """
     raw = data.encode() if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
@@ -63,7 +64,12 @@ def sync_directory(directory: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> ConfigurationError:
-    """Return the remedy for a failed write to `path`."""
+    """Return the error for a failed write, with its fix.
+
+    Args:
+        path: the file or directory that could not be written.
+        error: the system's error.
+    """
     remedy = "free some space on that disk" if error.errno in _NO_SPACE else "make it writable, then try again"
     return ConfigurationError(f"cannot be written: {error.strerror or error}", where=str(path), remedy=remedy)
 
@@ -73,13 +79,13 @@ def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Itera
     """Hold an exclusive lock on `path`, and write its holder into it. The kernel releases it when the process ends.
 
     Args:
-        path: the lock file; made as needed and never removed.
-        wait_s: how long to wait for another holder, in seconds; None waits for ever. If the recorded holder has ended,
+        path: the lock file; created if missing and never removed.
+        wait_s: time to wait for another holder, in seconds; None is no limit. If the recorded holder has ended,
             its lock is about to be released, and the wait is at least 10 s.
-        owner: what the holder is, for the message that another gets.
+        owner: a description of the holder for the error message in other processes.
 
     Raises:
-        ConfigurationError: another process (or another part of this one) holds it; the message names the holder.
+        ConfigurationError: another process, or another part of this one, holds it; the message names the holder.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,14 +94,14 @@ def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Itera
         raise unwritable(path, error) from error
     try:
         if wait_s is None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # in turn: who polls starves beside processes that ask often
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # a queue: a process that polls may starve beside frequent requests
         start = time.monotonic()
         while not _try_lock(descriptor):
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             limit_s = max(wait_s or 0, _DEAD_HOLDER_S) if _has_ended(holder) else wait_s or 0
             if time.monotonic() - start >= limit_s:
                 raise ConfigurationError(
-                    f"held by {holder}", where=str(path), remedy="wait until that has ended, or end it"
+                    f"held by {holder}", where=str(path), remedy="wait until that process has ended, or end it"
                 )
             time.sleep(_LOCK_POLL_S)
         # The holder is information only: a full disk must not prevent locking.
@@ -119,19 +125,3 @@ def _has_ended(holder: str) -> bool:
     """Return True if `holder`, the text in a lock file, names a process of this host that no longer runs."""
     match = re.match(r"pid (\d+)", holder)
     return match is not None and start_ticks(int(match[1])) is None
-
-
-def wait_for(predicate: Callable[[], T | None], *, deadline_s: float, poll_s: float = 0.02, what: str) -> T:
-    """Call `predicate` until it returns a truthy value, and return that value.
-
-    Raises:
-        TimeoutError: it did not within `deadline_s` seconds; the message names `what` was waited for.
-    """
-    end = time.monotonic() + deadline_s
-    while True:
-        answer = predicate()
-        if answer:
-            return answer
-        if time.monotonic() >= end:
-            raise TimeoutError(f"waited {deadline_s:g} s in vain for {what}")
-        time.sleep(poll_s)

@@ -1,8 +1,9 @@
-"""Which host works in a workspace: a record with a heartbeat, for file systems whose locks do not reach other hosts.
+"""Record of the host that works in a workspace, with a heartbeat.
 
-On one host the kernel's file locks decide. Over a network file system they may hold for one host only (NFS mounted with
-`local_lock`, Lustre without `flock`), so the second head looks for a heartbeat. It compares a counter with itself a few
-seconds later and no times, because the clocks of two hosts may differ by hours.
+It is for file systems whose locks do not reach other hosts. On one host the kernel's file locks decide. Over a network
+file system they may hold for one host only (NFS mounted with `local_lock`, Lustre without `flock`), so the second head
+waits for a heartbeat. It compares a counter with its value a few seconds earlier. It does not compare times, because
+the clocks of two hosts may differ by hours.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from harness.workspace.files import atomic_write
 BEAT_S = 3.0
 """Time between two heartbeats."""
 _SILENT_S = 4 * BEAT_S
-"""A head of another host that does not beat for so long has ended."""
+"""A head of another host without a heartbeat for this time has ended."""
 _POLL_S = 0.1
 
 
 class HeadRecord(BaseModel):
-    """The head that works in a workspace. Deleted when it ends cleanly."""
+    """The head that works in a workspace. The file is deleted when the head ends cleanly."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
     id: str
     boot: str
-    """The kernel's boot id: processes with the same one share file locks."""
+    """The kernel's boot id: processes with the same boot id share file locks."""
     host: str
     machine: str = ""
-    """The host's own id, where it has one: the same one with another boot id was started again."""
+    """The host's own id, if it has one. The same id with another boot id is a host that was started again."""
     pid: int
     beat: int = 0
 
 
 def boot_id() -> str:
-    """Return the id that this kernel has until it is started again.
+    """Return the kernel's id of the present boot.
 
     Source: random(4), /proc/sys/kernel/random/boot_id.
     """
@@ -56,7 +57,7 @@ def boot_id() -> str:
 
 
 def machine_id() -> str:
-    """Return the id that this installation of the system keeps; "" where it has none.
+    """Return the permanent id of this installation of the system; "" if it has none.
 
     Source: machine-id(5).
     """
@@ -67,16 +68,16 @@ def machine_id() -> str:
 
 @contextmanager
 def only_head(file: Path, part: str, *, taken_over: Callable[[], None], boot: str | None = None) -> Iterator[None]:
-    """Be the only head of a workspace over all hosts, within the block. The caller holds the lock of this host.
+    """Make this process the only head of a workspace on all hosts, within a block. The caller holds this host's lock.
 
     Args:
-        file: the record; in the workspace's state.
-        part: what runs here (`harness daemon`), for messages.
-        taken_over: called, in a thread, when another head has written its record: this one must end.
-        boot: this host's boot id; by default the kernel's.
+        file: the record, in the workspace's state.
+        part: the command that runs (`harness daemon`), for messages.
+        taken_over: called, in a thread, if another head has written its record: this one must end.
+        boot: this host's boot id; the default is the kernel's.
 
     Raises:
-        ConfigurationError: a head of another host is at work; names it.
+        ConfigurationError: a head of another host works in the workspace; the message names it.
     """
     record = HeadRecord(
         id=secrets.token_hex(8),
@@ -101,19 +102,19 @@ def only_head(file: Path, part: str, *, taken_over: Callable[[], None], boot: st
 
 
 def _refuse_second(file: Path, part: str, own: HeadRecord) -> None:
-    known = _read(file)
-    if known is None or known.boot == own.boot:
+    first = _read(file)
+    if first is None or first.boot == own.boot:
         return
-    if own.machine and (known.host, known.machine) == (own.host, own.machine):
-        return  # this host was started again: the other head ended with it
+    if own.machine and (first.host, first.machine) == (own.host, own.machine):
+        return  # this host was started again, which ended the other head
     until = time.monotonic() + _SILENT_S
     while time.monotonic() < until:
         present = _read(file)
         if present is None:
             return
-        if present != known:
+        if present != first:
             raise ConfigurationError(
-                f"{part} runs on another host already: {present.host}, process {present.pid}",
+                f"{part} already runs on another host: {present.host}, process {present.pid}",
                 where=str(file),
                 remedy=f"end it there (`harness stop` on {present.host}); one head at a time works in a workspace",
             )

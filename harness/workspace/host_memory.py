@@ -1,4 +1,4 @@
-"""The kernel's counters of this machine's memory."""
+"""Counters of this machine's memory, as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def oom_kills() -> int:
-    """Processes that the kernel has killed since boot because memory was short; 0 where it has no such counter."""
+    """Return the number of processes that the kernel has killed since boot for lack of memory; 0 without that counter.
+
+    Source: /proc/vmstat, `oom_kill`.
+    """
     with suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -1,7 +1,7 @@
 """The client of judge processes: it starts one, sends requests, and starts another when one ends.
 
-Only this file starts a judge and reads and writes its lines. Its callers send requests and get answers or losses: the
-daemon as notices in its queue, a command through `blocking_judge`.
+Only this module starts a judge and reads and writes its messages. Its callers send requests and receive answers or
+losses: the daemon as notices in its queue, a command through `blocking_judge`.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from harness.model.process_status import JudgeState
 from harness.workspace.directories import Workspace
 from harness.workspace.host_memory import oom_kills
 from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNotice, Launch, LocalJudge
+from harness.workspace.log_files import LOG_BYTES, rotate
 
 START_S = 180.0
-"""A judge imports torch and calibrates its clock before it is ready; on a slow, cold disk that takes minutes."""
+"""A judge imports torch and calibrates its clock before it is ready, which takes minutes on a slow, cold disk."""
 MARGIN_S = 420.0
-"""Beyond the judge's own limit, which is what ends a candidate that hangs: this one is for a judge that does.
+"""Added to the judge's own limit. That limit ends a candidate that hangs, and this one ends a judge that hangs.
 
-The judge's limit counts from the first round on; building before that may take 180 s.
+The judge's limit counts from the first round; the build before it may take 180 s.
 """
 BASELINE_FACTOR = 15.0
-"""A baseline request times every variant on every workload by each of the device's clocks, and compiles one first."""
+"""A baseline request times every variant on every workload with each of the device's clocks, and compiles one first."""
 _MORE_FACTOR = 3.0
 """For each kind of baseline that is measured on request: autotuning takes minutes, and so does compiling a library."""
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 ERROR_PREFIX = "harness judge: "
-"""What a judge writes before the message of an error that ends it."""
-_LOG_BYTES = 5_000_000
+"""Text that a judge writes before the message of an error that ends it."""
 _LAST_NOTICE_S = 5.0
 
 
 @dataclass(frozen=True)
 class RequestAnswered:
-    """A request has its answer."""
+    """A request and its answer."""
 
     request: JudgeRequest
     answer: JudgeAnswer
@@ -63,7 +63,7 @@ class RequestAnswered:
 
 @dataclass(frozen=True)
 class CheckAnswered:
-    """A check has its answer."""
+    """A check and its answer."""
 
     request: CheckRequest
     answer: CheckAnswer
@@ -71,49 +71,60 @@ class CheckAnswered:
 
 @dataclass(frozen=True)
 class JudgeLost:
-    """The judge's process has ended, and with it the request that it was working on, if any."""
+    """The end of a judge's process, and of the request that it worked on, if any."""
 
     request: JudgeRequest | None
-    how: Literal["ended", "deadline", "protocol", "host", "memory"]
-    """`protocol`: it has another protocol version, so that starting it again does not help. `host`: this machine does
-    not let it work now. `memory`: this machine ran out of memory or processes, which a candidate may have taken."""
+    cause: Literal["ended", "deadline", "protocol", "host", "memory"]
+    """`protocol`: the judge has another protocol version, so that a restart does not help. `host`: this machine
+    prevents its work now. `memory`: this machine ran out of memory or processes, which a candidate may have taken."""
     reason: str
     error: str = ""
-    """The judge's own error message, if it wrote one: what went wrong, and on further lines the fix."""
+    """The judge's own error message, if it wrote one: the error, and on further lines the fix."""
     fix: str | None = None
     checks: tuple[CheckRequest, ...] = ()
-    """Checks that are lost with it."""
+    """Checks that are lost with the process."""
 
 
 def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
-    """The command line of the judge of one device."""
+    """Return the command line of the judge of one device.
+
+    Args:
+        device: `cpu`, `cuda:0` ...
+        cache: the directory of the judge's build artefacts and snapshots.
+        sandbox: the sandbox in which the judge runs candidates.
+    """
     replaced = os.environ.get("HARNESS_JUDGE_COMMAND")
     program = shlex.split(replaced) if replaced else [sys.executable, "-m", "harness.judge"]
     return [*program, "--device", device, "--cache", str(cache), "--sandbox", sandbox]
 
 
 def judge_log_file(workspace: Workspace, device: str) -> Path:
-    """Return the file with the stderr of the judge of one device."""
+    """Return the file with the stderr of the judge of one device.
+
+    Args:
+        workspace: the workspace of the daemon.
+        device: `cpu`, `cuda:0` ...
+    """
     return workspace.logs / f"judge-{device.replace(':', '-')}.log"
 
 
 def deadline_s(request: JudgeRequest) -> float:
-    """How long to wait for an answer before the judge counts as hung."""
+    """Return the time in seconds after which a judge without an answer counts as hung."""
     factor = BASELINE_FACTOR + _MORE_FACTOR * len(request.more_variants) if request.kind == "baseline" else 1.0
     return request.max_judge_s * factor + MARGIN_S
 
 
 class JudgeClient:
-    """The judge of one device. All methods are for one thread; `post` is called from others.
+    """The judge of one device. All methods are for one thread; `post` is called from other threads.
 
     Args:
         device: `cpu`, `cuda:0` ...
         command: the judge's command line on this host.
-        log_file: where its stderr goes.
-        post: gets the notices; the caller passes each to `handle` in its own thread.
-        target: what its candidates are tuned for, where that is not the device's own.
-        start_within_s: a judge that is not ready by then is ended.
-        launch: starts its processes, in place of `command`: a judge of another host.
+        log_file: the file that receives its stderr.
+        post: receives the notices; the caller passes each to `handle` in its own thread.
+        target: the target of its candidates, if it is not the device's own.
+        start_within_s: a judge that is not ready after so many seconds is ended.
+        launch: starts its processes in place of `command`, for a judge of another host.
     """
 
     def __init__(
@@ -138,11 +149,11 @@ class JudgeClient:
         self.failed_starts = 0
         """Processes in a row that ended before they were ready."""
         self.became_ready = False
-        """Whether any process of this client was ready."""
+        """True if any process of this client was ready."""
         self.failure: str | None = None
-        """Why the judge was lost last; None while it is ready."""
+        """Reason of the last loss; None while the judge is ready."""
         self.host_fault: str | None = None
-        """Fault of this machine that ended the process, in one line; None once a request was answered."""
+        """Fault of this machine that ended the process, in one line; None after an answered request."""
         self.checks: dict[str, CheckRequest] = {}
         """Checks that have no answer yet, by id."""
         self._oom_kills = 0
@@ -153,18 +164,18 @@ class JudgeClient:
         self._process_number = 0
         self._endpoint: JudgeEndpoint | None = None
         self._until = 0.0
-        """Waiting: when to start again. Starting and busy: when to give up."""
+        """Monotonic time in seconds: of the next start while waiting, of the deadline while starting or busy."""
         self._allowed_s = 0.0
         self._log_from = 0
         self._overdue = False
 
     @property
     def pid(self) -> int | None:
-        """The judge's process, while there is one."""
+        """Process id of the judge; None without a process on this host."""
         return self._endpoint.pid if self._endpoint else None
 
     def start(self) -> None:
-        """Start the process; it says when it is ready."""
+        """Start the process, which sends a message when it is ready."""
         self._process_number += 1
         self.state, self.ready, self.progress = "starting", None, None
         self._overdue = False
@@ -172,7 +183,8 @@ class JudgeClient:
         self._until = time.monotonic() + self._allowed_s
         failpoint("daemon.before_judge_start")
         try:
-            _rotate(self.log_file)
+            if _size(self.log_file) > LOG_BYTES:
+                rotate(self.log_file)
             self._log_from = _size(self.log_file)
             self._endpoint = self._launch(self._process_number)
         except OSError as error:
@@ -181,7 +193,15 @@ class JudgeClient:
         failpoint("daemon.after_judge_start")
 
     def ask(self, request: JudgeRequest, *, within_s: float | None = None) -> None:
-        """Send a request to an idle judge."""
+        """Send a request to an idle judge.
+
+        Args:
+            request: the request.
+            within_s: time limit in seconds; the default is `deadline_s(request)`.
+
+        Raises:
+            RuntimeError: the judge is not idle.
+        """
         if self.state != "idle" or self._endpoint is None:
             raise RuntimeError(f"the judge of {self.device} is {self.state}, not idle")
         self.state, self.request, self.progress = "busy", request, None
@@ -191,7 +211,11 @@ class JudgeClient:
         self._endpoint.send(_line(request))
 
     def ask_check(self, request: CheckRequest) -> None:
-        """Send a check to a judge that is ready, whatever it is at work on."""
+        """Send a check to a judge that is ready, idle or busy.
+
+        Raises:
+            RuntimeError: the judge is not ready.
+        """
         if self.ready is None or self._endpoint is None:
             raise RuntimeError(f"the judge of {self.device} is {self.state}, not ready")
         self.checks[request.id] = request
@@ -200,7 +224,7 @@ class JudgeClient:
     def handle(
         self, notice: JudgeNotice
     ) -> JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost | None:
-        """Take in a notice and return what it means; None when it is about an earlier process."""
+        """Process a notice and return the resulting event; None for a notice of an earlier process."""
         if notice.process_number != self._process_number or self.state == "closed":
             return None
         if isinstance(notice, JudgeEnded):
@@ -208,15 +232,15 @@ class JudgeClient:
         event = notice.event
         if isinstance(event, CheckAnswer):
             return self._checked(event)
-        return self._heard(event)
+        return self._received(event)
 
     def _checked(self, event: CheckAnswer) -> CheckAnswered | None:
-        """A check's answer; what is being judged has waited for it."""
+        """Return a check's answer, and extend the deadline of the request that has waited for it."""
         request = self.checks.pop(event.id, None)
         self._until += event.build_s + event.check_s
         return CheckAnswered(request, event) if request is not None else None
 
-    def _heard(
+    def _received(
         self, event: JudgeReady | JudgeProgress | JudgeAnswer
     ) -> JudgeReady | JudgeProgress | RequestAnswered | None:
         if isinstance(event, JudgeReady):
@@ -224,18 +248,17 @@ class JudgeClient:
             self.failed_starts, self.became_ready, self.failure = 0, True, None
             return self.ready
         if self.request is None or event.id != self.request.id:
-            return None  # an answer to nothing that was asked
+            return None  # an answer without a request
         if isinstance(event, JudgeProgress):
             self.progress = event
             return event
-        answered = RequestAnswered(self.request, event)
+        request_answered = RequestAnswered(self.request, event)
         self.state, self.request, self.progress, self.failures, self.host_fault = "idle", None, None, 0, None
-        return answered
+        return request_answered
 
     def tick(self) -> None:
-        """Start again when the pause is over; end a judge that is overdue (its loss comes as a notice)."""
-        now = time.monotonic()
-        if now < self._until:
+        """Restart the judge after its pause; kill one that is overdue (a notice reports its loss)."""
+        if time.monotonic() < self._until:
             return
         if self.state == "waiting":
             self.start()
@@ -244,18 +267,18 @@ class JudgeClient:
             self._endpoint.kill()
 
     def next_tick(self) -> float | None:
-        """When `tick` has something to do, on the monotonic clock."""
+        """Return the monotonic time in seconds of the next action of `tick`; None if there is none."""
         return self._until if self.state in {"waiting", "starting", "busy"} else None
 
     def close(self, *, grace_s: float = 3.0) -> None:
-        """End the process and all of its group, and join the reader."""
+        """End the process and its whole group within twice `grace_s`, and join the reader."""
         self.hang_up()
         if self._endpoint is not None and not self._endpoint.wait_ended(grace_s):
             self._endpoint.kill()
             self._endpoint.wait_ended(grace_s)
         self._endpoint = None
 
-    def _how_lost(self, ended: JudgeEnded) -> Literal["ended", "host", "memory"]:
+    def _cause_of(self, ended: JudgeEnded) -> Literal["ended", "host", "memory"]:
         """Return the cause of the end: `host` and `memory` by the exit code, or by the kernel's count of OOM kills."""
         if ended.exit_code == EXIT_HOST_FAULT:
             return "host"
@@ -263,22 +286,22 @@ class JudgeClient:
         return "memory" if killed_for_memory or ended.exit_code == EXIT_OUT_OF_MEMORY else "ended"
 
     def give_up(self) -> None:
-        """Do not start the process again. To be called after it was lost."""
+        """Stop restarting the process. Called after a loss."""
         self.state = "given up"
 
     def hang_up(self) -> None:
-        """Ask the process to end, without waiting for it."""
+        """Send SIGTERM to the process, without waiting for its end."""
         self.state = "closed"
         if self._endpoint is not None:
             self._endpoint.hang_up()
 
     def _lost(self, ended: JudgeEnded) -> JudgeLost:
         request, overdue = self.request, self._overdue
-        late = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s"
-        what = late if overdue else ended.reason
-        how = "deadline" if overdue else self._how_lost(ended)
-        # A judge that does not start again after a fault of the machine has not got over it.
-        host_fault = how in {"host", "memory"} or (self.host_fault is not None and self.state == "starting")
+        lateness = f"{'did not answer' if request else 'was not ready'} within {self._allowed_s:.0f} s"
+        event = lateness if overdue else ended.reason
+        cause = "deadline" if overdue else self._cause_of(ended)
+        # A judge that fails to restart after a fault of the machine still has that fault.
+        host_fault = cause in {"host", "memory"} or (self.host_fault is not None and self.state == "starting")
         checks, self.checks = tuple(self.checks.values()), {}
         self.failures += 1
         self.failed_starts += self.state == "starting" and not host_fault
@@ -287,15 +310,15 @@ class JudgeClient:
             self._endpoint.wait_ended(_LAST_NOTICE_S)
         self._endpoint = None
         self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
-        error, last = _error_written(self.log_file, self._log_from)
-        quoted = f" (it wrote: {' '.join((error or last).split())})" if last else ""
-        self.failure = f"the judge of {self.device} {what}{quoted}"
+        error, last_line = _error_written(self.log_file, self._log_from)
+        quoted = f" (it wrote: {' '.join((error or last_line).split())})" if last_line else ""
+        self.failure = f"the judge of {self.device} {event}{quoted}"
         if ended.wrong_protocol:
             reason = f"the judge of {self.device} {ended.reason}"
             return JudgeLost(request, "protocol", reason, fix=PROTOCOL_FIX, checks=checks)
         if host_fault:
-            self.host_fault = "; fix: ".join((error or what).split("\n  "))
-        return JudgeLost(request, how, self.failure, error, checks=checks)
+            self.host_fault = "; fix: ".join((error or event).split("\n  "))
+        return JudgeLost(request, cause, self.failure, error, checks=checks)
 
 
 def _line(request: JudgeRequest | CheckRequest) -> bytes:
@@ -307,12 +330,6 @@ def _size(log_file: Path) -> int:
         return log_file.stat().st_size
     except OSError:
         return 0
-
-
-def _rotate(log_file: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if log_file.stat().st_size > _LOG_BYTES:
-            log_file.replace(log_file.with_suffix(".log.1"))
 
 
 def _error_written(log_file: Path, start: int) -> tuple[str, str]:

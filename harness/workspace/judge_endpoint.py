@@ -1,4 +1,4 @@
-"""One judge process, on this host or another: what its client sends to it, and the notices that come back."""
+"""One judge process, on this host or another: the lines that its client sends, and the notices that it posts."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer] = T
 
 @dataclass(frozen=True)
 class JudgeMessage:
-    """A judge wrote a line."""
+    """A message that a judge wrote."""
 
     device: str
     process_number: int
-    """Which process of this client: notices of an earlier one are ignored."""
+    """Number of the client's process: notices of an earlier process are ignored."""
     event: JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer
 
 
 @dataclass(frozen=True)
 class JudgeEnded:
-    """A judge's process has ended."""
+    """The end of a judge's process."""
 
     device: str
     process_number: int
     reason: str
     wrong_protocol: bool = False
     exit_code: int = 0
-    """Negative: the signal that ended it."""
+    """A negative value is the signal that ended the process."""
 
 
 JudgeNotice = JudgeMessage | JudgeEnded
@@ -51,37 +51,37 @@ class JudgeEndpoint(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None for a process of another host."""
+        """Process id; None for a process of another host."""
 
     def send(self, line: bytes) -> None:
-        """Send a line. The end of a process that cannot receive it is posted."""
+        """Send a line. If the process has ended, its end is posted."""
 
     def kill(self) -> None:
-        """End the process and its group at once."""
+        """End the process and its group immediately."""
 
     def hang_up(self) -> None:
         """Request the end of the process, without waiting for it."""
 
     def wait_ended(self, within_s: float) -> bool:
-        """Wait until the process has ended and its last notice is posted; return whether that is so."""
+        """Wait until the process has ended and its last notice is posted; return False after `within_s` seconds."""
 
 
 Launch = Callable[[int], JudgeEndpoint]
-"""Starts the process of a given number. Raises OSError where that is impossible."""
+"""Starts the process of a given number. Raises OSError if that fails."""
 
 
 class LocalJudge:
     """A judge process of this host.
 
     Args:
-        device: for its notices.
+        device: the device that its notices name.
         command: its command line.
-        number: its number, for its notices.
-        log_file: receives its stderr.
-        post: gets the notices, in a thread of this object.
+        number: the number that its notices carry.
+        log_file: the file that receives its stderr.
+        post: receives the notices, in a thread of this object.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LocalJudge:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # its own process group: Ctrl-C is for the daemon, a kill is for all of it
+                start_new_session=True,  # its own process group: Ctrl-C goes to the daemon, a kill to the whole group
             )
         self._reader = threading.Thread(
             target=_listen, args=(self._process, device, number, post), name=f"judge-{device}"
@@ -103,22 +103,22 @@ class LocalJudge:
 
     @property
     def pid(self) -> int | None:
-        """The process id."""
+        """Process id of the judge."""
         return self._process.pid
 
     def send(self, line: bytes) -> None:
         """Write a line to its stdin."""
         assert self._process.stdin is not None  # noqa: S101 - opened as a pipe
-        with contextlib.suppress(BrokenPipeError):  # it has ended: that notice is on its way
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which another notice reports
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL to its group."""
+        """Send SIGKILL to its group."""
         _signal_group(self._process, signal.SIGKILL)
 
     def hang_up(self) -> None:
-        """Close its stdin, and SIGTERM to its group."""
+        """Close its stdin, and send SIGTERM to its group."""
         self._close_stdin()
         _signal_group(self._process, signal.SIGTERM)
 
@@ -137,7 +137,13 @@ class LocalJudge:
 
 
 def read_notice(device: str, number: int, line: bytes | str) -> JudgeNotice:
-    """Return the message that a judge's line holds, or its end where the line is not the protocol."""
+    """Return the message of a judge's line, or the judge's end if the line does not follow the protocol.
+
+    Args:
+        device: the judge's device.
+        number: number of the judge's process.
+        line: the line.
+    """
     mismatch = protocol_mismatch(line, "ready", "answer")
     if mismatch is not None:
         return JudgeEnded(device, number, mismatch, wrong_protocol=True)
@@ -158,8 +164,8 @@ def _listen(process: subprocess.Popen[bytes], device: str, number: int, post: Ca
                 refused = notice
                 break
             post(notice)
-    # Not reaped yet, so that its number still names its group and nothing else.
-    broken = None if refused or _ends(process, within_s=5.0) else "closed its output and went on running"
+    # Not reaped yet, so that its pid still identifies its group.
+    broken = None if refused or _ends(process, within_s=5.0) else "closed its output and continued to run"
     _signal_group(process, signal.SIGKILL)
     code = process.wait()
     ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -177,6 +183,6 @@ def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    if process.returncode is None:  # reaped processes have no group to name
+    if process.returncode is None:  # the group of a reaped process may be another one
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

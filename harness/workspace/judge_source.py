@@ -1,4 +1,4 @@
-"""Where the judges of a daemon run: on the devices of this host, or on those of a cluster."""
+"""Sources of a daemon's judges: the devices of this host, or those of a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.workspace.judge_endpoint import JudgeNotice
 
 
 class JudgeSource(Protocol):
-    """Where a daemon's judges run: on the devices of this host, or of a cluster. Methods are for one thread."""
+    """The judges of a daemon, on this host or on a cluster. Methods are for one thread."""
 
     def clients(self) -> Mapping[str, JudgeClient]:
         """Return the present judges by device."""
@@ -22,27 +22,27 @@ class JudgeSource(Protocol):
         """Return the hosts of a cluster."""
 
     def fault(self) -> str | None:
-        """Return why there is no judge; None where there is one."""
+        """Return the reason why there is no judge; None if there is one."""
 
     def tick(self) -> None:
-        """Take in devices that have come, and let go of those that have gone."""
+        """Add the judges of new devices, and remove those of devices that have left."""
 
     def close(self) -> None:
-        """End what connects to other hosts."""
+        """Close the connection to other hosts."""
 
 
 OpenJudges = Callable[[Callable[[JudgeNotice], None]], JudgeSource]
-"""Makes a source of judges, which passes their notices to the given function."""
+"""Creates a source of judges, which passes their notices to the given function."""
 
 
 class LocalJudges:
     """One judge for each device of this host.
 
     Args:
-        workspace: for its cache and its logs.
-        config: the judge's sandbox and the run's target.
+        workspace: the workspace of the cache and the logs.
+        config: has the judge's sandbox and the run's target.
         devices: names of devices, each for one judge.
-        post: gets the notices, each in its judge's reader thread.
+        post: called with each notice of a judge, in that judge's reader thread.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LocalJudges:
         """Return None: there is a judge."""
 
     def tick(self) -> None:
-        """Do nothing: devices neither come nor go."""
+        """Do nothing: the devices of this host do not change."""
 
     def close(self) -> None:
         """Do nothing: the judges are closed by their clients."""

@@ -1,4 +1,4 @@
-"""Size limits of the files in `.harness/logs/`, and reading one while it grows."""
+"""Size limits of the files in `.harness/logs/`, and a reader of a growing file."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ from contextlib import suppress
 from pathlib import Path
 
 LOG_BYTES = 5_000_000
-"""A log file that is larger is rotated."""
+"""A larger log file is rotated."""
 LOGS_KEPT = 3
 """Earlier files that are kept beside the current one: `.1` is the newest."""
 
 
 def rotate(file: Path) -> None:
-    """Rename a log file to `<name>.1`, and `.1` to `.2` and so on; the oldest is deleted. A missing file is fine."""
+    """Rename a log file to `<name>.1`, `.1` to `.2` and so on, and delete the oldest. The file may be missing."""
     _make_room(file)
     with suppress(FileNotFoundError):
         file.replace(_earlier(file, 1))
 
 
-def limit_size(file: Path, most: int = LOG_BYTES) -> bool:
-    """Rotate a file of more than `most` bytes that other processes have open for appending.
+def limit_size(file: Path, max_bytes: int = LOG_BYTES) -> bool:
+    """Rotate a file of more than `max_bytes` that other processes have open for appending.
 
     The content is copied and the file truncated, because its writers keep the file open. Text written between the two
-    is lost.
+    steps is lost.
+
+    Args:
+        file: the log file.
+        max_bytes: the size limit.
 
     Returns:
         True if the file was truncated.
     """
     with suppress(OSError):  # missing, or the disk is full: the next call tries again
-        if file.stat().st_size > most:
+        if file.stat().st_size > max_bytes:
             _make_room(file)
             shutil.copyfile(file, _earlier(file, 1))
             os.truncate(file, 0)
@@ -49,28 +53,28 @@ def _earlier(file: Path, number: int) -> Path:
 
 
 class GrowingFile:
-    """The lines that are appended to a text file, also one that is truncated meanwhile.
+    """The lines that are appended to a text file, which may be truncated in the meantime.
 
     Args:
         file: may be missing.
-        from_end: skip what the file holds now.
+        from_end: skip the present content.
     """
 
     def __init__(self, file: Path, *, from_end: bool = False) -> None:
         self._file = file
         self._offset = file.stat().st_size if from_end and file.exists() else 0
-        self._rest = b""
+        self._partial_line = b""
 
     def new_lines(self, *, at_end: bool = False) -> list[str]:
         """Return the lines since the last call; with `at_end`, also a last line without a line feed."""
         with suppress(FileNotFoundError), self._file.open("rb") as opened:
-            if opened.seek(0, os.SEEK_END) < self._offset:  # truncated: what is there now is all new
-                self._offset, self._rest = 0, b""
+            if opened.seek(0, os.SEEK_END) < self._offset:  # truncated: the whole content is new
+                self._offset, self._partial_line = 0, b""
             opened.seek(self._offset)
-            self._rest += opened.read()
+            self._partial_line += opened.read()
             self._offset = opened.tell()
-        complete, newline, self._rest = self._rest.rpartition(b"\n")
+        complete, newline, self._partial_line = self._partial_line.rpartition(b"\n")
         parts = [complete] if newline else []
-        if at_end and self._rest:
-            parts, self._rest = [*parts, self._rest], b""
+        if at_end and self._partial_line:
+            parts, self._partial_line = [*parts, self._partial_line], b""
         return b"\n".join(parts).decode(errors="replace").split("\n") if parts else []

@@ -1,6 +1,6 @@
 """Lessons that are not in the ledger yet: a worker writes one as a file, the planner records it.
 
-They are in the git common directory: a lesson is not derived, so deleting `.harness/` must not lose it.
+The files are in the git common directory: a lesson is not derived, so it must survive the deletion of `.harness/`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from harness.workspace.files import atomic_write
 
 @dataclass(frozen=True)
 class Note:
-    """One line that a worker learned about a problem."""
+    """A lesson of one line from a worker about a problem."""
 
     id: str
-    """Recorded with it, so that a planner that was killed between two steps does not record a note twice."""
+    """The ledger has it too, so that a planner that was killed between two steps does not record a note twice."""
     problem: str
     worker: str
     session: str
     text: str
     at: str
     entry: int | None = None
-    """`seq` of the worker's last ledger entry on the problem, which the lesson comes from."""
+    """`seq` of the worker's last ledger entry on the problem, the source of the lesson."""
     contradicts: str | None = None
-    """First digits of the id of a lesson that this one shows to be wrong."""
+    """First digits of the id of a lesson that this lesson refutes."""
 
 
 def leave_note(
@@ -45,7 +45,18 @@ def leave_note(
     entry: int | None = None,
     contradicts: str | None = None,
 ) -> Note:
-    """Write a note for the planner."""
+    """Write a note for the planner.
+
+    Args:
+        workspace: the workspace of the planner.
+        problem: the problem's key, `suite/name`.
+        worker: the worker's id.
+        session: the id of the worker's session.
+        text: the lesson; line breaks become spaces.
+        at: time of the lesson, ISO 8601.
+        entry: `seq` of the worker's last ledger entry on the problem.
+        contradicts: first digits of the id of a lesson that this lesson refutes.
+    """
     line = " ".join(text.split())
     note = Note(
         id=uuid.uuid4().hex,
@@ -71,7 +82,12 @@ def waiting_notes(workspace: Workspace) -> list[Note]:
 
 
 def drop_note(workspace: Workspace, note: Note) -> None:
-    """Remove a note that the ledger holds."""
+    """Remove a note that the ledger holds.
+
+    Args:
+        workspace: the workspace of the planner.
+        note: the note.
+    """
     (_directory(workspace) / f"{note.id}.json").unlink(missing_ok=True)
 
 

@@ -16,7 +16,7 @@ from harness.workspace.files import atomic_write
 Reply = TypeVar("Reply", bound=BaseModel)
 
 _LOOK_EVERY_S = 0.5
-"""A watch can miss events: the reply is looked for at least this often."""
+"""A watch can miss events: this is the longest time between two attempts to read the reply."""
 
 
 def wait_for_reply(
@@ -29,16 +29,19 @@ def wait_for_reply(
     within_s: float,
     missing: str,
 ) -> Reply | None:
-    """Write an order and wait for its reply; None when told to stop before. The caller removes the files.
+    """Write an order and wait for its reply. The caller removes the files.
 
     Args:
-        order_file: where the order is written.
+        order_file: the file of the order.
         order: the order.
         reply_file: a file in the same directory.
         reply: the reply's model.
         stop: ends the wait.
-        within_s: deadline from the call.
+        within_s: deadline from the call, in seconds.
         missing: the error's message at the deadline.
+
+    Returns:
+        The reply; None if `stop` was set first.
 
     Raises:
         TimeoutError: no valid reply within `within_s`.

@@ -1,4 +1,4 @@
-"""Parent-death signals: every part of a running harness ends when the supervisor ends, also by SIGKILL."""
+"""Parent-death signals: every part of a running harness ends when its supervisor ends, also by SIGKILL."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ PARENT_VARIABLE = "HARNESS_PARENT"
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Request SIGKILL for when the supervisor ends; do nothing in a process that was started by hand.
+def end_with_parent() -> None:
+    """Request SIGKILL for the end of the supervisor; do nothing in a process without one.
 
-    The supervisor may have died before we asked: then our parent is another process already, and we end here.
+    Raises:
+        ConfigurationError: the kernel refuses the request, or the supervisor has already ended: another process is then
+            the parent.
     """
     supervisor = os.environ.pop(PARENT_VARIABLE, None)
     if supervisor is None:
         return
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         error = os.strerror(ctypes.get_errno())
-        raise ConfigurationError(f"the kernel does not let this process die with its supervisor: {error}")
+        raise ConfigurationError(f"the kernel refuses to end this process with its supervisor: {error}")
     if os.getppid() != int(supervisor):
         raise ConfigurationError(f"the supervisor of this process has ended: process {supervisor}")

@@ -1,4 +1,4 @@
-"""Which process a pid names: the kernel gives the pid of a dead process to another one sooner or later."""
+"""Identity of a process by its pid and start time: the kernel gives the pid of an ended process to another later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a running process started, in clock ticks since boot; None when no such process runs.
+    """Return the start time of a running process in clock ticks since boot; None if no such process runs.
 
     A zombie does not run.
 

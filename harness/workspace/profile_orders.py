@@ -1,6 +1,6 @@
-"""Profiles that workers ask the daemon for: an order and its answer, as files in .harness.
+"""Profiles that workers order from the daemon: an order and its answer, as files in .harness.
 
-Derived data: a lost order means that a worker waits until its deadline, and nothing else.
+The files are derived data: after the loss of an order a worker waits until its deadline, without other consequences.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ProfileOrder(BaseModel):
     tree: str
     """Git tree id of the solution directory."""
     workload: str | None = None
-    """Its uuid, or the beginning of it; null for the one with the most data."""
+    """The workload's uuid, or its beginning; null for the workload with the most data."""
 
 
 def new_order_id() -> str:
-    """Return an id that no other order has."""
+    """Return a unique id of an order."""
     return uuid.uuid4().hex
 
 
@@ -51,7 +51,13 @@ def waiting_orders(workspace: Workspace) -> list[ProfileOrder]:
 
 
 def answer_order(workspace: Workspace, order: ProfileOrder, report: CounterReport) -> None:
-    """Leave the answer of an order where its worker waits, and remove the order."""
+    """Write the answer of an order for its worker, and remove the order.
+
+    Args:
+        workspace: the workspace of the daemon.
+        order: the order.
+        report: the answer.
+    """
     atomic_write(_directory(workspace) / f"{order.id}.report", report.model_dump_json())
     (_directory(workspace) / f"{order.id}.order").unlink(missing_ok=True)
 
@@ -59,19 +65,30 @@ def answer_order(workspace: Workspace, order: ProfileOrder, report: CounterRepor
 def order_profile(
     workspace: Workspace, order: ProfileOrder, *, stop: threading.Event, deadline_s: float
 ) -> CounterReport | None:
-    """Place an order and wait for its answer; None when told to stop before.
+    """Place an order and wait for its answer.
+
+    Args:
+        workspace: the workspace of the daemon.
+        order: the order.
+        stop: ends the wait.
+        deadline_s: time limit in seconds.
+
+    Returns:
+        The answer; None if `stop` was set first.
 
     Raises:
         TimeoutError: no answer within `deadline_s`; the order is withdrawn.
     """
     directory = _directory(workspace)
-    ordered, answered = directory / f"{order.id}.order", directory / f"{order.id}.report"
-    missing = f"the judge had no time for a profile within {deadline_s:.0f} s"
+    order_file, report_file = directory / f"{order.id}.order", directory / f"{order.id}.report"
+    missing = f"no judge was free for a profile within {deadline_s:.0f} s"
     try:
-        return wait_for_reply(ordered, order, answered, CounterReport, stop=stop, within_s=deadline_s, missing=missing)
+        return wait_for_reply(
+            order_file, order, report_file, CounterReport, stop=stop, within_s=deadline_s, missing=missing
+        )
     finally:
-        ordered.unlink(missing_ok=True)
-        answered.unlink(missing_ok=True)
+        order_file.unlink(missing_ok=True)
+        report_file.unlink(missing_ok=True)
 
 
 def _directory(workspace: Workspace) -> Path:
@@ -83,5 +100,5 @@ def _directory(workspace: Workspace) -> Path:
 def _written_at(file: Path) -> float:
     try:
         return file.stat().st_mtime
-    except OSError:  # withdrawn meanwhile
+    except OSError:  # withdrawn after the listing
         return 0.0

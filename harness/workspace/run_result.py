@@ -25,18 +25,18 @@ class RunResult(BaseModel):
     format: Literal[1] = 1
     pid: int
     process_start_ticks: int
-    """With the pid it names one process."""
+    """With the pid it identifies one process."""
     ended: str
-    """Why it ended, or the error that ended it."""
+    """Reason of the end, or the error that ended the run."""
     exit_code: int
 
 
 @contextmanager
 def recorded_result(workspace: Workspace) -> Iterator[Callable[[str, int], int]]:
-    """Record how this process ends; an exception that leaves the block is recorded with its exit code.
+    """Record the end of this process; an exception that leaves the block is recorded with its exit code.
 
     Yields:
-        A function that records why the run ended and its exit code, and returns the exit code.
+        A function that records the reason of the end and the exit code, and returns the exit code.
     """
 
     def record(ended: str, exit_code: int) -> int:
@@ -49,7 +49,7 @@ def recorded_result(workspace: Workspace) -> Iterator[Callable[[str, int], int]]
     try:
         yield record
     except HarnessError as error:
-        record(error.what, error.exit_code)
+        record(error.message, error.exit_code)
         raise
     except Exception as error:
         record(f"internal error: {type(error).__name__}", EXIT_INTERNAL_ERROR)
@@ -57,7 +57,7 @@ def recorded_result(workspace: Workspace) -> Iterator[Callable[[str, int], int]]
 
 
 def read_run_result(workspace: Workspace) -> RunResult | None:
-    """Return how the last invocation ended; None where no record of this version exists."""
+    """Return the result of the last invocation; None if no record of this version exists."""
     try:
         return RunResult.model_validate(load_json_file(_file(workspace)))
     except (OSError, FormatError, ValidationError):

@@ -18,7 +18,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class ShippedProblems:
-    """Files of shipped problems by path below `problems/`, and the problems that a profile has no sizes for."""
+    """Files of shipped problems by path below `problems/`, and the problems without sizes in a profile."""
 
     files: dict[str, bytes]
     left_out: dict[str, str]
@@ -26,81 +26,81 @@ class ShippedProblems:
 
 
 def problems_root() -> Path:
-    """Directory of the shipped problems, as `problems/` of a workspace.
+    """Return the directory of the shipped problems, in the form of `problems/` of a workspace.
 
     Raises:
-        ConfigurationError: this installation has none.
+        ConfigurationError: this installation lacks them.
     """
     return _shipped("_problems", "problems")
 
 
 def shipped_suites() -> tuple[str, ...]:
-    """Names of the shipped suites.
+    """Return the names of the shipped suites.
 
     Raises:
-        ConfigurationError: this installation has none.
+        ConfigurationError: this installation lacks them.
     """
     root = problems_root()
     return tuple(sorted(path.name for path in root.iterdir() if path.is_dir() and any(path.glob("*/definition.json"))))
 
 
 def shipped_problems(suites: Sequence[str], *, small: bool = False) -> ShippedProblems:
-    """Every file of the problems of some shipped suites.
+    """Return every file of the problems of some shipped suites.
 
     Args:
         suites: names of suites, or `all`.
         small: scale the workloads by the profile `small`.
 
     Raises:
-        ConfigurationError: no such suite, or this installation has none.
+        ConfigurationError: no such suite, or this installation lacks them.
     """
-    known = shipped_suites()
+    suite_names = shipped_suites()
     for suite in suites:
-        if suite not in {*known, ALL}:
-            what = f"no shipped suite `{suite}`; {did_you_mean(suite, [*known, ALL])}"
-            raise ConfigurationError(what, remedy="see `harness problems suites --shipped`")
+        if suite not in {*suite_names, ALL}:
+            message = f"no shipped suite `{suite}`; {did_you_mean(suite, [*suite_names, ALL])}"
+            raise ConfigurationError(message, remedy="see `harness problems suites --shipped`")
     root = problems_root()
     files: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
-    for suite in known if ALL in suites else dict.fromkeys(suites):
+    for suite in suite_names if ALL in suites else dict.fromkeys(suites):
         for directory in sorted(path for path in (root / suite).iterdir() if (path / DEFINITION_NAME).is_file()):
             key = f"{suite}/{directory.name}"
-            found = _files_below(directory, key)
-            reason = _scale(found, key) if small else None
+            problem_files = _files_below(directory, key)
+            reason = _scale(problem_files, key) if small else None
             if reason is None:
-                files |= found
+                files |= problem_files
             else:
                 left_out[key] = reason
     return ShippedProblems(files, left_out)
 
 
 def starter_problems() -> dict[str, bytes]:
-    """Every file of the shipped starter problems, by its path below `problems/starter/`.
+    """Return every file of the shipped starter problems, by its path below `problems/starter/`.
 
     Raises:
-        ConfigurationError: this installation has none.
+        ConfigurationError: this installation lacks them.
     """
     files = shipped_problems([STARTER]).files
     return {name.removeprefix(f"{STARTER}/"): content for name, content in files.items()}
 
 
 def proof_workflow() -> bytes:
-    """The workflow proof.yml.
+    """Return the workflow proof.yml.
 
     Raises:
-        ConfigurationError: this installation has none.
+        ConfigurationError: this installation lacks them.
     """
     return _shipped("_proof.yml", ".github/workflows/proof.yml").read_bytes()
 
 
 def _files_below(directory: Path, key: str) -> dict[str, bytes]:
     paths = sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-    kept = (path for path in paths if not any(part == "__pycache__" or part.startswith(".") for part in path.parts))
-    return {f"{key}/{path.as_posix()}": (directory / path).read_bytes() for path in kept}
+    shipped = (path for path in paths if not any(part == "__pycache__" or part.startswith(".") for part in path.parts))
+    return {f"{key}/{path.as_posix()}": (directory / path).read_bytes() for path in shipped}
 
 
 def _scale(files: dict[str, bytes], key: str) -> str | None:
-    """Replace a problem's two files by small ones; the reason where there are none."""
+    """Replace a problem's two files by small ones; return the reason if there are none."""
     definition, workloads = f"{key}/{DEFINITION_NAME}", f"{key}/{WORKLOADS_NAME}"
     scaled = small_files(files[definition].decode(), files[workloads].decode())
     if isinstance(scaled, str):
@@ -110,8 +110,8 @@ def _scale(files: dict[str, bytes], key: str) -> str | None:
 
 
 def _shipped(in_wheel: str, in_checkout: str) -> Path:
-    """In the package when installed from a wheel, beside it in a checkout."""
+    """Return a path in the package of a wheel, or beside the package in a checkout."""
     for candidate in (_PACKAGE / in_wheel, _PACKAGE.parent / in_checkout):
         if candidate.exists():
             return candidate
-    raise ConfigurationError(f"this installation lacks {in_checkout}", remedy="install kernel-harness again")
+    raise ConfigurationError(f"this installation lacks {in_checkout}", remedy="reinstall kernel-harness")

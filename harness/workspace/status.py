@@ -23,6 +23,10 @@ _Status = TypeVar("_Status", bound=ProcessStatus)
 def write_status(workspace: Workspace, status: ProcessStatus) -> None:
     """Replace the record of this process; its pid and start time are added.
 
+    Args:
+        workspace: the workspace of the process.
+        status: the record.
+
     Raises:
         ConfigurationError: the file cannot be written.
     """
@@ -31,9 +35,9 @@ def write_status(workspace: Workspace, status: ProcessStatus) -> None:
 
 
 def read_start_status(workspace: Workspace) -> StartStatus | None:
-    """Return the last record of `harness start`; None where it is missing, unreadable or of another version.
+    """Return the last record of `harness start`; None if it is missing, unreadable or of another version.
 
-    The process that wrote a record may have ended: see `is_alive`. The same holds for the other readers.
+    The process that wrote a record may have ended: see `is_alive`. The same applies to the other readers.
     """
     return _read(_file(workspace, _START), StartStatus)
 
@@ -49,7 +53,12 @@ def read_planner_status(workspace: Workspace) -> PlannerStatus | None:
 
 
 def read_worker_status(workspace: Workspace, worker: str) -> WorkerStatus | None:
-    """Return the last record of one worker, or None."""
+    """Return the last record of one worker, or None.
+
+    Args:
+        workspace: the workspace of the worker.
+        worker: the worker's id.
+    """
     return _read(_file(workspace, f"{_WORKER}{worker}"), WorkerStatus)
 
 
@@ -65,12 +74,17 @@ def running_processes(workspace: Workspace) -> dict[str, ProcessStatus]:
 
 
 def is_alive(status: ProcessStatus) -> bool:
-    """Return whether the process that wrote a record runs, as opposed to another one that has its pid now."""
+    """Return whether the process that wrote a record runs; another process with the same pid does not count."""
     return status.pid > 0 and start_ticks(status.pid) == status.process_start_ticks
 
 
 def is_worker_status(workspace: Workspace, file: Path) -> bool:
-    """Return whether a path is the status file of a worker."""
+    """Return whether a path is the status file of a worker.
+
+    Args:
+        workspace: the workspace of the workers.
+        file: the path.
+    """
     return file.parent == workspace.status and file.name.startswith(_WORKER) and file.suffix == ".json"
 
 
@@ -95,8 +109,8 @@ def _type_of(file: Path) -> type[ProcessStatus]:
     return types.get(file.stem, WorkerStatus)
 
 
-def _read(file: Path, of: type[_Status]) -> _Status | None:
+def _read(file: Path, model: type[_Status]) -> _Status | None:
     try:
-        return of.model_validate(load_json_file(file))
+        return model.model_validate(load_json_file(file))
     except (OSError, FormatError, ValidationError):
         return None

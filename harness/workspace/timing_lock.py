@@ -1,7 +1,7 @@
 """The timing lock: work that would disturb a measurement holds it shared, a timed batch on a CPU exclusively.
 
 A judge that waits for the exclusive lock gets it before work that starts later, so that a stream of short jobs cannot
-delay it for ever.
+delay it without limit.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 def lock_directory() -> Path:
     """Return the directory of this host's device and timing locks: HARNESS_LOCK_DIR, /run/lock, or the user's cache."""
-    named = os.environ.get("HARNESS_LOCK_DIR")
-    if named:
-        directory = Path(named)
+    configured = os.environ.get("HARNESS_LOCK_DIR")
+    if configured:
+        directory = Path(configured)
     elif os.access("/run/lock", os.W_OK):
         directory = Path("/run/lock/kernel-harness")
     else:
@@ -27,10 +27,10 @@ def lock_directory() -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, how: int) -> Iterator[None]:
+def _locked(path: Path, operation: int) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(descriptor, how)
+        fcntl.flock(descriptor, operation)
         yield
     finally:
         os.close(descriptor)
@@ -48,7 +48,7 @@ def timing() -> Iterator[None]:
 def timing_apart() -> Iterator[None]:
     """Hold the lock shared while a batch is timed on a device and processors that nothing else uses.
 
-    Judges of several GPUs time at once. A batch on the CPU, which uses what others use too, is not timed meanwhile.
+    Judges of several GPUs time simultaneously. A batch on the CPU shares its resources and is not timed meanwhile.
     """
     with working():
         yield

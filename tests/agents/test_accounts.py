@@ -16,11 +16,11 @@ from harness.ledger.accounts import (
     Spent,
     all_accounts,
     close_left_open,
-    keep,
-    kept,
-    now,
-    recorded,
+    present_time,
+    recorded_accounts,
     total,
+    unrecorded_accounts,
+    write_account,
 )
 from harness.model.config import Budget, Config
 from harness.model.paths import ACCOUNTS
@@ -36,47 +36,49 @@ def account(name: str, worker: str = "w01", usd: float = 1.25, *, ended: bool = 
         problem="t/one",
         session="s",
         agent="claude",
-        began=now(),
-        ended=now() if ended else None,
+        began=present_time(),
+        ended=present_time() if ended else None,
         spent=Spent(usd=usd, input_tokens=10, output_tokens=5, turns=2, evaluations=1, seconds=90),
     )
 
 
 def test_an_account_survives_its_form_on_disk(site: Site) -> None:
-    keep(site.workspace, account("a"))
-    assert [each.id for each in kept(site.workspace)] == ["a"]
-    assert kept(site.workspace)[0].spent.usd == 1.25
+    write_account(site.workspace, account("a"))
+    assert [each.id for each in unrecorded_accounts(site.workspace)] == ["a"]
+    assert unrecorded_accounts(site.workspace)[0].spent.usd == 1.25
     (site.workspace.state / "accounts" / "b.json").write_text("{")
-    assert len(kept(site.workspace)) == 1
+    assert len(unrecorded_accounts(site.workspace)) == 1
 
 
 def test_the_planner_records_closed_accounts_once_though_it_was_killed_between(site: Site) -> None:
-    keep(site.workspace, account("a"))
-    keep(site.workspace, account("open", ended=False))
+    write_account(site.workspace, account("a"))
+    write_account(site.workspace, account("open", ended=False))
     planner = site.start("planner", extra={"HARNESS_FAILPOINT": "planner.account_recorded"})
     assert planner.wait(30) != 0
-    assert {each.id for each in kept(site.workspace)} == {"a", "open"}
+    assert {each.id for each in unrecorded_accounts(site.workspace)} == {"a", "open"}
     planner = site.start("planner")
-    wait_until(lambda: [each.id for each in kept(site.workspace)] == ["open"], what="the account's recording")
+    wait_until(
+        lambda: [each.id for each in unrecorded_accounts(site.workspace)] == ["open"], what="the account's recording"
+    )
     planner.terminate()
     planner.communicate(timeout=120)
     with Repo(site.workspace) as repo:
-        assert [each.id for each in recorded(site.workspace, repo, "main")] == ["a"]
+        assert [each.id for each in recorded_accounts(site.workspace, repo, "main")] == ["a"]
         assert repo.read(repo.tip("main"), ACCOUNTS)
         both = all_accounts(site.workspace, repo, "main")
     assert total(both).usd == 2.5
     close_left_open(site.workspace, "w01")
-    assert kept(site.workspace)[0].ended
+    assert unrecorded_accounts(site.workspace)[0].ended
 
 
 def test_a_purse_counts_each_account_once_while_it_moves_into_the_ledger(site: Site) -> None:
-    keep(site.workspace, account("a", usd=1.0))
-    keep(site.workspace, account("b", worker="w02", usd=2.0))
+    write_account(site.workspace, account("a", usd=1.0))
+    write_account(site.workspace, account("b", worker="w02", usd=2.0))
     with Repo(site.workspace) as repo:
         spend_tracker = SpendTracker(site.workspace, repo, Config())
         assert spend_tracker.spent().usd == 3.0
         planner = site.start("planner")
-        wait_until(lambda: not kept(site.workspace), what="both in the ledger")
+        wait_until(lambda: not unrecorded_accounts(site.workspace), what="both in the ledger")
         planner.terminate()
         planner.communicate(timeout=120)
         assert spend_tracker.spent().usd == 3.0
@@ -109,8 +111,8 @@ def test_a_session_ends_at_the_second_reward_hack(site: Site) -> None:
 
 
 def test_costs_are_shown_by_worker_and_problem(site: Site) -> None:
-    keep(site.workspace, account("a", usd=1.0))
-    keep(site.workspace, account("b", worker="w02", usd=2.0))
+    write_account(site.workspace, account("a", usd=1.0))
+    write_account(site.workspace, account("b", worker="w02", usd=2.0))
     shown = json.loads(site.call("status", "--costs", "--json").stdout)
     assert {row["worker"]: row["usd"] for row in shown["workers"]} == {"w01": 1.0, "w02": 2.0}
     assert shown["problems"][0]["usd_per_gain"] is None

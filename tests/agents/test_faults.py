@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.agents.model_access import api_backoff
-from harness.ledger.accounts import kept, total
+from harness.ledger.accounts import total, unrecorded_accounts
 from tests.agents import agents_site as its
 from tests.scripted_model import Asked, Drop, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site
@@ -94,7 +94,7 @@ def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -
         done(site)
         answers = len(model.asked)
     assert its.verdicts(site) == ["PASSED"]
-    assert total(kept(site.workspace)).turns == answers
+    assert total(unrecorded_accounts(site.workspace)).turns == answers
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
         assert len({asked.session for asked in model.asked}) == 1
         answers = len(model.asked)
     assert its.verdicts(site) == ["PASSED"]
-    parts = kept(site.workspace)
+    parts = unrecorded_accounts(site.workspace)
     assert len(parts) == 2
     assert total(parts).turns == answers
 
@@ -174,10 +174,10 @@ def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site)
             what="both naps",
         )
         before = [pid for pid, _ in its.processes_below(worker.pid)]
-        spent = total(kept(site.workspace))
+        spent = total(unrecorded_accounts(site.workspace))
         worker.kill()
         wait_until(lambda: not any(_alive(pid) for pid in before), what="the end of the sandbox")
-        assert total(kept(site.workspace)).usd == spent.usd > 0
+        assert total(unrecorded_accounts(site.workspace)).usd == spent.usd > 0
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         done(site)
         assert len({asked.session for asked in model.asked}) == 1
@@ -252,4 +252,4 @@ def test_a_limit_below_one_request_is_an_error_that_names_both(site: Site) -> No
     assert "no request to the model was made, so nothing was evaluated: 0.50 of the 0.5 USD" in run.stdout
     assert "agent.max_answer_tokens" in run.stdout, "the fix"
     assert model.asked == []
-    assert total(kept(site.workspace)).usd == 0
+    assert total(unrecorded_accounts(site.workspace)).usd == 0

@@ -19,7 +19,7 @@ from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.prices import price_of, usd
 from harness.agents.model_access.usage import AnswerUsage
 from harness.errors import ConfigurationError
-from harness.ledger.accounts import Account, Spent, kept, now
+from harness.ledger.accounts import Account, Spent, present_time, unrecorded_accounts
 from harness.model.config import GatewayConfig, Price
 from harness.workspace.directories import Workspace
 from tests.scripted_model import Fail, Say, ScriptedModel, scripted
@@ -42,7 +42,9 @@ def model() -> Iterator[ScriptedModel]:
 
 
 def meter_of(workspace: Workspace) -> Meter:
-    account = Account(id="a1", run="main", worker="w01", problem="t/one", session="s1", agent="claude", began=now())
+    account = Account(
+        id="a1", run="main", worker="w01", problem="t/one", session="s1", agent="claude", began=present_time()
+    )
     return Meter(workspace, account, {})
 
 
@@ -81,7 +83,7 @@ def test_an_answer_passes_and_is_counted(workspace: Workspace, model: ScriptedMo
     assert status == 200
     assert "Done." in text
     assert model.keys == {KEY}, "the agent's own key is not passed on"
-    (account,) = kept(workspace)
+    (account,) = unrecorded_accounts(workspace)
     assert (account.spent.input_tokens, account.spent.output_tokens, account.spent.turns) == (1000, 200, 1)
     assert account.spent.usd == pytest.approx(1000 * 5e-6 + 200 * 25e-6)
     assert account.model == "claude-opus-4-5"

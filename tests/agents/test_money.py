@@ -24,7 +24,7 @@ from harness.agents.model_access.request_budget import RequestBudget, worker_lim
 from harness.agents.model_access.request_cost import DEFAULT_OUTPUT_TOKENS, TOKENS_PER_BYTE, RequestBounds
 from harness.errors import FormatError
 from harness.git.repo import Repo
-from harness.ledger.accounts import Account, Spent, drop, keep, kept, now, total
+from harness.ledger.accounts import Account, Spent, present_time, set_aside, total, unrecorded_accounts, write_account
 from harness.ledger.reservations import changing_reservations, new_reservation
 from harness.model.config import Config, GatewayConfig, Price
 from harness.workspace.directories import Workspace
@@ -97,7 +97,7 @@ def account_of(name: str, *, usd: float = 0.0) -> Account:
         problem="t/one",
         session=f"session-{name}",
         agent="claude",
-        began=now(),
+        began=present_time(),
         spent=Spent(usd=usd),
     )
 
@@ -127,7 +127,7 @@ def test_a_run_ends_within_its_limit_however_many_workers_ask_at_once(site: Site
         ends = [future.result() for future in [threads.submit(work, name) for name in names]]
     assert {status for status, _ in ends} == {400}
     assert all("of the 3 USD for the run main are left" in text for _, text in ends), ends
-    spent = total(kept(site.workspace))
+    spent = total(unrecorded_accounts(site.workspace))
     assert spent.turns == len(model.asked), "every answer is in an account"
     assert 2.75 < spent.usd <= 3.0
     assert reserved_usd(site.workspace) == 0
@@ -166,7 +166,7 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
         may_answer.set()
         assert (one.result(60)[0], other.result(60)[0]) == (200, 200)
     assert reserved_usd(site.workspace) == 0
-    assert total(kept(site.workspace)).usd == pytest.approx(0.10)
+    assert total(unrecorded_accounts(site.workspace)).usd == pytest.approx(0.10)
 
 
 def test_reservations_of_a_dead_process_are_released(site: Site) -> None:
@@ -184,12 +184,12 @@ def test_reservations_of_a_dead_process_are_released(site: Site) -> None:
 def test_what_closed_sessions_spent_counts_before_the_ledger_is_read_again(site: Site) -> None:
     with Repo(site.workspace) as repo:
         spend_tracker = SpendTracker(site.workspace, repo, limited(3.0))
-    keep(site.workspace, account_of("w02", usd=2.0))
+    write_account(site.workspace, account_of("w02", usd=2.0))
     spend_tracker.refresh()
     for account in (account_of("w02", usd=2.5), account_of("w03", usd=0.25)):
-        closed = Account(**{**vars(account), "ended": now()})
-        keep(site.workspace, closed)
-        drop(site.workspace, closed)
+        closed = Account(**{**vars(account), "ended": present_time()})
+        write_account(site.workspace, closed)
+        set_aside(site.workspace, closed)
     spend_tracker.refresh()
     assert (spend_tracker.spent().usd, spend_tracker.spent("w03").usd) == (2.75, 0.25)
 
@@ -247,7 +247,7 @@ def test_harness_start_stays_within_its_limit_and_judges_what_was_paid_for(site:
     assert submitted
     assert submitted == judged
     assert costs["usd"] == pytest.approx(sum(its.accounts_usd(site)), abs=1e-3)
-    assert kept(site.workspace) == [], "all accounts are in the ledger"
+    assert unrecorded_accounts(site.workspace) == [], "all accounts are in the ledger"
     audit = site.call("audit")
     assert audit.returncode == 0, audit.stdout
     site.no_strays()

@@ -14,7 +14,7 @@ from harness.agents.command import CommandSession, bound_paths, check_command, v
 from harness.agents.session import Answer, Brief, End, Event, Parameter, Tool, ToolUse
 from harness.agents.transcripts import command_log
 from harness.errors import ConfigurationError
-from harness.ledger.accounts import Account, Spent, keep
+from harness.ledger.accounts import Account, Spent, write_account
 from harness.model.config import AgentConfig, SessionBudget
 from tests.agents.conftest import Bench
 from tests.site import Site
@@ -123,7 +123,7 @@ def test_transcripts_are_kept_for_each_session_and_printed(site: Site, program: 
     second = session(site, replace_command(agent, "echo no licence >&2; exit 3"))
     assert run(second)[-1] == End("failed", "exit code 3: no licence")
     for opened, at in ((first, "01"), (second, "02")):
-        keep(site.workspace, account_of(opened.id, began=f"2026-01-{at}T00:00:00.000+00:00"))
+        write_account(site.workspace, account_of(opened.id, began=f"2026-01-{at}T00:00:00.000+00:00"))
     shown = site.call("transcript", "w01").stdout
     assert f"session {second.id} of w01 on t/one (command, command)\n" in shown
     assert "output    no licence\n" in shown
@@ -153,14 +153,14 @@ def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -
     nobody = site.call("transcript", "w09")
     assert nobody.returncode == 1
     assert "there is no session of w09 in run main; workers with sessions: none" in nobody.stdout
-    keep(site.workspace, replace(account_of("s1", began="2026-01-01"), agent="tuner"))
+    write_account(site.workspace, replace(account_of("s1", began="2026-01-01"), agent="tuner"))
     tuner = site.call("transcript", "w01")
     assert tuner.returncode == 1
     assert "session s1 of w01 has no transcript: its kind is tuner" in tuner.stdout
     home = site.workspace.state / "agents" / "w01" / "home/.claude/projects/-task"
     home.mkdir(parents=True)
     (home / "s2.jsonl").write_text('not json\n{"type": "user", "message": {"content": [3, {"type": "text"}]}}\n[]\n')
-    keep(site.workspace, replace(account_of("s2", began="2026-01-02"), agent="claude"))
+    write_account(site.workspace, replace(account_of("s2", began="2026-01-02"), agent="claude"))
     broken = site.call("transcript", "w01")
     assert broken.returncode == 0, "an agent can write into its home"
     assert "prompt" in broken.stdout

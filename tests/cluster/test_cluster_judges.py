@@ -161,7 +161,7 @@ def test_a_host_that_joins_is_used_and_a_refused_one_is_named(cluster: Cluster) 
 
 def test_a_cluster_that_cannot_be_used_ends_the_daemon(cluster: Cluster) -> None:
     cluster.have()
-    failure = BridgeFailed(what="another head uses this cluster: process 1 on b", fix="end it there", final=True)
+    failure = BridgeFailed(message="another head uses this cluster: process 1 on b", fix="end it there", final=True)
     (cluster.directory / "failure.json").write_text(failure.model_dump_json())
     with pytest.raises(ConfigurationError, match="another head uses this cluster"):
         cluster.once()
@@ -170,7 +170,7 @@ def test_a_cluster_that_cannot_be_used_ends_the_daemon(cluster: Cluster) -> None
 def test_a_cluster_that_was_usable_is_waited_for(cluster: Cluster) -> None:
     judges = ClusterJudges(cluster.site.workspace, Config(), "auto", lambda _: None, command=("true",))
     judges._take_in(HostsChanged(hosts=(host("gpu-a"),)))  # noqa: SLF001
-    judges._take_in(BridgeFailed(what="the token is wrong", final=True))  # noqa: SLF001
+    judges._take_in(BridgeFailed(message="the token is wrong", final=True))  # noqa: SLF001
     judges.tick()
     judges.close()
 

@@ -44,7 +44,7 @@ def ship(store: ContentStore, root: Path, manifest: Manifest, chunk: int = 3) ->
 def test_a_directory_arrives_as_it_was(tree: Path, tmp_path: Path) -> None:
     store, manifest = ContentStore(tmp_path / "store"), manifest_of(tree)
     assert len(ship(store, tree, manifest)) == 3
-    with store.held(manifest) as directory:
+    with store.locked_directory(manifest) as directory:
         assert manifest_of(directory) == manifest
         assert os.access(directory / "run.sh", os.X_OK)
         assert not os.access(directory / "src/kernel.cpp", os.X_OK)
@@ -55,7 +55,7 @@ def test_a_directory_arrives_as_it_was(tree: Path, tmp_path: Path) -> None:
 def test_only_what_a_host_lacks_is_sent(tree: Path, tmp_path: Path) -> None:
     store = ContentStore(tmp_path / "store")
     ship(store, tree, manifest_of(tree))
-    with store.held(manifest_of(tree)):
+    with store.locked_directory(manifest_of(tree)):
         assert store.missing(manifest_of(tree)) == []
     (tree / "src/kernel.cpp").write_bytes(b"int y;\n")
     changed = manifest_of(tree)
@@ -90,24 +90,24 @@ def test_a_link_that_leads_out_is_refused_on_both_sides(tree: Path, tmp_path: Pa
     with pytest.raises(FormatError, match="leads out"):
         manifest_of(tree)
     forged = Manifest(files=(ManifestFile(path="src/out", link=link),))
-    with pytest.raises(FormatError, match="leads out"), ContentStore(tmp_path / "store").held(forged):
+    with pytest.raises(FormatError, match="leads out"), ContentStore(tmp_path / "store").locked_directory(forged):
         pass
 
 
-def test_what_is_held_stays_and_the_rest_is_removed_when_the_cache_is_full(tree: Path, tmp_path: Path) -> None:
+def test_trim_keeps_locked_directories(tree: Path, tmp_path: Path) -> None:
     store, first = ContentStore(tmp_path / "store"), manifest_of(tree)
     ship(store, tree, first)
-    with store.held(first) as held:
+    with store.locked_directory(first) as first_directory:
         (tree / "run.sh").write_bytes(b"#!/bin/bash\n")
         second = manifest_of(tree)
         ship(store, tree, second)
-        with store.held(second) as released:
+        with store.locked_directory(second) as released:
             pass
-        store.trim(most_bytes=0)
-        assert held.is_dir()
+        store.trim(max_bytes=0)
+        assert first_directory.is_dir()
         assert not released.exists()
-    store.trim(most_bytes=0)
-    assert not held.exists()
+    store.trim(max_bytes=0)
+    assert not first_directory.exists()
     assert set(store.missing(first)) == set(first.blobs)
 
 

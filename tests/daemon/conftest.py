@@ -1,4 +1,4 @@
-"""What the daemon's tests share: a site, and the daemon running in a thread of the test."""
+"""Fixtures of the daemon's tests: a site, and the daemon running in a thread of the test."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUAT
 
 
 def kinds(site: Site) -> Counter[EntryKind]:
-    """How many entries of each kind there are."""
+    """Return the number of entries of each kind."""
     return Counter(entry.kind for entry in site.entries())
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A workspace with two small problems and the stub judge, also for daemons in this process."""
-    with site_in(tmp_path) as made:
-        for name, value in made.environment().items():
+    with site_in(tmp_path) as site:
+        for name, value in site.environment().items():
             if name.startswith(("HARNESS_", "STUB_")):
                 monkeypatch.setenv(name, value)
         # A memory test beside this one raises the kernel's count, and no judge here is killed for memory.
         monkeypatch.setattr(judge_client, "oom_kills", lambda: 0)
-        yield made
+        yield site
         # This process carries no marker: what is left now, the daemon has left.
-        assert not made.strays()
+        assert not site.strays()
 
 
 class Running:
@@ -66,7 +66,7 @@ class Running:
     def _run(self, config: Config, limit: int | None, metrics_port: int | None) -> None:
         try:
             run_daemon(self.site.workspace, config, max_evaluations=limit, metrics_port=metrics_port, stop=self.stop)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - raised again in the test
             self.error = error
 
     def start(self) -> None:
@@ -99,10 +99,10 @@ class Running:
     def says(self, words: str, deadline_s: float = DEADLINE_S) -> str:
         """The first message on the display that holds these words."""
 
-        def found() -> str | None:
-            return next((said for said in self.site.daemon().messages if words in said), None)
+        def find_message() -> str | None:
+            return next((message for message in self.site.daemon().messages if words in message), None)
 
-        return wait_until(found, what=f"a message with {words!r}", deadline_s=deadline_s)
+        return wait_until(find_message, what=f"a message with {words!r}", deadline_s=deadline_s)
 
 
 Daemon = Callable[..., contextlib.AbstractContextManager[Running]]
@@ -117,14 +117,14 @@ def daemon(site: Site) -> Daemon:
         config: Config | None = None, limit: int | None = None, metrics_port: int | None = None
     ) -> Iterator[Running]:
         threads = set(threading.enumerate())
-        made = Running(site, config or Config(), limit, metrics_port)
-        made.start()
+        running = Running(site, config or Config(), limit, metrics_port)
+        running.start()
         try:
-            yield made
+            yield running
         finally:
-            made.end()
-        if made.error:
-            raise made.error
+            running.end()
+        if running.error:
+            raise running.error
         assert set(threading.enumerate()) <= threads, "a thread outlived the daemon"
 
     return running

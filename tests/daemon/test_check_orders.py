@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 ENVIRONMENT = EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch="2", sandbox="none")
 
 
-class Asked(JudgeClient):
+class RecordingClient(JudgeClient):
     """A judge that is ready and only remembers what it is asked."""
 
     def __init__(self, tmp_path: Path, target: str = "cpu") -> None:
@@ -83,10 +83,10 @@ def orders(workspace: Workspace, repo: Repo) -> CheckOrders:
 
 @pytest.fixture
 def workers(workspace: Workspace) -> Iterator[Workers]:
-    made = Workers(workspace, workspace.root / "problems/t/one/solutions/cpu")
-    yield made
-    made.stop.set()
-    for thread in made.threads:
+    workers = Workers(workspace, workspace.root / "problems/t/one/solutions/cpu")
+    yield workers
+    workers.stop.set()
+    for thread in workers.threads:
         thread.join(60)
 
 
@@ -94,17 +94,17 @@ def answer(orders: CheckOrders, judge: JudgeClient) -> None:
     """Answer what the judge was asked."""
     for request in list(judge.checks.values()):
         del judge.checks[request.id]
-        orders.answered(CheckAnswered(request, CheckAnswer(id=request.id, verdict=Verdict.PASSED)))
+        orders.pass_on(CheckAnswered(request, CheckAnswer(id=request.id, verdict=Verdict.PASSED)))
 
 
 def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
     orders: CheckOrders, workers: Workers, tmp_path: Path
 ) -> None:
-    judge, other = Asked(tmp_path), Asked(tmp_path, "h200")
+    judge, other_judge = RecordingClient(tmp_path), RecordingClient(tmp_path, "h200")
     workers.ask("first", "w01")
-    orders.hand_out([other])
-    assert other.checks == {}
-    orders.hand_out([other, judge])
+    orders.hand_out([other_judge])
+    assert other_judge.checks == {}
+    orders.hand_out([other_judge, judge])
     (request,) = judge.checks.values()
     assert (Path(request.solution_dir) / "kernel.cpp").is_file()
     assert (Path(request.problem_dir) / "definition.json").is_file()
@@ -120,12 +120,12 @@ def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
 def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
     orders: CheckOrders, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = Asked(tmp_path)
+    judge = RecordingClient(tmp_path)
     workers.ask("first", "w01")
     orders.hand_out([judge])
     workers.ask("second", "w01")
     orders.hand_out([judge])
-    assert "under way already" in str(workers.reply("second").error)
+    assert "already has a check in progress" in str(workers.reply("second").error)
     monkeypatch.setattr(check_orders, "EVERY_S", 3600.0)
     answer(orders, judge)
     workers.reply("first")
@@ -141,14 +141,14 @@ def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
 def test_a_judge_that_ends_and_a_problem_that_is_missing_are_told(
     orders: CheckOrders, workers: Workers, tmp_path: Path
 ) -> None:
-    judge = Asked(tmp_path)
+    judge = RecordingClient(tmp_path)
     workers.ask("unknown", "w01", "t/none")
     orders.hand_out([judge])
     assert "there is no problem t/none" in str(workers.reply("unknown").error)
     workers.ask("lost", "w02")
     orders.hand_out([judge])
     orders.lost(judge.checks.values())
-    assert "ask again" in str(workers.reply("lost").error)
+    assert "order the check again" in str(workers.reply("lost").error)
 
 
 def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> None:
@@ -160,11 +160,11 @@ def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> N
         assert reply == CheckReply()
         (entry,) = site.entries("t/one")
         assert entry.kind is EntryKind.BASELINE
-        again = ask_for_baseline(
+        second_reply = ask_for_baseline(
             site.workspace, worker="w02", problem="t/one", target="cpu", stop=threading.Event(), within_s=120
         )
-        assert again == CheckReply(), "measured once"
+        assert second_reply == CheckReply(), "measured once"
         assert len(site.entries("t/one")) == 1
         commit = site.submit("w03", "t/one", "stub: speedup=1.5")
         wait_until(lambda: len(site.entries("t/one")) >= 2, what="the evaluation")
-        assert [one.candidate.tree for one in site.entries("t/one")[1:2] if one.candidate] == [commit.tree]
+        assert [entry.candidate.tree for entry in site.entries("t/one")[1:2] if entry.candidate] == [commit.tree]

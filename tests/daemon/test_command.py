@@ -69,7 +69,7 @@ def test_another_run_has_branches_of_its_own(site: Site) -> None:
 def test_it_dies_with_its_supervisor_and_takes_the_judge_along(site: Site) -> None:
     supervisor = subprocess.Popen(["sleep", "60"])
     try:
-        # A supervisor that is not its parent any more: it has died before the daemon could ask to be told.
+        # A supervisor that is no longer the parent: it has ended before the daemon requested its parent-death signal.
         orphan = site.run("daemon", extra={PARENT_VARIABLE: str(supervisor.pid)})
         assert orphan.returncode == 2
     finally:

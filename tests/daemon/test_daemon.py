@@ -100,7 +100,7 @@ def test_the_same_tree_is_measured_once_whoever_commits_it_and_however_often(sit
 def test_every_commit_of_a_branch_is_judged_oldest_first(site: Site, once: Once) -> None:
     commits = [site.submit("w01", "t/one", f"number {number} stub: speedup=0.9") for number in range(4)]
     once()
-    judged = [Path(asked["solution_dir"]).name for asked in site.requests() if asked["kind"] == "evaluation"]
+    judged = [Path(request["solution_dir"]).name for request in site.requests() if request["kind"] == "evaluation"]
     assert judged == [commit.tree for commit in commits]
 
 
@@ -163,7 +163,7 @@ def test_a_malformed_solution_gets_its_verdict_without_a_judge(site: Site, once:
     assert "cobol" in entry.reason
     assert entry.summary is not None
     assert (entry.summary.passed, entry.summary.of) == (0, 2)
-    assert [asked["kind"] for asked in site.requests()] == ["baseline"]
+    assert [request["kind"] for request in site.requests()] == ["baseline"]
 
 
 def test_a_link_that_leads_out_is_a_verdict_too(site: Site, once: Once) -> None:
@@ -174,8 +174,8 @@ def test_a_link_that_leads_out_is_a_verdict_too(site: Site, once: Once) -> None:
     place = "problems/t/one/solutions/cpu"
     git(site.root, "update-index", "--add", "--cacheinfo", f"120000,{blob},{place}/link.h", extra=index)
     tree = git(site.root, "write-tree", extra=index)
-    made = git(site.root, "commit-tree", tree, "-p", commit.id, "-m", "Lead out")
-    git(site.root, "update-ref", f"refs/heads/{commit.branch}", made)
+    new_commit = git(site.root, "commit-tree", tree, "-p", commit.id, "-m", "Lead out")
+    git(site.root, "update-ref", f"refs/heads/{commit.branch}", new_commit)
     once()
     refused = [entry for entry in site.entries() if entry.verdict is Verdict.COMPILE_ERROR]
     assert len(refused) == 1
@@ -244,7 +244,7 @@ def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, d
         running.entry_of(site.submit("w01", "t/two", "honest"))
         assert "workload.jsonl:1" in running.says("candidates of t/one wait")
         write_problem(site.root, "t/one")
-        running.git("commit", "--quiet", "-am", "Mend it")
+        running.git("commit", "--quiet", "-am", "Repair it")
         assert running.entry_of(waiting).verdict is Verdict.PASSED
         wait_until(lambda: not site.daemon().messages, what="the end of the message")
 
@@ -261,10 +261,10 @@ def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: S
         broken = git(site.root, "rev-parse", "HEAD")  # the daemon commits to this branch too
         running.says("candidates of t/one wait")
         wait_until(lambda: site.daemon().queued == 0, what="an empty queue")
-        other = site.submit("w02", "t/two", "another")
+        other_candidate = site.submit("w02", "t/two", "another")
         go.touch()
         running.entry_of(busy)
-        running.entry_of(other)
+        running.entry_of(other_candidate)
         running.git("revert", "--no-edit", broken)
         assert running.entry_of(waiting).verdict is Verdict.PASSED
 

@@ -14,14 +14,14 @@ from tests.site import Site, git
 
 def test_the_judge_is_told_where_file_inputs_are(site: Site, once: Once) -> None:
     write_safetensors(site.root.parent / "data/x.safetensors", "x", "F32", [64], struct.pack("<64f", *range(64)))
-    given = {"x": {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}}
-    line = json.dumps({"uuid": "file", "axes": {"n": 64}, "inputs": given})
+    inputs = {"x": {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}}
+    line = json.dumps({"uuid": "file", "axes": {"n": 64}, "inputs": inputs})
     (site.root / "problems/t/one/workload.jsonl").write_text(line)
     git(site.root, "commit", "--quiet", "-am", "Take the input from a file")
     commit = site.submit("w01", "t/one", "honest")
     once(Config(data_root="../data"))
     (entry,) = of(site.entries(), commit)
     assert entry.verdict is Verdict.PASSED
-    asked = [request for request in site.requests() if request["problem"] == "t/one"]
-    assert {request["kind"] for request in asked} == {"baseline", "evaluation", "confirmation"}
-    assert {request["data_root"] for request in asked} == {str(site.root / "../data")}
+    requests = [request for request in site.requests() if request["problem"] == "t/one"]
+    assert {request["kind"] for request in requests} == {"baseline", "evaluation", "confirmation"}
+    assert {request["data_root"] for request in requests} == {str(site.root / "../data")}

@@ -39,8 +39,8 @@ def test_a_run_pauses_with_the_reason_and_goes_on(
     monkeypatch.setenv("STUB_JUDGE_FAULT", str(fault))
     commit = site.submit("w01", "t/one", "honest")
     with daemon() as running:
-        said = running.says(f"paused: {shown}")
-        assert said.endswith("; tried again until it works")
+        message = running.says(f"paused: {shown}")
+        assert message.endswith("; tried again until it works")
         wait_until(lambda: len(site.requests()) >= 6, what="more tries than a candidate has")
         status = site.daemon()
         assert status.paused is not None
@@ -72,15 +72,15 @@ def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon)
     """One that needs what this machine lacks keeps no other waiting, and is judged once it is there."""
     fault = site.scratch / "no-nvcc"
     special = site.submit("w01", "t/one", f"stub: fault={fault}")
-    others = [site.submit("w02", "t/two", f"honest {number}") for number in range(4)]
+    honest = [site.submit("w02", "t/two", f"honest {number}") for number in range(4)]
     fault.write_text(f"{EXIT_HOST_FAULT} language cuda_cpp needs nvcc\n  set CUDA_HOME")
     with daemon() as running:
-        for commit in others:
+        for commit in honest:
             assert running.entry_of(commit).verdict is Verdict.PASSED
         place = str(site.workspace.cache / "candidates" / special.tree)
 
         def tries() -> int:
-            return sum(asked["solution_dir"] == place for asked in site.requests())
+            return sum(request["solution_dir"] == place for request in site.requests())
 
         before = tries()
         wait_until(lambda: tries() >= before + 2, what="more tries")
@@ -105,14 +105,14 @@ def test_a_daemon_that_is_to_end_by_itself_does_not_wait_for_ever(
 def test_a_candidate_that_alone_exhausts_memory_gets_its_verdict(site: Site, once: Once) -> None:
     fault = site.scratch / "memory"
     greedy = site.submit("w01", "t/one", f"stub: fault={fault}")
-    others = [site.submit("w02", "t/two", f"honest {number}") for number in range(8)]
+    honest = [site.submit("w02", "t/two", f"honest {number}") for number in range(8)]
     fault.write_text(f"{EXIT_OUT_OF_MEMORY} this machine lets nothing more start")
     once()
     entries = site.entries()
     (entry,) = of(entries, greedy)
     assert entry.verdict is Verdict.RUNTIME_ERROR
     assert "this machine lets nothing more start" in str(entry.reason)
-    assert [of(entries, commit)[0].verdict for commit in others] == [Verdict.PASSED] * 8
+    assert [of(entries, commit)[0].verdict for commit in honest] == [Verdict.PASSED] * 8
 
 
 def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
@@ -129,8 +129,8 @@ def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
 
 
 def test_the_same_work_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    clock_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
     monkeypatch.setattr(postponed, "FIRST_PAUSE_S", 1.0)
     monkeypatch.setattr(postponed, "LONGEST_PAUSE_S", 4.0)
     work = PostponedWork()
@@ -138,12 +138,12 @@ def test_the_same_work_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -
         assert not work.postpone(["evaluation", "a"])
         assert work.waits(["evaluation", "a"])
         assert not work.waits(["evaluation", "b"])
-        now[0] += pause_s
+        clock_s[0] += pause_s
         assert not work.waits(["evaluation", "a"])
-    work.answered(["evaluation", "b"])
+    work.count_answer(["evaluation", "b"])
     for _ in range(2):
         assert not work.postpone(["evaluation", "a"])
-        work.answered(["evaluation", "b"])
+        work.count_answer(["evaluation", "b"])
     assert work.postpone(["evaluation", "a"]), "others were answered between its last three faults"
-    work.answered(["evaluation", "a"])
+    work.count_answer(["evaluation", "a"])
     assert not work.postpone(["evaluation", "a"])

@@ -79,13 +79,13 @@ def test_a_champion_of_an_older_protocol_is_history_until_it_is_measured_again_f
     enter_old_champion(site, site.submit("w03", "t/two", "stub: speedup=1.5"), 2.0)
     with caplog.at_level(logging.INFO, logger="harness.daemon.due_work"):
         once()
-    said = [record.getMessage() for record in caplog.records if "measured again" in record.getMessage()]
-    assert said == [
+    messages = [record.getMessage() for record in caplog.records if "measured again" in record.getMessage()]
+    assert messages == [
         "t/one seq 3 is measured again: it is of judge protocol 1, and only protocol 2 counts",
         "t/two seq 3 is measured again: it is of judge protocol 1, and only protocol 2 counts",
     ]
-    asked = [(one["kind"], one["problem"]) for one in site.requests()]
-    assert [problem for kind, problem in asked if kind == "evaluation"] == ["t/one", "t/two", "t/one"]
+    requests = [(request["kind"], request["problem"]) for request in site.requests()]
+    assert [problem for kind, problem in requests if kind == "evaluation"] == ["t/one", "t/two", "t/one"]
     after = standing_of(site)
     assert after.outdated == ()
     assert after.champion is not None
@@ -95,8 +95,8 @@ def test_a_champion_of_an_older_protocol_is_history_until_it_is_measured_again_f
     assert "judge protocol" not in site.call("status").stdout
     assert len(of(site.entries(), fresh)) == 1
     with Repo(site.workspace) as repo:
-        whats = [one.what for one in audit(site.workspace, repo, branch="main").breaks]
-    assert [what for what in whats if "champion" in what or "protocol" in what or "twice" in what] == []
+        whats = [request.message for request in audit(site.workspace, repo, branch="main").breaks]
+    assert [message for message in whats if "champion" in message or "protocol" in message or "twice" in message] == []
     count = len(site.requests())
     once()
     assert len(site.requests()) == count, "measured again once"
@@ -116,7 +116,7 @@ def test_a_runner_up_is_measured_again_and_takes_the_place_of_a_champion_that_fa
     assert [row.tree for row in standing_of(site).outdated] == [first.tree, second.tree]
     fresh = site.submit("w02", "t/one", "stub: speedup=0.9")
     once()
-    evaluated = [Path(one["solution_dir"]).name for one in site.requests() if one["kind"] == "evaluation"]
+    evaluated = [Path(request["solution_dir"]).name for request in site.requests() if request["kind"] == "evaluation"]
     assert evaluated == [first.tree, second.tree, fresh.tree], "both go first, though one worker made both"
     entries = [entry for entry in site.entries() if entry.judge_protocol == JUDGE_PROTOCOL]
     assert [entry.verdict for entry in of(entries, first)] == [Verdict.REWARD_HACK]
@@ -135,7 +135,7 @@ def test_what_cannot_be_measured_again_stays_marked_and_stops_nobody(site: Site,
     fresh = site.submit("w02", "t/one", "stub: speedup=1.2")
     once()
     assert len(of(site.entries(), fresh, EntryKind.CONFIRMATION)) == 1
-    assert f"t/one seq 3 cannot be measured again: its commit {old.id} is gone" in site.daemon().messages
+    assert f"t/one seq 3 cannot be measured again: its commit {old.id} is missing" in site.daemon().messages
     after = standing_of(site)
     assert after.champion is not None
     assert after.champion.tree == fresh.tree
@@ -150,7 +150,7 @@ def test_what_people_read_of_a_history_says_why_it_does_not_count(site: Site, ol
         assert champion(index, "t/one", digest, "cpu") is None
         refused = why_none(index, "t/one", digest, "cpu", "main")
         assert isinstance(refused, AnswerIsNo)
-        assert reason in refused.what
+        assert reason in refused.message
         shown = review(repo, index, "t/one", base="main", target="cpu", run="main")
         assert (shown.tree, reason in shown.warnings[0]) == (old.tree, True)
         proof = check_proof(repo, "main", old.id)

@@ -64,12 +64,12 @@ def test_judges_go_on_while_the_ledger_is_committed(
     committing, go_on = threading.Event(), threading.Event()
     commit = Repo.commit_built
 
-    def held(*arguments: Any, **options: Any) -> str:
+    def waiting_commit(*arguments: Any, **options: Any) -> str:
         committing.set()
         assert go_on.wait(DEADLINE_S)
         return commit(*arguments, **options)
 
-    monkeypatch.setattr(Repo, "commit_built", held)
+    monkeypatch.setattr(Repo, "commit_built", waiting_commit)
     with daemon() as running:
         first = site.submit("w01", "t/one", "stub: speedup=0.9")
         running.entry_of(first)

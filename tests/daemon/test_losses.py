@@ -1,4 +1,4 @@
-"""Judges that are lost, hang, do not start or answer wrongly: the daemon goes on, or says why it cannot."""
+"""Judges that are lost, hang, do not start or answer wrongly: the daemon continues, or reports the reason."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_a_candidate_that_kills_its_judge_twice_gets_a_verdict_and_the_others_go
     assert entry.reason is not None
     assert entry.reason.startswith("judging this candidate has ended the judge twice; the last time, ")
     assert "SIGKILL" in entry.reason
-    assert [other.verdict for other in of(entries, honest)] == [Verdict.PASSED]
-    asked = Counter(asked["solution_dir"] for asked in site.requests())
-    assert asked[str(site.workspace.cache / "candidates" / killer.tree)] == 2
+    assert [entry.verdict for entry in of(entries, honest)] == [Verdict.PASSED]
+    request_counts = Counter(request["solution_dir"] for request in site.requests())
+    assert request_counts[str(site.workspace.cache / "candidates" / killer.tree)] == 2
 
 
 def test_one_lost_judge_is_forgiven(site: Site, once: Once) -> None:
@@ -57,7 +57,7 @@ def test_attempts_are_remembered_over_a_restart(
     once()
     (entry,) = of(site.entries(), commit)
     assert entry.verdict is Verdict.RUNTIME_ERROR
-    assert len([asked for asked in site.requests() if asked["kind"] == "evaluation"]) == 2
+    assert len([request for request in site.requests() if request["kind"] == "evaluation"]) == 2
 
 
 def test_a_candidate_that_hangs_its_judge_times_out(site: Site, once: Once, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_reference_that_kills_the_judge_is_invalid_and_its_candidates_are_told
     (entry,) = of(entries, bad)
     assert entry.verdict is Verdict.INVALID_REFERENCE
     assert entry.cites == baseline.seq
-    assert [other.verdict for other in of(entries, good)] == [Verdict.PASSED]
+    assert [entry.verdict for entry in of(entries, good)] == [Verdict.PASSED]
 
 
 def test_a_judge_that_never_becomes_ready_ends_the_daemon_with_the_reason(
@@ -105,13 +105,13 @@ def test_a_judge_that_cannot_be_started_at_all_ends_the_daemon_too(
         once()
 
 
-@pytest.mark.parametrize("said", ["STUB_JUDGE_PROTOCOL", "STUB_JUDGE_ANSWERS_IN"])
+@pytest.mark.parametrize("message", ["STUB_JUDGE_PROTOCOL", "STUB_JUDGE_ANSWERS_IN"])
 def test_a_judge_of_an_older_protocol_ends_the_daemon_at_once_with_the_fix(
-    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch, said: str
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
-    monkeypatch.setenv(said, "1")
+    monkeypatch.setenv(message, "1")
     site.submit("w01", "t/one", "honest")
-    with pytest.raises(ConfigurationError, match="uses judge protocol 1, and this process speaks judge") as raised:
+    with pytest.raises(ConfigurationError, match="uses judge protocol 1, and this process uses judge") as raised:
         once()
     assert not site.entries()
     assert raised.value.remedy == PROTOCOL_FIX
@@ -143,8 +143,8 @@ def test_a_judge_that_never_becomes_ready_is_given_up_and_the_others_go_on(
     commit = site.submit("w01", "t/one", "honest")
     once(Config(devices=("cpu", "cpu:1")))
     assert [entry.verdict for entry in of(site.entries(), commit)] == [Verdict.PASSED]
-    said = "the judge of cpu:1 is given up: it failed 5 times in a row and never became ready"
-    assert said in site.daemon().messages
+    message = "the judge of cpu:1 is given up: it failed 5 times in a row and never became ready"
+    assert message in site.daemon().messages
     states = {judge.device: (judge.became_ready, judge.failure) for judge in site.daemon().judges}
     assert states["cpu"] == (True, None)
     assert states["cpu:1"] == (False, "the judge of cpu:1 ended with exit code 3")
@@ -161,8 +161,8 @@ def test_the_last_judge_of_a_target_takes_its_candidates_along(
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join(["sh", "-c", script, "judge"]))
     site.submit("w01", "t/one", "stub: die")
     once(Config(devices=("cpu", "cuda")))
-    said = "the judge of cpu is given up: it failed 16 times in a row and did not become ready again"
-    assert said in site.daemon().messages
+    message = "the judge of cpu is given up: it failed 16 times in a row and did not become ready again"
+    assert message in site.daemon().messages
     assert site.daemon().queued == 0, "nothing would take what is left"
 
 

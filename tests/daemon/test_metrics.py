@@ -30,9 +30,9 @@ def figures(port: int) -> dict[str, float]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    with socket.socket() as busy_socket:
+        busy_socket.bind(("127.0.0.1", 0))
+        return int(busy_socket.getsockname()[1])
 
 
 def test_figures_of_a_running_daemon(site: Site, daemon: Daemon, free_port: int) -> None:
@@ -42,17 +42,17 @@ def test_figures_of_a_running_daemon(site: Site, daemon: Daemon, free_port: int)
         wait_until(lambda: site.daemon().evaluations_done == 2, what="two evaluations")
 
         def ended() -> dict[str, float] | None:
-            seen = figures(free_port)
-            is_idle = seen.get('harness_judges{state="idle"}') == 1
-            return seen if is_idle and seen["harness_entries_total"] == 5 else None
+            served = figures(free_port)
+            is_idle = served.get('harness_judges{state="idle"}') == 1
+            return served if is_idle and served["harness_entries_total"] == 5 else None
 
-        seen = wait_until(ended, what="five entries and an idle judge")
+        served = wait_until(ended, what="five entries and an idle judge")
     assert sum(kinds(site).values()) == 5
-    assert seen["harness_evaluations_total"] == 2
-    assert seen["harness_queue_wait_seconds_count"] == 3  # the confirmation waited too
-    assert seen['harness_queue_wait_seconds_bucket{le="+Inf"}'] == 3
-    assert seen["harness_disk_free_bytes"] > 0
-    assert seen["harness_resident_bytes"] > 1e6
+    assert served["harness_evaluations_total"] == 2
+    assert served["harness_queue_wait_seconds_count"] == 3  # the confirmation waited too
+    assert served['harness_queue_wait_seconds_bucket{le="+Inf"}'] == 3
+    assert served["harness_disk_free_bytes"] > 0
+    assert served["harness_resident_bytes"] > 1e6
     with pytest.raises(OSError, match="refused"):
         figures(free_port)
 
@@ -62,14 +62,14 @@ def test_waits_are_counted_by_length_and_states_have_labels() -> None:
     for seconds in (0.05, 0.1, 1.5, 1e6):
         metrics.waited(seconds)
     with MetricsServer(metrics, 0) as server:
-        seen = figures(server.port)
+        served = figures(server.port)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=60)
         with pytest.raises(ConfigurationError, match=f"port {server.port}"):
             MetricsServer(metrics, server.port)
-    buckets = {name.split('"')[1]: count for name, count in seen.items() if "_bucket" in name}
+    buckets = {name.split('"')[1]: count for name, count in served.items() if "_bucket" in name}
     assert (buckets["0.1"], buckets["1.0"], buckets["2.0"], buckets["300.0"], buckets["+Inf"]) == (2, 2, 3, 3, 4)
-    assert seen['harness_judges{state="given_up"}'] == seen["harness_paused"] == 1
+    assert served['harness_judges{state="given_up"}'] == served["harness_paused"] == 1
 
 
 def test_judging_pauses_before_the_disk_is_full_and_goes_on(

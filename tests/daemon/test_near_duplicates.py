@@ -38,7 +38,7 @@ def entry_of(site: Site, commit: Commit) -> Entry:
 
 def breaks(site: Site) -> list[str]:
     with Repo(site.workspace) as repo:
-        return [each.what for each in audit(site.workspace, repo, branch="main").breaks]
+        return [item.message for item in audit(site.workspace, repo, branch="main").breaks]
 
 
 def test_a_sealed_candidate_with_the_code_of_a_measured_one_is_answered_from_the_ledger(site: Site, once: Once) -> None:
@@ -72,7 +72,7 @@ def test_a_sealed_candidate_with_the_code_of_a_measured_one_is_answered_from_the
     with Repo(site.workspace) as repo, Index(site.workspace, branch="main") as index:
         index.refresh(repo)
         (standing,) = standings(index, ["t/one"], "cpu", "main")
-    assert (standing.evaluations, standing.duplicates, standing.near_duplicates, standing.answered) == (
+    assert (standing.evaluations, standing.duplicates, standing.near_duplicates, standing.answered_from_ledger) == (
         3,
         0,
         2,

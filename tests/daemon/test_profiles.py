@@ -22,8 +22,8 @@ def order(commit: Commit, name: str, **changes: str) -> ProfileOrder:
     return ProfileOrder(id=name, problem=commit.problem, **fields)
 
 
-def ask(site: Site, wanted: ProfileOrder) -> CounterReport | None:
-    return order_profile(site.workspace, wanted, stop=threading.Event(), deadline_s=DEADLINE_S)
+def ask(site: Site, profile_order: ProfileOrder) -> CounterReport | None:
+    return order_profile(site.workspace, profile_order, stop=threading.Event(), deadline_s=DEADLINE_S)
 
 
 def test_an_idle_judge_makes_a_profile_that_is_no_entry(site: Site, daemon: Daemon) -> None:
@@ -48,47 +48,47 @@ def test_candidates_come_first_and_a_lost_judge_answers_nothing_wrong(
     site: Site, daemon: Daemon, tmp_path: Path
 ) -> None:
     release = tmp_path / "release"
-    held = site.submit("w01", "t/one", f"stub: hold={release}")
+    submitted = site.submit("w01", "t/one", f"stub: hold={release}")
     waiting = site.submit("w02", "t/two", "stub: speedup=0.8")
     dying = site.submit("w03", "t/one", "stub: die")
-    found: list[CounterReport | None] = []
-    asking = threading.Thread(target=lambda: found.append(ask(site, order(dying, "a"))))
+    reports: list[CounterReport | None] = []
+    asking = threading.Thread(target=lambda: reports.append(ask(site, order(dying, "a"))))
     with daemon() as running:
         asking.start()
         wait_until(lambda: waiting_orders(site.workspace), what="an order")
         release.touch()
-        for commit in (held, waiting):
+        for commit in (submitted, waiting):
             running.entry_of(commit)
         asking.join(DEADLINE_S)
     kinds = [request["kind"] for request in site.requests()]
     assert "profile" not in kinds[: kinds.index("evaluation")]
-    (report,) = found
+    (report,) = reports
     assert report is not None
     assert report.reason == "the judge ended while it made the profile"
 
 
 def test_the_tool_profiles_what_passed_and_names_workloads() -> None:
-    made: list[tuple[Submitted, str | None]] = []
+    submissions: list[tuple[Submitted, str | None]] = []
     submitted = Submitted(commit="c", tree="t", branch="b")
 
     def make(passed: Submitted, workload: str | None) -> CounterReport:
-        made.append((passed, workload))
+        submissions.append((passed, workload))
         return CounterReport(workload=workload, reason="no ncu", fix="install it")
 
     axes = {"u-1": "n=1", "u-2": "n=2"}
     answer = profile("h200", submitted, "n=2", axes, make)
-    assert made == [(submitted, "u-2")]
+    assert submissions == [(submitted, "u-2")]
     assert answer.failed
     assert answer.text.startswith("no counters: no ncu\nfix: install it")
     assert "0 workloads match 'n=3'; expected one of: u-1 (n=1)" in profile("h200", submitted, "n=3", axes, make).text
     assert "only a solution that PASSED" in profile("h200", None, "", axes, make).text
     assert "no judge is available for profiles" in profile("h200", submitted, "", axes, None).text
     assert "target cpu" in profile("cpu", submitted, "", axes, make).text
-    assert len(made) == 1
+    assert len(submissions) == 1
 
 
 def test_an_order_that_nobody_answers_is_withdrawn(site: Site) -> None:
     commit = site.submit("w01", "t/one", "stub: speedup=0.8")
-    with pytest.raises(TimeoutError, match="no time for a profile"):
+    with pytest.raises(TimeoutError, match="no judge was free for a profile"):
         order_profile(site.workspace, order(commit, "a"), stop=threading.Event(), deadline_s=0.0)
     assert not waiting_orders(site.workspace)

@@ -17,10 +17,10 @@ def job(worker: str, tree: str, *, kind: JobKind = "evaluation", target: str = "
 
 
 def drain(queue: EvaluationQueue) -> list[Job]:
-    taken = []
+    drained = []
     while (next_job := queue.take("cpu")) is not None:
-        taken.append(next_job)
-    return taken
+        drained.append(next_job)
+    return drained
 
 
 def test_workers_take_turns_however_much_one_of_them_submits() -> None:
@@ -30,7 +30,7 @@ def test_workers_take_turns_however_much_one_of_them_submits() -> None:
     queue.add(job("w02", "b0"))
     queue.add(job("w03", "c0"))
     queue.add(job("w03", "c1"))
-    assert [taken.key.tree for taken in drain(queue)] == ["a0", "b0", "c0", "a1", "c1", "a2", "a3"]
+    assert [candidate.key.tree for candidate in drain(queue)] == ["a0", "b0", "c0", "a1", "c1", "a2", "a3"]
 
 
 def test_a_worker_that_submits_one_at_a_time_is_not_starved() -> None:
@@ -41,9 +41,9 @@ def test_a_worker_that_submits_one_at_a_time_is_not_starved() -> None:
     for number in range(4):
         queue.add(job("w02", f"b{number}"))
         for _ in range(2):
-            taken = queue.take("cpu")
-            assert taken is not None
-            order.append(taken.worker)
+            candidate = queue.take("cpu")
+            assert candidate is not None
+            order.append(candidate.worker)
     assert order == ["w01", "w02"] * 4
 
 
@@ -56,7 +56,7 @@ def test_a_job_that_is_put_last_comes_after_its_workers_others_and_after_other_w
     assert first is not None
     queue.put_last(first)
     assert not queue.add(first), "it is known still"
-    assert [taken.key.tree for taken in drain(queue)] == ["b0", "a1", "b1", "a0"]
+    assert [candidate.key.tree for candidate in drain(queue)] == ["b0", "a1", "b1", "a0"]
 
 
 def test_confirmations_go_first_whoevers_turn_it_is() -> None:
@@ -64,7 +64,7 @@ def test_confirmations_go_first_whoevers_turn_it_is() -> None:
     queue.add(job("w01", "a0"))
     queue.add(job("w02", "b0"))
     queue.add(job("w02", "b0", kind="confirmation"))
-    assert [(taken.kind, taken.worker) for taken in drain(queue)] == [
+    assert [(candidate.kind, candidate.worker) for candidate in drain(queue)] == [
         ("confirmation", "w02"),
         ("evaluation", "w01"),
         ("evaluation", "w02"),
@@ -75,7 +75,7 @@ def test_confirmations_wait_their_turn_when_asked_to() -> None:
     queue = EvaluationQueue(confirmations_first=False)
     queue.add(job("w01", "a0"))
     queue.add(job("w02", "b0", kind="confirmation"))
-    assert [taken.worker for taken in drain(queue)] == ["w01", "w02"]
+    assert [candidate.worker for candidate in drain(queue)] == ["w01", "w02"]
 
 
 def test_the_same_key_is_queued_once_while_it_waits_and_while_it_is_judged() -> None:
@@ -83,8 +83,8 @@ def test_the_same_key_is_queued_once_while_it_waits_and_while_it_is_judged() -> 
     first = job("w01", "a0")
     assert queue.add(first)
     assert not queue.add(replace(first, worker="w02", branch="agents/main/w02/a/b"))
-    taken = queue.take("cpu")
-    assert taken == first
+    candidate = queue.take("cpu")
+    assert candidate == first
     assert not queue.add(first)
     queue.finish(first)
     assert queue.add(first)
@@ -94,10 +94,10 @@ def test_a_job_put_back_is_the_next_one_again() -> None:
     queue = EvaluationQueue()
     for worker, tree in (("w01", "a0"), ("w01", "a1"), ("w02", "b0")):
         queue.add(job(worker, tree))
-    taken = queue.take("cpu")
-    assert taken is not None
-    queue.put_back(taken)
-    assert [again.key.tree for again in drain(queue)] == ["a0", "b0", "a1"]
+    candidate = queue.take("cpu")
+    assert candidate is not None
+    queue.put_back(candidate)
+    assert [candidate.key.tree for candidate in drain(queue)] == ["a0", "b0", "a1"]
 
 
 def test_a_judge_gets_only_jobs_of_its_target_and_only_allowed_ones() -> None:
@@ -105,9 +105,9 @@ def test_a_judge_gets_only_jobs_of_its_target_and_only_allowed_ones() -> None:
     queue.add(job("w01", "gpu", target="h200"))
     queue.add(job("w01", "blocked", problem="a/blocked"))
     queue.add(job("w02", "free"))
-    taken = queue.take("cpu", lambda candidate: candidate.key.problem != "a/blocked")
-    assert taken is not None
-    assert taken.key.tree == "free"
+    taken_job = queue.take("cpu", lambda candidate: candidate.key.problem != "a/blocked")
+    assert taken_job is not None
+    assert taken_job.key.tree == "free"
     assert queue.take("b200") is None
     gpu = queue.take("h200")
     assert gpu is not None
@@ -128,12 +128,12 @@ def test_dropped_jobs_can_be_queued_again() -> None:
 def test_nothing_is_lost_nothing_twice_and_no_worker_waits_two_rounds(arrivals: list[tuple[str, int]]) -> None:
     queue = EvaluationQueue()
     added = [job(worker, f"{worker}-{number}") for worker, number in arrivals]
-    kept = [candidate for candidate in added if queue.add(candidate)]
-    taken = drain(queue)
-    assert sorted(one.key.tree for one in taken) == sorted({one.key.tree for one in added})
-    assert len(taken) == len(kept)
-    for worker in {one.worker for one in taken}:
-        turns = [index for index, one in enumerate(taken) if one.worker == worker]
+    accepted = [candidate for candidate in added if queue.add(candidate)]
+    drained = drain(queue)
+    assert sorted(queued.key.tree for queued in drained) == sorted({queued.key.tree for queued in added})
+    assert len(drained) == len(accepted)
+    for worker in {queued.worker for queued in drained}:
+        turns = [index for index, queued in enumerate(drained) if queued.worker == worker]
         assert all(later - earlier <= 3 for earlier, later in itertools.pairwise(turns))
     assert len(queue) == 0
-    assert len(queue.in_flight()) == len(taken)
+    assert len(queue.in_flight()) == len(drained)

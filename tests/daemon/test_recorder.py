@@ -1,4 +1,4 @@
-"""What the ledger cannot take now is held, in order, and entered when it can; nothing is entered twice."""
+"""Answers that the ledger cannot take now wait in order and are entered later; no answer is entered twice."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Refusing:
         self._append = ledger.append
         self._times = times
 
-    def __call__(self, given: EntryDraft) -> Entry:
+    def __call__(self, entry_draft: EntryDraft) -> Entry:
         if self._times:
             self._times -= 1
             raise LedgerError("no space left", where="spool", remedy="free some space")
-        return self._append(given)
+        return self._append(entry_draft)
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ def test_answers_are_held_in_order_and_entered_when_the_disk_has_space(
     entered: list[str | None] = []
     for note in ("first", "second", "third"):
         recorder.enter(draft(note), lambda entry: entered.append(entry.note))
-    assert (recorder.held, entered) == (3, [])
+    assert (recorder.unwritten, entered) == (3, [])
     assert recorder.next_retry() is not None
     for _ in range(3):
         recorder.retry(force=True)
-    assert (recorder.held, entered) == (0, ["first", "second", "third"])
+    assert (recorder.unwritten, entered) == (0, ["first", "second", "third"])
     assert recorder.next_retry() is None
     assert [entry.note for entry in site.entries()] == ["first", "second", "third"]
 

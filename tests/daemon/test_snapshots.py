@@ -23,9 +23,9 @@ def test_a_snapshot_that_was_damaged_is_made_again(site: Site, repo: Repo) -> No
     tip = repo.tip("main")
     first = Snapshots(site.workspace, repo).problem(tip, "t/one")
     (first.directory / "workload.jsonl").write_text("damaged")
-    again = Snapshots(site.workspace, repo).problem(tip, "t/one")
-    assert again == first
-    assert "damaged" not in (again.directory / "workload.jsonl").read_text()
+    second_problem = Snapshots(site.workspace, repo).problem(tip, "t/one")
+    assert second_problem == first
+    assert "damaged" not in (second_problem.directory / "workload.jsonl").read_text()
 
 
 def test_a_snapshot_that_was_deleted_is_made_again(site: Site, repo: Repo) -> None:

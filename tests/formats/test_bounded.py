@@ -54,7 +54,7 @@ def yaml_value(text: str) -> object:
 def test_deep_yaml_is_refused_by_line_before_it_is_composed(name: str) -> None:
     with pytest.raises(FormatError) as caught:
         yaml_value(DEEP_YAML[name])
-    assert caught.value.what == f"nested more than {MAX_DEPTH} levels deep"
+    assert caught.value.message == f"nested more than {MAX_DEPTH} levels deep"
     line = MAX_DEPTH + 1 if name == "block mappings" else 1
     assert caught.value.where == f"x.yaml:{line}"
     assert caught.value.remedy
@@ -64,7 +64,7 @@ def test_deep_yaml_is_refused_by_line_before_it_is_composed(name: str) -> None:
 def test_deep_json_is_refused_by_line_before_it_is_parsed(name: str) -> None:
     with pytest.raises(FormatError) as caught:
         load_json("\n" + DEEP_JSON[name], where="x.json", first_line=7)
-    assert (caught.value.what, caught.value.where) == (f"nested more than {MAX_DEPTH} levels deep", "x.json:8")
+    assert (caught.value.message, caught.value.where) == (f"nested more than {MAX_DEPTH} levels deep", "x.json:8")
 
 
 def test_the_deepest_that_is_read() -> None:

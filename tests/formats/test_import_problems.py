@@ -55,7 +55,7 @@ def test_problems_with_errors_are_reported_and_the_others_imported(workspace_dir
     results = {result.key: result for result in import_problems(workspace_dir / "bench", workspace_dir / "problems")}
     assert [key for key, result in results.items() if result.usable] == ["L1/good"]
     assert str(results["L2/bad"].errors[0]) == "bench/L2/bad/definition.json:2: `name` is 3; expected a string"
-    assert "break the definition's constraint" in results["L2/climbs"].errors[0].what
+    assert "break the definition's constraint" in results["L2/climbs"].errors[0].message
     assert list_problems(workspace_dir / "problems") == ["L1/good"]
     assert sorted(path.name for path in (workspace_dir / "problems").iterdir()) == ["L1"]
 

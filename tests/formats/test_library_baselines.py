@@ -55,7 +55,7 @@ def test_a_link_or_other_text_than_utf8_is_an_error(scale: Path) -> None:
     definition = load_problem(PROBLEMS / "starter/rmsnorm_h4096").definition
     found, errors = library_baselines(scale, definition)
     assert found == []
-    assert [error.what for error in errors] == [
+    assert [error.message for error in errors] == [
         "expected a plain file of at most 1048576 bytes",
         "not UTF-8 text at byte 0",
     ]

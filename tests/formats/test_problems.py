@@ -84,7 +84,7 @@ def test_an_update_in_place_is_of_an_input_of_the_same_kind(
     value[section][name].update(changes)
     write_problem(directory, value)
     (error,) = inspect_problem(directory).errors
-    assert message in error.what
+    assert message in error.message
     assert error.where is not None
     assert "definition.json:" in error.where
 
@@ -129,7 +129,7 @@ def test_every_error_of_a_problem_is_found(directory: Path) -> None:
 def test_several_structural_errors_come_in_the_files_order(directory: Path) -> None:
     write_problem(directory, definition(name=1, reference=2, axes={"a": {"type": "const", "value": "x"}}))
     errors = inspect_problem(directory).errors
-    assert [error.what.split("`")[1] for error in errors] == ["name", "axes.a.value", "reference"]
+    assert [error.message.split("`")[1] for error in errors] == ["name", "axes.a.value", "reference"]
 
 
 @pytest.mark.parametrize("missing", ["definition.json", "workload.jsonl"])
@@ -190,7 +190,7 @@ def test_a_tensor_must_match_the_definition(
     write_problem(directory, DEFINITION, tensor("t.safetensors"))
     with pytest.raises(FormatError) as caught:
         load_problem(directory)
-    assert caught.value.what == f"`inputs.x`: {message}"
+    assert caught.value.message == f"`inputs.x`: {message}"
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 20, b"\xff" * 20, (9).to_bytes(8, "little") + b"[1, 2, 3]"])

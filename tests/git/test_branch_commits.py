@@ -39,10 +39,10 @@ def append(repo: Repo, appends: Mapping[str, bytes], writes: Mapping[str, bytes 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    made = make_workspace(tmp_path / "wörk späce", FILES)
-    git(made.root, "config", "user.name", "p")
-    git(made.root, "config", "user.email", "p@x")
-    return made
+    workspace = make_workspace(tmp_path / "wörk späce", FILES)
+    git(workspace.root, "config", "user.name", "p")
+    git(workspace.root, "config", "user.email", "p@x")
+    return workspace
 
 
 @pytest.fixture
@@ -83,8 +83,10 @@ def make_odd(root: Path) -> None:
 
 def test_a_commit_shows_in_the_checkout_and_leaves_it_clean(repo: Repo) -> None:
     root, before = repo.workspace.root, repo.tip("main")
-    made = repo.commit_files("main", {"COORDINATION.md": b"new\n", "ledger/t/q.yaml": b"#\n", "old.txt": None}, "Plan")
-    assert git(root, "rev-parse", "HEAD") == made
+    new_commit = repo.commit_files(
+        "main", {"COORDINATION.md": b"new\n", "ledger/t/q.yaml": b"#\n", "old.txt": None}, "Plan"
+    )
+    assert git(root, "rev-parse", "HEAD") == new_commit
     assert (
         git(root, "log", "-1", "--format=%P %s %an <%ae>") == f"{before} Plan kernel-harness <kernel-harness@localhost>"
     )
@@ -125,8 +127,8 @@ def test_modes_of_files_stay(repo: Repo) -> None:
     root = repo.workspace.root
     (root / "mine.txt").chmod(0o755)
     git(root, "commit", "-q", "-a", "-m", "x")
-    made = repo.commit_files("main", {"mine.txt": b"3"}, "y")
-    assert git(root, "ls-tree", made, "mine.txt").startswith("100755")
+    new_commit = repo.commit_files("main", {"mine.txt": b"3"}, "y")
+    assert git(root, "ls-tree", new_commit, "mine.txt").startswith("100755")
     assert os.access(root / "mine.txt", os.X_OK)
     assert status(root) == ""
 
@@ -166,9 +168,9 @@ def test_a_file_that_a_person_is_editing_is_left_and_said(repo: Repo) -> None:
     repo.commit_files("main", {"COORDINATION.md": b"plan\n", LEDGER: b"l\n"}, "x")
     assert (root / "COORDINATION.md").read_text() == "mission\nrules\nmy table\n"
     assert (root / LEDGER).read_text() == "l\n"
-    (said,) = repo.checkout_state("main")
-    assert said.startswith(f"COORDINATION.md: changed in {root} by a person")
-    assert "git checkout HEAD -- COORDINATION.md" in said
+    (sentence,) = repo.checkout_state("main")
+    assert sentence.startswith(f"COORDINATION.md: changed in {root} by a person")
+    assert "git checkout HEAD -- COORDINATION.md" in sentence
     # Committing something else does not revert the plan, and theirs can still be committed.
     (root / "mine.txt").write_text("other\n")
     git(root, "add", "mine.txt")
@@ -192,12 +194,12 @@ def test_a_file_that_a_person_has_staged_is_left_and_said(repo: Repo) -> None:
 def test_a_locked_index_delays_only_the_refresh(repo: Repo) -> None:
     root, lock = repo.workspace.root, repo.workspace.root / ".git" / "index.lock"
     lock.touch()
-    made = repo.commit_files("main", {"COORDINATION.md": b"plan\n"}, "x")
-    assert repo.tip("main") == made
+    new_commit = repo.commit_files("main", {"COORDINATION.md": b"plan\n"}, "x")
+    assert repo.tip("main") == new_commit
     assert (root / "COORDINATION.md").read_text() == FILES["COORDINATION.md"]
-    (said,) = repo.checkout_state("main")
-    assert "its index was locked" in said
-    assert "`git checkout HEAD -- COORDINATION.md`" in said
+    (sentence,) = repo.checkout_state("main")
+    assert "its index was locked" in sentence
+    assert "`git checkout HEAD -- COORDINATION.md`" in sentence
     lock.unlink()
     repo.refresh_checkout("main")
     assert (repo.checkout_state("main"), status(root)) == ([], "")
@@ -357,12 +359,12 @@ def test_a_tail_that_a_reset_cut_off_is_put_back(repo: Repo) -> None:
     cut = append(repo, {LEDGER: document(2), "ledger/s/q.yaml": head + document(1)}, {}, "y")
     git(root, "reset", "-q", "--hard", start)
     assert repo.lost_appends("main") == [LEDGER, "ledger/s/q.yaml"]
-    made = append(repo, {LEDGER: document(3)}, {}, "z")
-    assert repo.read(made, LEDGER) == head + document(1) + document(2) + document(3)
-    assert repo.read(made, "ledger/s/q.yaml") == head + document(1)
-    assert b'"ledger/s/q.yaml": {"seq": 1' in (repo.read(made, "ledger/heads.yaml") or b"")
-    assert repo.read(made, "COORDINATION.md") == FILES["COORDINATION.md"].encode()
-    assert repo.is_ancestor(cut, made)
+    new_commit = append(repo, {LEDGER: document(3)}, {}, "z")
+    assert repo.read(new_commit, LEDGER) == head + document(1) + document(2) + document(3)
+    assert repo.read(new_commit, "ledger/s/q.yaml") == head + document(1)
+    assert b'"ledger/s/q.yaml": {"seq": 1' in (repo.read(new_commit, "ledger/heads.yaml") or b"")
+    assert repo.read(new_commit, "COORDINATION.md") == FILES["COORDINATION.md"].encode()
+    assert repo.is_ancestor(cut, new_commit)
     assert repo.lost_appends("main") == []
     assert status(root) == ""
 
@@ -372,9 +374,9 @@ def test_a_rebase_that_keeps_the_ledger_is_not_mistaken_for_a_loss(repo: Repo) -
     append(repo, {LEDGER: b"a\n"}, {}, "x")
     git(root, "commit", "-q", "--amend", "-m", "reworded")
     assert repo.lost_appends("main") == []
-    made = append(repo, {LEDGER: b"b\n"}, {}, "y")
-    assert repo.read(made, LEDGER) == b"# head\na\nb\n"
-    assert len(repo.commit(made).parents) == 1
+    new_commit = append(repo, {LEDGER: b"b\n"}, {}, "y")
+    assert repo.read(new_commit, LEDGER) == b"# head\na\nb\n"
+    assert len(repo.commit(new_commit).parents) == 1
 
 
 def person_at_work(root: Path, stop: threading.Event, done: list[int]) -> None:
@@ -395,7 +397,7 @@ def person_at_work(root: Path, stop: threading.Event, done: list[int]) -> None:
 
 
 def _insists(root: Path, *arguments: str, times: int = 5) -> bool:
-    """Try a few times, as one does when git says that another command holds a lock."""
+    """Try a few times, as a person does after git's message that another command holds a lock."""
     for _ in range(times):
         try:
             git(root, *arguments)
@@ -437,9 +439,9 @@ def test_a_person_working_all_the_time_loses_nothing_and_reverts_nothing(repo: R
 
 def test_two_harness_processes_and_threads_commit_at_once(workspace: Workspace) -> None:
     def commit(number: int) -> None:
-        with Repo(workspace) as mine:
+        with Repo(workspace) as own_repo:
             for _ in range(5):
-                append(mine, {LEDGER: b"%d\n" % number}, {f"own/{number}": b"x"}, "x")
+                append(own_repo, {LEDGER: b"%d\n" % number}, {f"own/{number}": b"x"}, "x")
 
     threads = [threading.Thread(target=commit, args=(number,), name=f"writer {number}") for number in range(3)]
     for thread in threads:

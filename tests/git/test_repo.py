@@ -27,10 +27,10 @@ TREE = {
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    made = make_workspace(tmp_path / "work space", TREE)
-    git(made.root, "config", "user.name", "p")
-    git(made.root, "config", "user.email", "p@x")
-    return made
+    workspace = make_workspace(tmp_path / "work space", TREE)
+    git(workspace.root, "config", "user.name", "p")
+    git(workspace.root, "config", "user.email", "p@x")
+    return workspace
 
 
 def commit_by_hand(root: Path, message: str, files: dict[str, str]) -> str:
@@ -87,15 +87,15 @@ def test_a_path_that_leaves_the_repository_is_refused(repo: Repo, path: str) -> 
 def test_commits_are_told_oldest_first_with_their_trailers(repo: Repo) -> None:
     root, base = repo.workspace.root, repo.tip("main")
     git(root, "checkout", "-q", "-b", "agents/main/w01/s/p")
-    one = commit_by_hand(root, "First\n\nRun: fake\n\nmore text: yes\n\nRun: main\nCost-USD: 0.25", {"a": "1"})
+    commit_id = commit_by_hand(root, "First\n\nRun: fake\n\nmore text: yes\n\nRun: main\nCost-USD: 0.25", {"a": "1"})
     two = commit_by_hand(root, "Zweiter ü\n\nno trailers here", {"a": "2"})
     commits = repo.new_commits(two, base)
-    assert [commit.id for commit in commits] == [one, two]
+    assert [commit.id for commit in commits] == [commit_id, two]
     assert commits[0].trailers == {"Run": "main", "Cost-USD": "0.25"}
     assert (commits[1].trailers, commits[1].subject) == ({}, "Zweiter ü")
-    assert commits[1].parents == (one,)
+    assert commits[1].parents == (commit_id,)
     assert commits[1].tree == repo.tree_of(two)
-    assert repo.commit(one) == commits[0]
+    assert repo.commit(commit_id) == commits[0]
     assert repo.new_commits(base, two) == []
     with pytest.raises(RepositoryError, match="git log"):
         repo.commit("1" * 40)
@@ -141,12 +141,12 @@ def test_many_threads_may_read_at_once(repo: Repo) -> None:
 def test_variables_of_a_surrounding_git_do_not_lead_elsewhere(
     repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = make_workspace(tmp_path / "other", {"harness.yaml": "run: other\n"})
+    other_workspace = make_workspace(tmp_path / "other", {"harness.yaml": "run: other\n"})
     for name, value in {
-        "GIT_DIR": str(other.root / ".git"),
-        "GIT_WORK_TREE": str(other.root),
+        "GIT_DIR": str(other_workspace.root / ".git"),
+        "GIT_WORK_TREE": str(other_workspace.root),
         "GIT_INDEX_FILE": str(tmp_path / "nowhere"),
-        "GIT_OBJECT_DIRECTORY": str(other.root / ".git/objects"),
+        "GIT_OBJECT_DIRECTORY": str(other_workspace.root / ".git/objects"),
         "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "core.bare",
         "GIT_CONFIG_VALUE_0": "true",
@@ -155,8 +155,8 @@ def test_variables_of_a_surrounding_git_do_not_lead_elsewhere(
         monkeypatch.setenv(name, value)
     tip = repo.tip("main")
     assert repo.read(tip, "harness.yaml") == b"run: main\n"
-    made = repo.commit_files("main", {"ledger/x": b"1"}, "x")
-    assert repo.read(made, "ledger/x") == b"1"
+    new_commit = repo.commit_files("main", {"ledger/x": b"1"}, "x")
+    assert repo.read(new_commit, "ledger/x") == b"1"
 
 
 def test_export_writes_a_subtree_whole_with_modes_and_links_that_stay_inside(repo: Repo, tmp_path: Path) -> None:
@@ -164,14 +164,14 @@ def test_export_writes_a_subtree_whole_with_modes_and_links_that_stay_inside(rep
     (root / "problems/s/q/run.sh").chmod(0o755)
     (root / "problems/s/q/link").symlink_to("run.sh")
     tip = commit_by_hand(root, "modes", {})
-    made = repo.export(tip, "problems/s/q", tmp_path / "cache" / "q")
-    assert sorted(file.name for file in made.iterdir()) == ["link", "run.sh"]
-    assert (made / "run.sh").stat().st_mode & stat.S_IXUSR
-    assert (made / "link").readlink() == Path("run.sh")
-    (made / "run.sh").write_text("kept")
-    assert repo.export(tip, "problems/s/q", made) == made
-    assert (made / "run.sh").read_text() == "kept"
-    assert [file.name for file in made.parent.iterdir()] == ["q"]
+    directory = repo.export(tip, "problems/s/q", tmp_path / "cache" / "q")
+    assert sorted(file.name for file in directory.iterdir()) == ["link", "run.sh"]
+    assert (directory / "run.sh").stat().st_mode & stat.S_IXUSR
+    assert (directory / "link").readlink() == Path("run.sh")
+    (directory / "run.sh").write_text("kept")
+    assert repo.export(tip, "problems/s/q", directory) == directory
+    assert (directory / "run.sh").read_text() == "kept"
+    assert [file.name for file in directory.parent.iterdir()] == ["q"]
     with pytest.raises(RepositoryError, match="there is no directory 'problems/s/none'"):
         repo.export(tip, "problems/s/none", tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -228,7 +228,7 @@ def test_commits_read_as_objects_are_those_of_git_log(repo: Repo, message: str) 
     assert line is not None
     assert len(line) == 3
     assert line == [repo.commit(commit.id) for commit in line]
-    assert repo.line_of_commits(repo.tip("main"), base, most=2) is None
+    assert repo.line_of_commits(repo.tip("main"), base, max_commits=2) is None
 
 
 def test_a_history_that_is_no_line_is_left_to_git(repo: Repo) -> None:
@@ -236,11 +236,11 @@ def test_a_history_that_is_no_line_is_left_to_git(repo: Repo) -> None:
     git(root, "checkout", "-q", "-b", "side")
     side = commit_by_hand(root, "side", {"s": "1"})
     git(root, "checkout", "-q", "main")
-    other = commit_by_hand(root, "other", {"o": "1"})
+    other_commit = commit_by_hand(root, "other", {"o": "1"})
     git(root, "merge", "-q", "--no-edit", side)
     assert repo.line_of_commits(repo.tip("main"), base) is None
-    assert {side, other} < {commit.id for commit in repo.new_commits(repo.tip("main"), base)}
-    assert repo.line_of_commits(other, side) is None
+    assert {side, other_commit} < {commit.id for commit in repo.new_commits(repo.tip("main"), base)}
+    assert repo.line_of_commits(other_commit, side) is None
 
 
 def test_a_message_in_another_encoding_is_read_by_git(repo: Repo) -> None:

@@ -62,13 +62,13 @@ def test_a_submission_is_a_commit_with_trailers_on_the_worktrees_branch(repo: Re
     (worktree / HERE / "sub dir").mkdir()
     (worktree / HERE / "sub dir" / "größe.h").write_text("h\n")
     trailers = {"Run": "main", "Worker": "w01", "Model": "a\nForged: yes", "Cost-USD": "0.25"}
-    made = repo.commit_solution(worktree, PROBLEM, "cpu", "Use tiles\n\nThey fit the cache.", trailers)
+    submission = repo.commit_solution(worktree, PROBLEM, "cpu", "Use tiles\n\nThey fit the cache.", trailers)
     (commit,) = repo.new_commits(repo.tip(BRANCH), before)
-    assert (commit.id, commit.parents, commit.subject) == (made.commit, (before,), "Use tiles")
+    assert (commit.id, commit.parents, commit.subject) == (submission.commit, (before,), "Use tiles")
     assert commit.trailers == {**trailers, "Model": "a Forged: yes"}
-    assert (made.branch, made.unchanged) == (BRANCH, False)
-    assert made.tree == repo.tree_of(made.commit, HERE)
-    assert set(repo.files(made.commit)) == {*FILES, "harness.yaml", f"{HERE}/sub dir/größe.h"}
+    assert (submission.branch, submission.unchanged) == (BRANCH, False)
+    assert submission.tree == repo.tree_of(submission.commit, HERE)
+    assert set(repo.files(submission.commit)) == {*FILES, "harness.yaml", f"{HERE}/sub dir/größe.h"}
     assert git(worktree, "status", "--porcelain") == ""
     assert repo.tip("main") == before
     assert git(repo.workspace.root, "status", "--porcelain") == ""
@@ -78,12 +78,12 @@ def test_a_solution_where_none_was_and_one_that_loses_a_file(repo: Repo, worktre
     new = worktree / "problems/s/p/solutions/h200"
     new.mkdir()
     (new / "kernel.cu").write_text("x\n")
-    made = repo.commit_solution(worktree, PROBLEM, "h200", "", {})
-    assert repo.files(made.commit, "problems/s/p/solutions/h200") == ["problems/s/p/solutions/h200/kernel.cu"]
+    submission = repo.commit_solution(worktree, PROBLEM, "h200", "", {})
+    assert repo.files(submission.commit, "problems/s/p/solutions/h200") == ["problems/s/p/solutions/h200/kernel.cu"]
     (worktree / HERE / "kernel.cpp").unlink()
     (worktree / HERE / "other.cpp").write_text("y\n")
-    made = submit(repo, worktree)
-    assert repo.files(made.commit, HERE) == [f"{HERE}/other.cpp"]
+    submission = submit(repo, worktree)
+    assert repo.files(submission.commit, HERE) == [f"{HERE}/other.cpp"]
 
 
 def test_the_same_tree_again_is_no_commit_unless_asked_for(repo: Repo, worktree: Path) -> None:
@@ -91,11 +91,15 @@ def test_the_same_tree_again_is_no_commit_unless_asked_for(repo: Repo, worktree:
     assert (first.unchanged, first.commit) == (True, repo.tip("main"))
     (worktree / HERE / "kernel.cpp").write_text("two\n")
     second = submit(repo, worktree)
-    again = submit(repo, worktree)
-    assert (again.unchanged, again.commit, again.tree) == (True, second.commit, second.tree)
-    asked = repo.commit_solution(worktree, PROBLEM, "cpu", "once more", {}, even_if_unchanged=True)
-    assert asked.commit != second.commit
-    assert asked.tree == second.tree
+    second_submission = submit(repo, worktree)
+    assert (second_submission.unchanged, second_submission.commit, second_submission.tree) == (
+        True,
+        second.commit,
+        second.tree,
+    )
+    forced_submission = repo.commit_solution(worktree, PROBLEM, "cpu", "once more", {}, even_if_unchanged=True)
+    assert forced_submission.commit != second.commit
+    assert forced_submission.tree == second.tree
 
 
 @pytest.mark.parametrize(
@@ -105,14 +109,14 @@ def test_a_change_elsewhere_is_named_and_nothing_is_committed(repo: Repo, worktr
     (worktree / HERE / "kernel.cpp").write_text("two\n")
     (worktree / path).parent.mkdir(parents=True, exist_ok=True)
     (worktree / path).write_text("changed")
-    with pytest.raises(RepositoryError, match=f"only {HERE}/ may change, and these did too: {path}"):
+    with pytest.raises(RepositoryError, match=f"files outside {HERE}/ changed: {path}"):
         submit(repo, worktree)
     assert repo.tip(BRANCH) == repo.tip("main")
 
 
 def test_a_deletion_elsewhere_is_named_too(repo: Repo, worktree: Path) -> None:
     (worktree / "problems/s/p/definition.json").unlink()
-    with pytest.raises(RepositoryError, match=r"these did too: problems/s/p/definition\.json"):
+    with pytest.raises(RepositoryError, match=r"changed: problems/s/p/definition\.json"):
         submit(repo, worktree)
 
 
@@ -166,16 +170,16 @@ def test_without_its_git_file_a_worktree_never_falls_through_to_the_repository_a
     assert git(worktree, "rev-parse", "--show-toplevel") == str(repo.workspace.root)  # what plain git would do
     (worktree / HERE / "kernel.cpp").write_text("two\n")
     before = repo.tip("main")
-    made = submit(repo, worktree)
-    assert (repo.tip(BRANCH), repo.tip("main")) == (made.commit, before)
-    assert repo.read(made.commit, f"{HERE}/kernel.cpp") == b"two\n"
+    submission = submit(repo, worktree)
+    assert (repo.tip(BRANCH), repo.tip("main")) == (submission.commit, before)
+    assert repo.read(submission.commit, f"{HERE}/kernel.cpp") == b"two\n"
     assert git(repo.workspace.root, "status", "--porcelain") == ""
 
 
 def test_a_git_file_that_leads_elsewhere_is_refused(repo: Repo, worktree: Path, tmp_path: Path) -> None:
-    other = make_workspace(tmp_path / "other").root
-    (worktree / ".git").write_text(f"gitdir: {other}/.git\n")
-    with pytest.raises(RepositoryError, match="not a worktree of the harness is here"):
+    other_root = make_workspace(tmp_path / "other").root
+    (worktree / ".git").write_text(f"gitdir: {other_root}/.git\n")
+    with pytest.raises(RepositoryError, match="holds something that is not a worktree of the harness"):
         submit(repo, worktree)
 
 
@@ -185,7 +189,7 @@ def test_only_worktrees_of_the_harness_submit(repo: Repo, worktree: Path) -> Non
     with pytest.raises(RepositoryError, match="this is the worktree of s/p, not of s/q"):
         repo.commit_solution(worktree, "s/q", "cpu", "x", {})
     (repo.workspace.worktrees / "w01/s/q").mkdir()
-    with pytest.raises(RepositoryError, match="git no longer knows this worktree"):
+    with pytest.raises(RepositoryError, match="git has no record of this worktree"):
         repo.commit_solution(repo.workspace.worktrees / "w01/s/q", "s/q", "cpu", "x", {})
 
 
@@ -216,8 +220,8 @@ def test_a_locked_index_does_not_keep_a_submission_back(
     lock = Path(git(worktree, "rev-parse", "--absolute-git-dir")) / "index.lock"
     lock.touch()
     (worktree / HERE / "kernel.cpp").write_text("two\n")
-    made = submit(repo, worktree)
-    assert repo.tip(BRANCH) == made.commit != repo.tip("main")
+    submission = submit(repo, worktree)
+    assert repo.tip(BRANCH) == submission.commit != repo.tip("main")
     lock.unlink()
     submit(repo, worktree)
     assert git(worktree, "status", "--porcelain") == ""
@@ -234,7 +238,7 @@ def test_a_branch_that_moves_meanwhile_is_not_put_back(
 
     monkeypatch.setattr(submissions, "failpoint", interfere)
     (worktree / HERE / "kernel.cpp").write_text("two\n")
-    with pytest.raises(RepositoryError, match=f"{BRANCH} moved meanwhile"):
+    with pytest.raises(RepositoryError, match=f"{BRANCH} moved during the submission"):
         submit(repo, worktree)
     assert repo.tip(BRANCH) == person
     assert repo.new_commits(submit(repo, worktree).commit, person)
@@ -247,5 +251,5 @@ def test_failed_attempts_stay_reachable(repo: Repo, worktree: Path) -> None:
         attempts.append(submit(repo, worktree))
     git(repo.workspace.root, "reflog", "expire", "--expire=now", "--all")
     git(repo.workspace.root, "gc", "-q", "--prune=now")
-    assert [repo.read(each.commit, f"{HERE}/kernel.cpp") for each in attempts] == [b"0\n", b"1\n", b"2\n"]
-    assert all(repo.has_object(each.tree) for each in attempts)
+    assert [repo.read(attempt.commit, f"{HERE}/kernel.cpp") for attempt in attempts] == [b"0\n", b"1\n", b"2\n"]
+    assert all(repo.has_object(attempt.tree) for attempt in attempts)

@@ -33,10 +33,10 @@ def test_trees_are_named_as_git_names_them(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
         file.chmod(0o755 if executable else 0o644)
-    ours = tree_id(tree_files(directory))
+    computed = tree_id(tree_files(directory))
     git(directory, "init", "--quiet")
     git(directory, "add", "--all")
-    assert ours == git(directory, "write-tree")
+    assert computed == git(directory, "write-tree")
 
 
 def test_a_replaced_file_makes_the_tree_it_would_make(tmp_path: Path) -> None:

@@ -47,12 +47,12 @@ REMOVE = CALL.format('repo.remove_worktree("w01", "s/p", force=True)')
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    made = make_workspace(
+    workspace = make_workspace(
         tmp_path / "wörk späce", {**FILES, ".gitignore": "/.harness/\n/workspaces/*\n!/workspaces/README.md\n*.o\n"}
     )
-    git(made.root, "config", "user.name", "p")
-    git(made.root, "config", "user.email", "p@x")
-    return made
+    git(workspace.root, "config", "user.name", "p")
+    git(workspace.root, "config", "user.email", "p@x")
+    return workspace
 
 
 def add(repo: Repo) -> Path:
@@ -218,10 +218,10 @@ def test_a_deleted_branch_is_made_again_and_the_files_stay(repo: Repo) -> None:
 def test_another_runs_worktree_gives_way_and_its_unsaved_work_is_kept(repo: Repo) -> None:
     path = add(repo)
     (path / SOLUTION).write_text("unsaved\n")
-    other = "agents/night/w01/s/p"
-    assert repo.add_worktree("w01", PROBLEM, other, repo.tip("main")) == path
+    other_branch = "agents/night/w01/s/p"
+    assert repo.add_worktree("w01", PROBLEM, other_branch, repo.tip("main")) == path
     assert (path / SOLUTION).read_text() == "start\n"
-    assert_healthy(repo, path, other)
+    assert_healthy(repo, path, other_branch)
     assert [repo.read(commit, SOLUTION) for commit in repo.saved_work().values()] == [b"unsaved\n"]
     assert BRANCH in repo.branches()
 
@@ -230,17 +230,17 @@ def test_another_runs_worktree_gives_way_and_its_unsaved_work_is_kept(repo: Repo
 def test_what_is_not_ours_is_left_alone(repo: Repo, tmp_path: Path, kind: str) -> None:
     path = repo.workspace.worktree("w01", PROBLEM)
     path.parent.mkdir(parents=True)
-    other = make_workspace(tmp_path / "other", {"a": "theirs"}).root
+    other_root = make_workspace(tmp_path / "other", {"a": "theirs"}).root
     if kind == "repository":
-        other.rename(path)
+        other_root.rename(path)
     elif kind == "link":
-        path.symlink_to(other)
+        path.symlink_to(other_root)
     else:
         path.write_text("theirs")
-    with pytest.raises(RepositoryError, match="not a worktree of the harness is here") as caught:
+    with pytest.raises(RepositoryError, match="holds something that is not a worktree of the harness") as caught:
         add(repo)
     assert caught.value.where == str(path)
-    with pytest.raises(RepositoryError, match="not a worktree of the harness is here"):
+    with pytest.raises(RepositoryError, match="holds something that is not a worktree of the harness"):
         repo.remove_worktree("w01", PROBLEM, force=True)
     assert path.exists()
 
@@ -270,7 +270,7 @@ def test_a_worktree_with_unsaved_work_is_not_removed(repo: Repo) -> None:
 
 def test_a_worktree_with_unmerged_work_is_not_removed_and_forced_its_branch_stays(repo: Repo) -> None:
     commit = submit(repo, "two\n")
-    with pytest.raises(RepositoryError, match=f"1 commits of {BRANCH} that are merged nowhere"):
+    with pytest.raises(RepositoryError, match=f"1 commits of {BRANCH} that no other branch has merged"):
         repo.remove_worktree("w01", PROBLEM)
     repo.remove_worktree("w01", PROBLEM, force=True)
     assert repo.tip(BRANCH) == commit
@@ -337,7 +337,10 @@ def test_worktrees_outlive_gc_packing_pruning_and_a_person_at_work(repo: Repo) -
     assert (add(repo) / SOLUTION).read_text() == "unsaved\n"
     assert_healthy(repo, add(repo))
     assert submit(repo, "three\n") == repo.tip(BRANCH)
-    assert [each.id for each in repo.new_commits(repo.tip(BRANCH), repo.tip("main"))] == [commit, repo.tip(BRANCH)]
+    assert [new_commit.id for new_commit in repo.new_commits(repo.tip(BRANCH), repo.tip("main"))] == [
+        commit,
+        repo.tip(BRANCH),
+    ]
 
 
 def test_odd_configuration_and_failing_hooks_do_not_matter(repo: Repo) -> None:
@@ -362,8 +365,8 @@ def test_odd_configuration_and_failing_hooks_do_not_matter(repo: Repo) -> None:
 
 def test_two_at_once_make_one_worktree(repo: Repo) -> None:
     command = [sys.executable, "-c", ADD, str(repo.workspace.root)]
-    with subprocess.Popen(command) as one, subprocess.Popen(command) as two:
-        assert (one.wait(60), two.wait(60)) == (0, 0)
+    with subprocess.Popen(command) as first, subprocess.Popen(command) as two:
+        assert (first.wait(60), two.wait(60)) == (0, 0)
     assert_healthy(repo, add(repo))
 
 

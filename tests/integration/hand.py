@@ -16,7 +16,7 @@ from harness.workspace.directories import Workspace
 from tests.site import KERNEL, SOLUTION
 
 
-def main(what: str, worker: str, problem: str, text: str) -> None:
+def main(action: str, worker: str, problem: str, text: str) -> None:
     workspace = Workspace.find()
     with Repo(workspace) as repo:
         worktree = repo.add_worktree(worker, problem, f"agents/main/{worker}/{problem}", repo.tip("main"))
@@ -24,11 +24,13 @@ def main(what: str, worker: str, problem: str, text: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "solution.yaml").write_text(SOLUTION)
         (directory / "kernel.cpp").write_text(f"{KERNEL}// {text}\n")
-        if what == "leave":
+        if action == "leave":
             repo.remove_worktree(worker, problem, force=True)
             return
-        said = trailers(run="main", worker=worker, agent="tuner", session="s1")
-        submit(repo, worktree, problem=problem, target="cpu", message=text, said=said, base="main")
+        commit_trailers = trailers(run="main", worker=worker, agent="tuner", session="s1")
+        submit(
+            repo, worktree, problem=problem, target="cpu", message=text, commit_trailers=commit_trailers, base="main"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where processes are killed, how each place is reached, and what must hold after starting again."""
+"""Failpoints at which processes are killed, the way to reach each, and the conditions after a restart."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ UNSAVED = "written and never submitted"
 
 @dataclass(frozen=True)
 class Case:
-    """How one place is reached (`place:3`: at the third time).
+    """The way to reach one failpoint (`place:3`: at the third time).
 
-    `daemon`: the daemon itself dies there. `judge`: a judge or its runner does, and the daemon goes on. `hand`: who
+    `daemon`: the daemon itself is killed. `judge`: a judge or its runner is, and the daemon continues. `hand`: who
     makes a worktree and submits. `leave`: who takes a worktree away. `start`: some process of `harness start`.
     `revive`: the supervisor does, while it sees to a worker that the test has killed.
     """
 
     lane: Lane
     after: tuple[str, ...] = ()
-    """Places to be killed at before, which leave what this one mends."""
+    """Failpoints of earlier kills, whose remains this one repairs."""
 
 
 def _cases(lane: Lane, area: str, places: str, after: tuple[str, ...] = ()) -> dict[str, Case]:
@@ -86,7 +86,7 @@ def places_in(file: Path) -> list[str]:
     """The names of a source file's failpoints.
 
     Raises:
-        AssertionError: one is not a literal, so that nobody could know it.
+        AssertionError: a name is not a literal, so that it cannot be listed.
     """
     names = []
     for node in ast.walk(ast.parse(file.read_text())):
@@ -106,14 +106,14 @@ class Killed:
     def kill_at(self, place: str, case: Case) -> bool:
         """Run what passes `place` until it is killed there; nothing of it may go on.
 
-        True when the run went on to its end nevertheless: who died there was started again.
+        True if the run continued to its end: the killed process was restarted.
         """
         mark = self.site.scratch / f"killed-{place}"
         self.site.scratch.mkdir(parents=True, exist_ok=True)
         failpoint = {"HARNESS_FAILPOINT": place, "HARNESS_FAILPOINT_MARK": str(mark)}
         code, output = self._run(case.lane, failpoint)
         assert mark.exists(), f"{place} was not reached:\n{output}"
-        if case.lane in {"judge", "start"}:  # a part may have died, and been started again
+        if case.lane in {"judge", "start"}:  # a process may have been killed and restarted
             assert code in {0, -signal.SIGKILL}, output
         else:
             assert code == -signal.SIGKILL, output
@@ -132,8 +132,8 @@ class Killed:
 
     def _run(self, lane: Lane, extra: Mapping[str, str]) -> tuple[int, str]:
         if lane in {"hand", "leave"}:
-            what, text = ("work", "stub: speedup=1.1") if lane == "hand" else ("leave", UNSAVED)
-            done = self.site.run_program([sys.executable, str(HAND), what, "w03", "t/one", text], extra=extra)
+            action, text = ("work", "stub: speedup=1.1") if lane == "hand" else ("leave", UNSAVED)
+            done = self.site.run_program([sys.executable, str(HAND), action, "w03", "t/one", text], extra=extra)
         elif lane == "start":
             done = self.site.run(*START, extra=extra)
         elif lane == "revive":
@@ -166,7 +166,7 @@ def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",), planner_owes: bo
     """Every candidate has exactly one evaluation, everything follows from it once, and the ledger is whole.
 
     Problems in `crowned` have a candidate that is worth a confirmation, and so a champion. With `planner_owes` the
-    planner's records may still be in its spool: told to end while it started again, it leaves them to its next life.
+    planner's records may still be in its spool: ended during its restart, it leaves them to its next start.
     """
     entries = site.entries()
     evaluated = Counter(
@@ -178,22 +178,22 @@ def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",), planner_owes: bo
     assert_once(entries, crowned)
     assert_measured_once(site, entries)
     with Repo(site.workspace) as repo:
-        found = audit(site.workspace, repo, branch="main")
-    assert found.breaks == []
-    assert found.spooled == 0 or planner_owes
-    assert found.entries == len(entries)
+        result = audit(site.workspace, repo, branch="main")
+    assert result.breaks == []
+    assert result.spooled == 0 or planner_owes
+    assert result.entries == len(entries)
     assert git(site.root, "status", "--porcelain") == ""
     git(site.root, "fsck", "--no-dangling", "--no-progress")
 
 
 def candidates(site: Site) -> set[tuple[str, str]]:
     """(problem, solution tree) of every commit of the run's branches."""
-    found = set()
+    submitted = set()
     for branch in git(site.root, "for-each-ref", "--format=%(refname)", "refs/heads/agents/main").split():
         problem = "/".join(branch.split("/")[-2:])
         for commit in git(site.root, "rev-list", branch, "^main").split():
-            found.add((problem, git(site.root, "rev-parse", f"{commit}:problems/{problem}/solutions/cpu")))
-    return found
+            submitted.add((problem, git(site.root, "rev-parse", f"{commit}:problems/{problem}/solutions/cpu")))
+    return submitted
 
 
 def assert_once(entries: list[Entry], crowned: tuple[str, ...]) -> None:
@@ -207,12 +207,12 @@ def assert_once(entries: list[Entry], crowned: tuple[str, ...]) -> None:
 
 
 def assert_measured_once(site: Site, entries: list[Entry]) -> None:
-    """What the ledger held was not measured again: a kill costs at most the measurement under way."""
-    asked = Counter((each["kind"], each["solution_dir"], each["problem"]) for each in site.requests())
-    again = sum(count - 1 for count in asked.values())
+    """Assert that no entry was measured again: a kill costs at most the measurement in progress."""
+    counts = Counter((request["kind"], request["solution_dir"], request["problem"]) for request in site.requests())
+    repeats = sum(count - 1 for count in counts.values())
     died_once = sum("die-once" in commit.text for commit in site.commits)
-    assert again <= 1 + died_once, asked
-    assert len(asked) <= len(entries)
+    assert repeats <= 1 + died_once, counts
+    assert len(counts) <= len(entries)
 
 
 def assert_worktrees_whole(site: Site) -> None:
@@ -231,8 +231,10 @@ def assert_note_recorded_once(site: Site) -> None:
 
 
 def assert_unsaved_work_kept(site: Site) -> None:
-    """What was never submitted can still be found."""
+    """Assert that unsubmitted work can still be found."""
     assert not site.workspace.worktree("w03", "t/one").exists()
     with Repo(site.workspace) as repo:
-        kept = [repo.read(commit, "problems/t/one/solutions/cpu/kernel.cpp") for commit in repo.saved_work().values()]
-    assert any(UNSAVED.encode() in (text or b"") for text in kept)
+        contents = [
+            repo.read(commit, "problems/t/one/solutions/cpu/kernel.cpp") for commit in repo.saved_work().values()
+        ]
+    assert any(UNSAVED.encode() in (text or b"") for text in contents)

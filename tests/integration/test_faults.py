@@ -29,8 +29,8 @@ EVERYTHING = ["bwrap", "--dev-bind", "/", "/"]
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
+    with site_in(tmp_path) as site:
+        yield site
 
 
 def judged(site: Site, commit: Commit) -> None:
@@ -41,14 +41,14 @@ def judged(site: Site, commit: Commit) -> None:
 
 def says(site: Site, words: str) -> str:
     """Wait until the daemon shows a message with these words."""
-    found = wait_until(
-        lambda: [said for said in site.daemon().messages if words in said], what=f"a message with {words!r}"
+    message_found = wait_until(
+        lambda: [message for message in site.daemon().messages if words in message], what=f"a message with {words!r}"
     )
-    return str(found[0])
+    return str(message_found[0])
 
 
 def end(process: subprocess.Popen[str], pid: int | None = None) -> str:
-    """Stop a daemon cleanly; what it said."""
+    """Stop a daemon cleanly, and return its output."""
     os.kill(pid or process.pid, signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
@@ -83,7 +83,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     wait_until(lambda: "t/one" in git(site.root, "ls-tree", "-r", "--name-only", "main", "ledger"), what="the commit")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.7"))
     pid = site.daemon().pid
-    # The daemon's own view of its spool: the small file system is nobody else's.
+    # The daemon's own view of its spool: only it has the small file system.
     filler = fill(Path(f"/proc/{pid}/root{site.workspace.spool}"))
     second = site.submit("w01", "t/one", "stub: speedup=1.5")
     assert "no space left" in says(site, "kept and tried again")
@@ -94,7 +94,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     wait_until(lambda: not site.daemon().messages, what="the end of the message")
     end(process, pid)
     assert max(evaluations(site).values()) == 1
-    assert len([asked for asked in site.requests() if asked["kind"] == "evaluation"]) == 4
+    assert len([request for request in site.requests() if request["kind"] == "evaluation"]) == 4
     assert site.call("daemon", "--once").returncode == 0
     check(site)
 
@@ -120,7 +120,7 @@ def test_an_index_that_cannot_be_read_is_made_anew(site: Site) -> None:
     site.workspace.index_file.write_bytes(b"this is not a database" * 1000)
     process = site.start("daemon")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.8"))
-    assert "made anew from the ledger" in says(site, "index")
+    assert "rebuilt from the ledger" in says(site, "index")
     end(process)
     site.workspace.index_file.unlink()
     site.workspace.index_file.mkdir()
@@ -138,9 +138,9 @@ def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
     assert killed.returncode == -signal.SIGKILL
     segment = segments(site.workspace.spool / "daemon")[-1]  # an earlier one may be on its way to the branch
     os.truncate(segment, segment.stat().st_size - 7)
-    again = site.call("daemon", "--once")
-    assert again.returncode == 0
-    assert "torn by a crash" in again.stdout
+    second_run = site.call("daemon", "--once")
+    assert second_run.returncode == 0
+    assert "torn by a crash" in second_run.stdout
     check(site)
 
 
@@ -161,7 +161,7 @@ def test_a_clock_that_steps_back_is_said_and_keeps_the_ledgers_order(
     site.submit("w01", "t/one", "stub: speedup=0.8")
     stepped = site.call("daemon", "--once")
     assert stepped.returncode == 0
-    assert "the clock stands at" in stepped.stdout
+    assert "the clock shows" in stepped.stdout
     times = [entry.at for entry in site.entries("t/one")]
     assert times == sorted(times)
     check(site)
@@ -201,6 +201,6 @@ def test_a_daemon_that_dies_under_start_is_started_again_and_keeps_the_limit(sit
     assert done.returncode == 0, done.stdout
     assert "the daemon ended (SIGKILL) and is started again" in done.stdout
     assert sum(evaluations(site).values()) == 3
-    again = site.run(*start, "--max-evaluations", "1")
-    assert again.returncode == 0, again.stdout
+    second_run = site.run(*start, "--max-evaluations", "1")
+    assert second_run.returncode == 0, second_run.stdout
     assert sum(evaluations(site).values()) == 4

@@ -1,6 +1,6 @@
 """SIGKILL at every named place: start again, and everything is there once, audited, with nothing left running.
 
-The judge is a stub that speaks the real protocol and dies at the real judge's and runner's places;
+The judge is a stub that has the real protocol and is killed at the real judge's and runner's failpoints;
 `test_kill_real.py` does the same with the whole stack.
 """
 
@@ -54,7 +54,7 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
 def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(tunable_template, tmp_path) as killed:
-        # A part that died while everything was ending was not started again: what it left is the next start's.
+        # A process that was killed while the run was ending was not restarted: its remains are for the next start.
         ended = killed.kill_at(place, case) and not read_all(killed.site.workspace.spool)
         killed.go_on(case, ended=ended)
         check(killed.site, crowned=(), planner_owes=True)

@@ -17,9 +17,9 @@ DEADLINE_S = 600.0
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path, stub=False) as made:
-        made.submit("w01", "t/one", "a plain loop")
-        yield made
+    with site_in(tmp_path, stub=False) as site:
+        site.submit("w01", "t/one", "a plain loop")
+        yield site
 
 
 def passed(site: Site) -> None:
@@ -48,8 +48,8 @@ def test_killed_with_the_whole_stack(site: Site, place: str, survives: bool) -> 
     assert mark.exists(), killed.stdout
     assert killed.returncode == (0 if survives else -signal.SIGKILL), killed.stdout
     site.no_strays()
-    again = site.run("daemon", "--once", deadline_s=DEADLINE_S)
-    assert again.returncode == 0, again.stdout
+    second_run = site.run("daemon", "--once", deadline_s=DEADLINE_S)
+    assert second_run.returncode == 0, second_run.stdout
     site.no_strays()
     passed(site)
 
@@ -61,7 +61,7 @@ def test_runners_that_all_die_at_their_start_end_the_daemon_and_cost_nothing(sit
     assert "never became ready" in killed.stdout
     site.no_strays()
     assert site.entries() == []
-    again = site.run("daemon", "--once", deadline_s=DEADLINE_S)
-    assert again.returncode == 0, again.stdout
+    second_run = site.run("daemon", "--once", deadline_s=DEADLINE_S)
+    assert second_run.returncode == 0, second_run.stdout
     site.no_strays()
     passed(site)

@@ -43,8 +43,8 @@ def test_a_fresh_workspace_makes_a_starter_problem_faster(tmp_path: Path) -> Non
         audit = site.run("audit")
         assert audit.returncode == 0, audit.stdout
         status = json.loads(site.run("status", "--json").stdout)
-        standing = next(one for one in status["problems"] if one["problem"] == "starter/rmsnorm_h4096")
-        assert standing["champion"]["speedup_ci95"][0] > 1.0, "a confirmed speed-up whose interval lies above 1"
+        standing = next(row for row in status["problems"] if row["problem"] == "starter/rmsnorm_h4096")
+        assert standing["champion"]["speedup_ci95"][0] > 1.0, "a confirmed speed-up whose interval is above 1"
         site.no_strays()
     finally:
         site.close()

@@ -1,4 +1,4 @@
-"""A run continues on another head from a backup, as docs/how-to/backup.md says, with real git."""
+"""A run continues on another head from a backup, by the steps of docs/how-to/backup.md, with real git."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_run_goes_on_from_a_bundle_and_the_spool(tmp_path: Path, template: Sit
             entry.candidate.tree for entry in entries if entry.kind is EntryKind.EVALUATION and entry.candidate
         )
         assert evaluated == Counter({commit.tree for commit in (*old.commits, fresh)})
-        asked = [request["solution_dir"] for request in site.requests() if request["kind"] == "evaluation"]
-        assert [Path(solution).name for solution in asked] == [fresh.tree]
+        judged = [request["solution_dir"] for request in site.requests() if request["kind"] == "evaluation"]
+        assert [Path(solution).name for solution in judged] == [fresh.tree]
         with Repo(site.workspace) as repo:
             assert audit(site.workspace, repo, branch="main").breaks == []
         assert git(site.root, "status", "--porcelain") == ""

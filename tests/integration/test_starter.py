@@ -51,31 +51,31 @@ def problem_named(name: str) -> Problem:
     return load_problem(STARTER / name)
 
 
-def outputs_of(problem: Problem, given: list[Any], *, precise: bool = False) -> tuple[torch.Tensor, ...]:
+def outputs_of(problem: Problem, inputs: list[Any], *, precise: bool = False) -> tuple[torch.Tensor, ...]:
     """The reference's outputs; `precise` runs it in float64."""
     namespace: dict[str, Any] = {}
     reference = problem.definition.reference
     if precise:
         reference = reference.replace("torch.float32", "torch.float64").replace("torch.bfloat16", "torch.float64")
-        given = [value.double() if isinstance(value, torch.Tensor) else value for value in given]
+        inputs = [value.double() if isinstance(value, torch.Tensor) else value for value in inputs]
     exec(reference, namespace)
-    found = namespace["run"](*given)
-    return found if isinstance(found, tuple) else (found,)
+    outputs = namespace["run"](*inputs)
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def inputs_of(problem: Problem, workload: Workload, seed: int, scale: float = 1.0) -> list[Any]:
     generator = torch.Generator().manual_seed(seed)
     sizes = problem.sizes(workload)
-    given: list[Any] = []
+    inputs: list[Any] = []
     for name, spec in problem.definition.inputs.items():
         source = workload.inputs[name]
         if isinstance(source, ScalarInput):
-            given.append(source.value)
+            inputs.append(source.value)
             continue
         values = torch.randn(problem.shape(spec, sizes), generator=generator)
         values = 1 + values / 4 if name == "weight" and len(values.shape) == 1 else values * scale
-        given.append(values.to(getattr(torch, spec.dtype)))
-    return given
+        inputs.append(values.to(getattr(torch, spec.dtype)))
+    return inputs
 
 
 class Compiled:
@@ -86,7 +86,7 @@ class Compiled:
         self.problem = problem
         self.function = getattr(ctypes.CDLL(str(built.path)), solution.spec.function)
 
-    def __call__(self, workload: Workload, given: list[Any], *, shift: int = 0) -> list[torch.Tensor]:
+    def __call__(self, workload: Workload, inputs: list[Any], *, shift: int = 0) -> list[torch.Tensor]:
         definition, sizes = self.problem.definition, self.problem.sizes(workload)
         outputs, guarded = [], []
         for spec in definition.outputs.values():
@@ -97,7 +97,7 @@ class Compiled:
             guarded.append(torch.cat((whole[:shift], whole[shift + count :])))
         values = [
             ctypes.c_void_p(value.data_ptr()) if isinstance(value, torch.Tensor) else ctypes.c_double(value)
-            for value in given
+            for value in inputs
         ]
         axes = [size for name, size in sizes.items() if not isinstance(definition.axes[name], ConstAxis)]
         pointers = [ctypes.c_void_p(output.data_ptr()) for output in outputs]
@@ -106,17 +106,19 @@ class Compiled:
         return outputs
 
 
-def assert_right(problem: Problem, workload: Workload, given: list[Any], *found: list[torch.Tensor]) -> None:
+def assert_right(problem: Problem, workload: Workload, inputs: list[Any], *outputs: list[torch.Tensor]) -> None:
     """Within the workload's tolerance, and no further from float64 than 3x what the reference itself is."""
     tolerance = workload.tolerance
-    usual, exact = outputs_of(problem, given), outputs_of(problem, given, precise=True)
-    for mine, theirs, true in (each for got in found for each in zip(got, usual, exact, strict=True)):
-        assert torch.isfinite(mine).all()
-        off = (mine.float() - theirs.float()).abs()
-        matched = off <= tolerance.max_atol + tolerance.max_rtol * theirs.float().abs()
+    usual, exact = outputs_of(problem, inputs), outputs_of(problem, inputs, precise=True)
+    for actual, expected, true in (
+        values for outputs_of_call in outputs for values in zip(outputs_of_call, usual, exact, strict=True)
+    ):
+        assert torch.isfinite(actual).all()
+        off = (actual.float() - expected.float()).abs()
+        matched = off <= tolerance.max_atol + tolerance.max_rtol * expected.float().abs()
         assert matched.float().mean().item() >= tolerance.required_matched_ratio
-        error, honest = ((one.double() - true).abs() for one in (mine, theirs))
-        floor = torch.finfo(mine.dtype).eps * true.abs().mean().item()
+        error, honest = ((values_of_side.double() - true).abs() for values_of_side in (actual, expected))
+        floor = torch.finfo(actual.dtype).eps * true.abs().mean().item()
         assert error.max().item() <= 3 * honest.max().item() + floor
         assert error.mean().item() <= 3 * honest.mean().item() + floor
 
@@ -136,11 +138,11 @@ def test_there_are_six() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_problem_is_whole(name: str) -> None:
-    found = inspect_problem(STARTER / name)
-    assert found.errors == ()
-    assert found.warnings == ()
-    assert check_all_solutions(found) == []
-    problem = found.problem
+    inspection = inspect_problem(STARTER / name)
+    assert inspection.errors == ()
+    assert inspection.warnings == ()
+    assert check_all_solutions(inspection) == []
+    problem = inspection.problem
     assert problem is not None
     assert problem.definition.name == name
     assert problem.definition.description
@@ -164,10 +166,10 @@ def test_a_reference_gives_the_declared_outputs(name: str) -> None:
     problem = problem_named(name)
     workload = problem.workloads[0]
     sizes = problem.sizes(workload)
-    found = outputs_of(problem, inputs_of(problem, workload, seed=0))
+    outputs = outputs_of(problem, inputs_of(problem, workload, seed=0))
     declared = problem.definition.outputs.values()
-    assert [tuple(one.shape) for one in found] == [problem.shape(spec, sizes) for spec in declared]
-    assert [str(one.dtype) for one in found] == [f"torch.{spec.dtype}" for spec in declared]
+    assert [tuple(output.shape) for output in outputs] == [problem.shape(spec, sizes) for spec in declared]
+    assert [str(output.dtype) for output in outputs] == [f"torch.{spec.dtype}" for spec in declared]
 
 
 def variants(solution: Solution) -> dict[str, Solution]:
@@ -193,7 +195,7 @@ def test_what_may_be_tuned_is_a_search_of_8_to_48_that_holds_the_default() -> No
 
 
 @pytest.mark.parametrize(
-    "variant", ["default", *(pytest.param(one, marks=pytest.mark.slow) for one in ("tuned", "plain"))]
+    "variant", ["default", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tuned", "plain"))]
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_agrees_with_the_reference(name: str, variant: str, tmp_path: Path) -> None:
@@ -203,16 +205,16 @@ def test_a_solution_agrees_with_the_reference(name: str, variant: str, tmp_path:
     largest = [problem.workloads[-1].axes] if variant == "default" else []
     for seed, axes in enumerate([problem.workloads[0].axes, *largest, *AWKWARD[name]]):
         workload = problem.workloads[0].model_copy(update={"axes": axes})
-        given = inputs_of(problem, workload, seed)
-        before = [value.clone() if isinstance(value, torch.Tensor) else value for value in given]
-        found = compiled(workload, given)
-        for was, value in zip(before, given, strict=True):
+        inputs = inputs_of(problem, workload, seed)
+        before = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+        outputs = compiled(workload, inputs)
+        for was, value in zip(before, inputs, strict=True):
             assert torch.equal(was, value) if isinstance(value, torch.Tensor) else was == value
-        assert_right(problem, workload, given, found, compiled(workload, given, shift=2))
+        assert_right(problem, workload, inputs, outputs, compiled(workload, inputs, shift=2))
     small = problem.workloads[0].model_copy(update={"axes": AWKWARD[name][-1]})
     for scale in (30.0, 1e-3):
-        given = inputs_of(problem, small, seed=9, scale=scale)
-        assert_right(problem, small, given, compiled(small, given))
+        inputs = inputs_of(problem, small, seed=9, scale=scale)
+        assert_right(problem, small, inputs, compiled(small, inputs))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -220,9 +222,9 @@ def test_bounds_are_those_of_a_memory_bound_kernel(name: str) -> None:
     problem = problem_named(name)
     machine = hardware("h200")
     for workload in (problem.workloads[0], problem.workloads[-1]):
-        found = bounds(problem, workload, machine)
-        assert found.bytes == total_bytes(problem, workload)
-        assert found.limited_by == "memory"
-        assert found.sol_us == pytest.approx(found.bytes / 4.8e6)
-        assert found.sol_us >= found.floor_us
-        assert found.flops > 0
+        bounds_by_workload = bounds(problem, workload, machine)
+        assert bounds_by_workload.bytes == total_bytes(problem, workload)
+        assert bounds_by_workload.limited_by == "memory"
+        assert bounds_by_workload.sol_us == pytest.approx(bounds_by_workload.bytes / 4.8e6)
+        assert bounds_by_workload.sol_us >= bounds_by_workload.floor_us
+        assert bounds_by_workload.flops > 0

@@ -65,7 +65,7 @@ def test_an_unlisted_gpu_has_no_bound_until_it_is_measured(tmp_path: Path, monke
     ours = Judge(_UnlistedGpu(), cache_dir=tmp_path, sandbox="none")  # type: ignore[arg-type]
     why = ours.bounds(problem, problem.workloads[0])
     assert isinstance(why, NoBoundError)
-    assert "`gb200` are neither listed nor measured" in why.what
+    assert "`gb200` are neither listed nor measured" in why.message
     assert why.remedy == MEASURE
     store_rates(GB200, hardware_directory())
     found = ours.bounds(problem, problem.workloads[0])

@@ -53,7 +53,7 @@ def test_an_exception_of_the_machine_is_told_from_others(
 ) -> None:
     fault = host_fault(error)
     assert type(fault) is kind
-    assert words in fault.what
+    assert words in fault.message
     assert fault.remedy
 
 
@@ -185,7 +185,7 @@ def test_a_real_judge_without_compiler_or_disk_says_so_and_works_again(
         if mounted:
             lost = outcome(cache, log, request, before=lambda: fill(cache))
             assert isinstance(lost, JudgeLost)
-            assert lost.how == "host"
+            assert lost.cause == "host"
             assert "the disk cannot be written: No space left on device" in lost.error
             (cache / "filling").unlink()
         with monkeypatch.context() as patch:
@@ -193,7 +193,7 @@ def test_a_real_judge_without_compiler_or_disk_says_so_and_works_again(
             patch.delenv("CXX", raising=False)
             lost = outcome(cache, log, request)
         assert isinstance(lost, JudgeLost)
-        assert lost.how == "host"
+        assert lost.cause == "host"
         assert lost.error.splitlines() == ["no C++ compiler", "  apt-get install g++"]
         answered = outcome(cache, log, request)
         assert isinstance(answered, RequestAnswered)

@@ -443,5 +443,5 @@ def test_a_request_of_another_protocol_ends_the_judge_with_the_fix(
         judge(process, write_problem(tmp_path), None, protocol=JUDGE_PROTOCOL + 1)
     other, ours = JUDGE_PROTOCOL + 1, JUDGE_PROTOCOL
     expected = f"the client uses judge protocol {other}, and this process uses judge protocol {ours}"
-    assert refused.value.what == f"a request on stdin: {expected}"
+    assert refused.value.message == f"a request on stdin: {expected}"
     assert refused.value.remedy == PROTOCOL_FIX

@@ -87,7 +87,7 @@ def make(root: Path) -> Workspace:
 
 
 def _records(planner: Ledger) -> None:
-    """What the planner writes: a decision, an account and a lesson."""
+    """Write the planner's documents: a decision, an account and a lesson."""
     row = {"worker": "w01", "problem": PROBLEMS[1], "wanted": "a first solution", "state": "active"}
     inputs = {"standings": [{"problem": PROBLEMS[1], "speedup": 1.2}]}
     decision = {"assignments": [row], "reasons": {"w01": "least covered"}}
@@ -114,18 +114,18 @@ def _records(planner: Ledger) -> None:
 
 
 def standings_of(workspace: Workspace) -> list[Mapping[str, Any]]:
-    """What the ledger says of each problem by its own judge protocol: another harness must read the same."""
+    """Return each problem's standing by the ledger's own judge protocol, which another harness must read equally."""
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         messages = index.refresh(repo)
         assert messages == [], messages
         return [
             {
-                "problem": one.problem,
-                "evaluations": one.evaluations,
-                "best": one.best and [one.best.seq, one.best.speedup, one.best.speedup_ci95_low],
-                "champion": one.champion and [one.champion.seq, one.champion.tree],
+                "problem": standing.problem,
+                "evaluations": standing.evaluations,
+                "best": standing.best and [standing.best.seq, standing.best.speedup, standing.best.speedup_ci95_low],
+                "champion": standing.champion and [standing.champion.seq, standing.champion.tree],
             }
-            for one in standings(index, PROBLEMS, "cpu", "main", protocol=PROTOCOL)
+            for standing in standings(index, PROBLEMS, "cpu", "main", protocol=PROTOCOL)
         ]
 
 

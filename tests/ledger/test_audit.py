@@ -64,8 +64,8 @@ class Place:
         self._entered = False
 
     def draft(self, kind: str = "evaluation", number: int = 0, **fields: Any) -> EntryDraft:
-        given = {"digest": self.digest, "tree": self.trees[number], "commit": self.commits[number], **fields}
-        return draft(kind, **given)
+        candidate_fields = {"digest": self.digest, "tree": self.trees[number], "commit": self.commits[number], **fields}
+        return draft(kind, **candidate_fields)
 
     def healthy(self) -> list[EntryDraft]:
         return [
@@ -89,8 +89,8 @@ class Place:
 
     def _append(self, drafts: list[EntryDraft]) -> None:
         with Ledger(self.workspace, self.repo, branch="main", clock=ticking()) as ledger:
-            for one in drafts:
-                ledger.append(one)
+            for entry_draft in drafts:
+                ledger.append(entry_draft)
 
     def breaks(self) -> list[Break]:
         return audit(self.workspace, self.repo, branch="main").breaks
@@ -105,7 +105,7 @@ class Place:
         git(self.workspace.root, "commit", "-q", "--allow-empty", "-m", message)
 
     def forge(self, change: Callable[[list[Json]], object]) -> None:
-        """Rewrite the whole file with a good chain and heads to match, as somebody who knows the format would."""
+        """Rewrite the whole file with a valid chain and matching heads, as a forger with knowledge of the format."""
         documents = [parse(document.raw, FILE) for document in split(self.content(), FILE)]
         change(documents)
         raws: list[bytes] = []
@@ -121,19 +121,19 @@ class Place:
     def replace_history(self, *parents: str) -> None:
         """Put main's present content into one new commit."""
         root = self.workspace.root
-        given = [part for parent in parents for part in ("-p", parent)]
-        made = git(root, "commit-tree", "main^{tree}", *given, "-m", "x")
-        git(root, "update-ref", "refs/heads/main", made)
+        parent_options = [part for parent in parents for part in ("-p", parent)]
+        new_commit = git(root, "commit-tree", "main^{tree}", *parent_options, "-m", "x")
+        git(root, "update-ref", "refs/heads/main", new_commit)
 
     def root_commit(self) -> str:
         return git(self.workspace.root, "rev-list", "--max-parents=0", "main")
 
     def forget_history(self) -> None:
-        """Replace the history, and remove everything here that tells of the former one."""
+        """Replace the history, and remove every record of the former one from this repository."""
         self.replace_history(self.root_commit())
         git(self.workspace.root, "reflog", "expire", "--expire=all", "--all")
-        written = git(self.workspace.root, "for-each-ref", "--format=%(refname)", "refs/harness/written")
-        for name in written.split():
+        written_refs = git(self.workspace.root, "for-each-ref", "--format=%(refname)", "refs/harness/written")
+        for name in written_refs.split():
             git(self.workspace.root, "update-ref", "-d", name)
 
 
@@ -160,12 +160,14 @@ def test_a_healthy_ledger_is_whole(place: Place) -> None:
         planner.append_record("ledger/decisions.yaml", {"policy": "p"})
     ledger = Ledger(place.workspace, place.repo, branch="main", clock=ticking())
     ledger.append(place.draft("note"))
-    seen: list[tuple[int, int]] = []
-    found = audit(place.workspace, place.repo, branch="main", progress=lambda done, of: seen.append((done, of)))
+    progress_calls: list[tuple[int, int]] = []
+    result = audit(
+        place.workspace, place.repo, branch="main", progress=lambda done, of: progress_calls.append((done, of))
+    )
     ledger.close()
-    assert found.breaks == []
-    assert (found.files, found.entries, found.records, found.spooled) == (2, 10, 1, 1)
-    assert seen[-1] == (11, 11)
+    assert result.breaks == []
+    assert (result.files, result.entries, result.records, result.spooled) == (2, 10, 1, 1)
+    assert progress_calls[-1] == (11, 11)
 
 
 def test_an_empty_ledger_is_whole(place: Place) -> None:
@@ -176,34 +178,34 @@ def test_a_changed_byte_breaks_the_chain(place: Place) -> None:
     place.enter(place.healthy())
     before = split(place.content(), FILE)[1].hash
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
-    found = place.breaks()
-    assert [(one.file, one.seq, one.what.partition(" ")[0]) for one in found] == [(FILE, 3, "chain")]
-    assert found[0].what == "chain broken: prev is not the hash of the document before"
-    assert found[0].found == before
-    assert found[0].expected == split(place.content(), FILE)[1].hash
+    breaks = place.breaks()
+    assert [(break_.file, break_.seq, break_.message.partition(" ")[0]) for break_ in breaks] == [(FILE, 3, "chain")]
+    assert breaks[0].message == "chain broken: prev is not the hash of the document before"
+    assert breaks[0].actual == before
+    assert breaks[0].expected == split(place.content(), FILE)[1].hash
 
 
 def test_a_changed_last_document_is_seen_in_the_heads(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
-    whats = [one.what for one in place.breaks()]
-    assert f"{HEADS} says the file ends elsewhere" in whats
-    assert any(what.startswith("rewritten since commit ") for what in whats)
+    whats = [break_.message for break_ in place.breaks()]
+    assert f"{HEADS} has another end of the file" in whats
+    assert any(message.startswith("rewritten since commit ") for message in whats)
 
 
 def test_a_cut_tail_is_seen_even_with_heads_to_match(place: Place) -> None:
     place.enter(place.healthy())
     documents = split(place.content(), FILE)
     place.commit({FILE: place.content()[: documents[-1].start]})
-    found = place.breaks()
-    assert (found[0].seq, found[0].what) == (8, f"{HEADS} says the file ends elsewhere")
+    breaks = place.breaks()
+    assert (breaks[0].seq, breaks[0].message) == (8, f"{HEADS} has another end of the file")
     heads = read_heads((place.workspace.root / HEADS).read_bytes())
     end = documents[-2]
     heads[FILE] = Head(seq=end.seq, hash=end.hash, at=parse(end.raw, "")["at"])
     place.commit({HEADS: render_heads(heads)})
-    found = place.breaks()
-    assert [(one.seq, one.found) for one in found] == [(9, None)]
-    assert found[0].what.startswith("rewritten since commit ")
+    breaks = place.breaks()
+    assert [(break_.seq, break_.actual) for break_ in breaks] == [(9, None)]
+    assert breaks[0].message.startswith("rewritten since commit ")
 
 
 def test_a_removed_file_and_a_removed_document(place: Place) -> None:
@@ -211,21 +213,22 @@ def test_a_removed_file_and_a_removed_document(place: Place) -> None:
     content = place.content()
     third = split(content, FILE)[2]
     place.commit({FILE: content.replace(third.raw, b"")})
-    found = place.breaks()
-    assert ("seq does not count on", 3, 4) in [(one.what, one.expected, one.found) for one in found]
+    breaks = place.breaks()
+    assert ("seq does not count on", 3, 4) in [(break_.message, break_.expected, break_.actual) for break_ in breaks]
     git(place.workspace.root, "rm", "-q", FILE)
     git(place.workspace.root, "commit", "-q", "-m", "rm")
     assert any(
-        one.what == f"{HEADS} says the file ends elsewhere" and one.found == "no such file" for one in place.breaks()
+        break_.message == f"{HEADS} has another end of the file" and break_.actual == "no such file"
+        for break_ in place.breaks()
     )
 
 
 def test_a_branch_that_was_reset_is_named(place: Place) -> None:
     place.enter(place.healthy())
     git(place.workspace.root, "reset", "-q", "--hard", "HEAD~1")
-    found = place.breaks()
-    assert [one.file for one in found] == [FILE]
-    assert "entries committed before are missing on main (it was reset)" in found[0].what
+    breaks = place.breaks()
+    assert [break_.file for break_ in breaks] == [FILE]
+    assert "entries committed before are missing on main (it was reset)" in breaks[0].message
 
 
 def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
@@ -235,12 +238,12 @@ def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
     ledger.close()
     place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
     assert (FILE, 10, "in the spool: chain broken: prev is not the hash of the document before") in [
-        (one.file, one.seq, one.what) for one in place.breaks()
+        (break_.file, break_.seq, break_.message) for break_ in place.breaks()
     ]
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("content", "beginning"),
     [
         (HEADER.replace(b"2", b"9"), "the ledger file has format 9, and this harness reads formats 1 to 2"),
         (b"seq: 1\n", "not a ledger file: its first line must be `# kernel-harness ledger, format 2`"),
@@ -250,16 +253,18 @@ def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
         (HEADER + b"---\nseq: 1\nprev: null\n", "at goes backward"),
     ],
 )
-def test_what_is_no_ledger_file_is_named(place: Place, content: bytes, what: str) -> None:
+def test_what_is_no_ledger_file_is_named(place: Place, content: bytes, beginning: str) -> None:
     (place.workspace.root / FILE).parent.mkdir(parents=True)
     place.commit({FILE: content})
-    assert any(one.what.startswith(what) and one.file == FILE for one in place.breaks()), place.breaks()
+    assert any(break_.message.startswith(beginning) and break_.file == FILE for break_ in place.breaks()), (
+        place.breaks()
+    )
 
 
 def test_broken_heads_are_named(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({HEADS: b"nonsense"})
-    assert [(one.file, one.what) for one in place.breaks()] == [
+    assert [(break_.file, break_.message) for break_ in place.breaks()] == [
         (HEADS, "its first line must be `# kernel-harness heads, format 2`")
     ]
 
@@ -267,7 +272,7 @@ def test_broken_heads_are_named(place: Place) -> None:
 def forged(place: Place, change: Callable[[list[Json]], object]) -> list[tuple[int | None, str]]:
     place.enter(place.healthy())
     place.forge(change)
-    return [(one.seq, one.what) for one in place.breaks()]
+    return [(break_.seq, break_.message) for break_ in place.breaks()]
 
 
 def test_the_forger_in_these_tests_leaves_no_other_trace(place: Place) -> None:
@@ -278,7 +283,7 @@ FIRST = "00000000-0000-0000-0000-000000000001"
 
 
 @pytest.mark.parametrize(
-    ("seq", "path", "value", "what"),
+    ("seq", "path", "value", "beginning"),
     [
         (2, ("workloads", 0, "speedup"), 9.0, f"workload {FIRST}: speedup is not exp(mean of log_ratios)"),
         (2, ("workloads", 0, "speedup_ci95", 0), 0.1, f"workload {FIRST}: speedup_ci95 does not follow from"),
@@ -290,7 +295,7 @@ FIRST = "00000000-0000-0000-0000-000000000001"
         (2, ("workloads", 0, "log_ratios"), [0.18, 0.19], f"workload {FIRST}: blocks is not the number of"),
         (2, ("workloads", 0, "log_ratios"), [], f"workload {FIRST}: a speedup without the log_ratios that it"),
         (2, ("workloads", 0, "checked"), 999, f"workload {FIRST}: more calls checked than made"),
-        (2, ("workloads", 1, "uuid"), FIRST, f"workload {FIRST} stands twice"),
+        (2, ("workloads", 1, "uuid"), FIRST, f"workload {FIRST} occurs twice"),
         (2, ("summary", "speedup"), 2.0, "summary.speedup is not the geometric mean of the workloads'"),
         (2, ("summary", "speedup_ci95", 1), 2.0, "summary.speedup_ci95 does not follow from log_ratios"),
         (2, ("workloads", 0, "process_error"), 0.5, f"workload {FIRST}: speedup_ci95 does not follow from log_ratios"),
@@ -305,13 +310,13 @@ FIRST = "00000000-0000-0000-0000-000000000001"
             "format: entry: Value error, the verdict INCORRECT_NUMERICAL needs a reason, in one line",
         ),
         (5, ("workloads", 1, "reason"), None, "workload 00000000-0000-0000-0000-000000000002: the verdict"),
-        (2, ("cites",), 7, "cites an entry that does not stand before it"),
-        (2, ("cites",), 2, "cites an entry that does not stand before it"),
+        (2, ("cites",), 7, "cites an entry that does not precede it"),
+        (2, ("cites",), 2, "cites an entry that does not precede it"),
         (3, ("cites",), 1, "cites seq 1, which is of another kind"),
         (7, ("cites",), 5, "cites seq 5, which did not pass"),
         (7, ("cites",), 2, "cites seq 2 of another candidate"),
         (7, ("target",), "h200", "cites seq 6 of another target"),
-        (8, ("cites",), 3, "measured twice: the same key has an entry already"),
+        (8, ("cites",), 3, "measured twice: the same key already has an entry"),
         (8, ("cites",), 3, "a champion that its confirmation does not make"),
         (4, ("kind",), "judgement", "format: kind: Input should be"),
         (6, ("problem",), "starter/swiglu", "an entry of another problem"),
@@ -324,7 +329,7 @@ FIRST = "00000000-0000-0000-0000-000000000001"
     ],
 )
 def test_what_a_forger_changes_is_named(
-    place: Place, seq: int, path: tuple[str | int, ...], value: object, what: str
+    place: Place, seq: int, path: tuple[str | int, ...], value: object, beginning: str
 ) -> None:
     def change(documents: list[Json]) -> None:
         inner: Any = documents[seq - 1]
@@ -332,15 +337,15 @@ def test_what_a_forger_changes_is_named(
             inner = inner[step]
         inner[path[-1]] = value
 
-    found = forged(place, change)
+    faults = forged(place, change)
     shown = value if path == ("seq",) else seq
-    assert any(one[0] == shown and one[1].startswith(what) for one in found), found
+    assert any(fault[0] == shown and fault[1].startswith(beginning) for fault in faults), faults
 
 
 def test_a_measurement_entered_twice_is_named(place: Place) -> None:
     place.enter([place.draft("baseline"), place.draft(cites=1), place.draft(cites=1, worker="w02")])
-    assert [(one.seq, one.what, one.found) for one in place.breaks()] == [
-        (3, "measured twice: the same key has an entry already", "seq 2")
+    assert [(break_.seq, break_.message, break_.actual) for break_ in place.breaks()] == [
+        (3, "measured twice: the same key already has an entry", "seq 2")
     ]
     place.enter([place.draft(cites=1, judge="sha256:another")])  # by another judge version: a measurement of its own
     assert len(place.breaks()) == 1
@@ -370,7 +375,7 @@ def test_a_suspect_workload_keeps_its_numbers_and_the_summary_does_not(place: Pl
 def test_a_break_is_plain_data(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
-    assert json.dumps([vars(one) for one in place.breaks()], default=str)
+    assert json.dumps([vars(break_) for break_ in place.breaks()], default=str)
 
 
 def test_a_whole_entry_stands_as_it_was_rendered(place: Place) -> None:
@@ -387,12 +392,12 @@ def test_champions_of_different_judge_protocols_are_not_held_against_each_other(
         fixed: dict[str, Any] = {"tree": tree * 40, "speedup": speedup, "judge_protocol": protocol}
         drafts = [draft(**fixed), draft("confirmation", **fixed, cites=seq + 1)]
         drafts.append(draft("champion", tree=tree * 40, cites=seq + 2))
-        for number, each in enumerate(drafts, seq + 1):
+        for number, entry_draft in enumerate(drafts, seq + 1):
             place = {"seq": number, "prev": None, "at": "2026-11-21T02:00:00.000Z"}
-            entries.append(Entry.model_validate({**dict(each), **place}))
-    found = [(seq, what) for seq, what, _, _ in entry_faults(PROBLEM, entries)]
+            entries.append(Entry.model_validate({**dict(entry_draft), **place}))
+    faults = [(seq, message) for seq, message, _, _ in entry_faults(PROBLEM, entries)]
     worse = (6, "a champion that its confirmation does not make")
-    assert found == ([worse] if protocols == (2, 2) else [])
+    assert faults == ([worse] if protocols == (2, 2) else [])
 
 
 def repeating(place: Place) -> list[EntryDraft]:
@@ -410,31 +415,31 @@ def repeating(place: Place) -> list[EntryDraft]:
     ]
 
 
-def test_an_entry_that_repeats_a_measurement_is_whole(place: Place) -> None:
+def test_an_entry_that_repeats_a_measurement_has_no_breaks(place: Place) -> None:
     place.enter(repeating(place))
     assert place.breaks() == []
 
 
 @pytest.mark.parametrize(
-    ("seq", "path", "value", "what"),
+    ("seq", "path", "value", "message"),
     [
-        (3, ("answered_from",), 1, "answered from an entry that is no evaluation before it"),
-        (3, ("answered_from",), 3, "answered from an entry that is no evaluation before it"),
-        (3, ("answered_from",), 99, "answered from an entry that is no evaluation before it"),
-        (3, ("answered_from",), 4, "answered from an entry that is no evaluation before it"),
+        (3, ("answered_from",), 1, "answered from an entry that is not an earlier evaluation"),
+        (3, ("answered_from",), 3, "answered from an entry that is not an earlier evaluation"),
+        (3, ("answered_from",), 99, "answered from an entry that is not an earlier evaluation"),
+        (3, ("answered_from",), 4, "answered from an entry that is not an earlier evaluation"),
         (4, ("answered_from",), 2, "answered from seq 2 of another binary"),
         (4, ("answered_from",), 3, "answered from seq 3, which was not measured itself"),
         (3, ("fingerprint", "binary"), "sha256:other", "answered from seq 2 of another binary"),
         (2, ("fingerprint",), {}, "answered from seq 2 of another binary"),
-        (3, ("workloads", 0, "matched"), 0.99, "answered from seq 2, and its workloads is another"),
-        (3, ("run",), "other", "answered from seq 2, and its run is another"),
-        (3, ("trust",), "sealed", "answered from seq 2, and its trust is another"),
-        (3, ("device", "id"), "cpu:9", "answered from seq 2, and its device is another"),
+        (3, ("workloads", 0, "matched"), 0.99, "answered from seq 2, which has another value of workloads"),
+        (3, ("run",), "other", "answered from seq 2, which has another value of run"),
+        (3, ("trust",), "sealed", "answered from seq 2, which has another value of trust"),
+        (3, ("device", "id"), "cpu:9", "answered from seq 2, which has another value of device"),
         (1, ("answered_from",), 1, "format: entry: Value error, an entry of kind baseline is not answered"),
     ],
 )
-def test_a_forged_repetition_is_named(
-    place: Place, seq: int, path: tuple[str | int, ...], value: object, what: str
+def test_the_audit_reports_a_forged_repetition(
+    place: Place, seq: int, path: tuple[str | int, ...], value: object, message: str
 ) -> None:
     def change(documents: list[Json]) -> None:
         inner: Any = documents[seq - 1]
@@ -444,6 +449,6 @@ def test_a_forged_repetition_is_named(
 
     place.enter(repeating(place))
     place.forge(change)
-    found = [(one.seq, one.what) for one in place.breaks()]
-    shown = 3 if (seq, path) == (2, ("fingerprint",)) else seq
-    assert any(number == shown and text.startswith(what) for number, text in found), found
+    breaks = [(item.seq, item.message) for item in place.breaks()]
+    seq_of_break = 3 if (seq, path) == (2, ("fingerprint",)) else seq
+    assert any(number == seq_of_break and text.startswith(message) for number, text in breaks), breaks

@@ -1,4 +1,4 @@
-"""What a person changed below ledger/ and did not commit is a break; what the harness has still to refresh is none."""
+"""A person's uncommitted change below ledger/ is a break; a file that the harness has still to refresh is none."""
 
 from __future__ import annotations
 
@@ -106,17 +106,17 @@ def test_an_uncommitted_change_is_a_break_with_the_way_out(
 ) -> None:
     assert place.breaks() == []
     change(place)
-    (found,) = place.breaks()
-    assert found.file == file
-    assert found.what.startswith(f"{kind} in the checkout, and not committed on main: ")
-    assert kind == "untracked" or f"'{file}'" in found.what, "the command names the file"
+    (break_,) = place.breaks()
+    assert break_.file == file
+    assert break_.message.startswith(f"{kind} in the checkout, and not committed on main: ")
+    assert kind == "untracked" or f"'{file}'" in break_.message, "the command names the file"
 
 
 @pytest.mark.parametrize("change", [an_edit, a_staged_edit, an_earlier_version, a_removed_file])
 def test_the_command_that_a_break_names_takes_the_change_back(place: Place, change: Callable[[Place], None]) -> None:
     change(place)
-    (found,) = place.breaks()
-    command = found.what[found.what.index("`git restore") + 1 :].partition("`")[0]
+    (break_,) = place.breaks()
+    command = break_.message[break_.message.index("`git restore") + 1 :].partition("`")[0]
     git(place.workspace.root, *(part.strip("'") for part in command.split(" ")[1:]))
     assert place.breaks() == []
 
@@ -128,11 +128,11 @@ def test_what_the_harness_has_still_to_refresh_is_no_break(behind: Place) -> Non
 
 def test_a_persons_change_of_what_is_to_be_refreshed_is_a_break(behind: Place) -> None:
     an_edit(behind)
-    (found,) = behind.breaks()
-    assert (found.file, found.what.partition(" ")[0]) == (FILE, "modified")
+    (break_,) = behind.breaks()
+    assert (break_.file, break_.message.partition(" ")[0]) == (FILE, "modified")
     a_staged_edit(behind)
-    (found,) = behind.breaks()
-    assert (found.file, found.what.partition(" ")[0]) == (FILE, "staged")
+    (break_,) = behind.breaks()
+    assert (break_.file, break_.message.partition(" ")[0]) == (FILE, "staged")
 
 
 def test_changes_elsewhere_and_files_that_nobody_wrote_are_no_breaks(place: Place) -> None:

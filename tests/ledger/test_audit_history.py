@@ -29,9 +29,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def whats(place: Place) -> list[str]:
-    found = place.breaks()
-    assert {one.file for one in found} <= {"ledger/"}
-    return [one.what for one in found]
+    breaks = place.breaks()
+    assert {break_.file for break_ in breaks} <= {"ledger/"}
+    return [break_.message for break_ in breaks]
 
 
 def forget_written(place: Place) -> None:
@@ -45,10 +45,10 @@ def forget_reflogs(place: Place) -> None:
 def test_an_orphan_with_the_same_content_is_a_break(place: Place) -> None:
     old = git(place.workspace.root, "rev-parse", "main")
     place.replace_history()
-    found = whats(place)
-    assert found[0].startswith("the history of main was replaced: ")
-    assert f"has commit {old[:12]}, and the history shares no commit with it" in found[0]
-    assert len(found) == 2, "and its first commit is no beginning of a ledger"
+    messages = whats(place)
+    assert messages[0].startswith("the history of main was replaced: ")
+    assert f"has commit {old[:12]}, and the history shares no commit with it" in messages[0]
+    assert len(messages) == 2, "and its first commit is no beginning of a ledger"
 
 
 def test_a_replaced_history_is_seen_in_the_reflog_when_the_ref_is_gone(place: Place) -> None:
@@ -75,21 +75,21 @@ def test_a_replaced_history_is_seen_in_its_first_commit_when_nothing_else_is_lef
     place.replace_history()
     forget_written(place)
     forget_reflogs(place)
-    (found,) = whats(place)
-    assert found.startswith("the history was replaced: its first commit ")
-    assert "holds 9 ledger documents already" in found
+    (message,) = whats(place)
+    assert message.startswith("the history was replaced: its first commit ")
+    assert "already holds 9 ledger documents" in message
 
 
 def test_a_replaced_history_stays_a_break_after_commits_of_the_harness(place: Place) -> None:
     place.replace_history()
     place.enter([place.draft("note")])
-    assert any("the reflog of main has commit" in what and "shares no commit" in what for what in whats(place))
+    assert any("the reflog of main has commit" in message and "shares no commit" in message for message in whats(place))
 
 
 def test_commits_that_were_made_one_are_a_break(place: Place) -> None:
     place.replace_history(place.root_commit())
-    (found,) = whats(place)
-    assert "lacks 1 of the heads that were committed up to there" in found
+    (message,) = whats(place)
+    assert "lacks 1 of the heads that were committed up to there" in message
 
 
 # --- what is no replacement ---
@@ -139,21 +139,21 @@ def audit_clone(place: Place, to: Path, *options: str) -> Audit:
 
 
 def test_a_fresh_clone_is_whole(place: Place, tmp_path: Path) -> None:
-    found = audit_clone(place, tmp_path / "clone")
-    assert (found.breaks, found.notes) == ([], [])
-    assert found.entries == 9
+    result = audit_clone(place, tmp_path / "clone")
+    assert (result.breaks, result.notes) == ([], [])
+    assert result.entries == 9
 
 
 def test_a_clone_of_a_replaced_history_is_a_break(place: Place, tmp_path: Path) -> None:
     place.replace_history()
-    (found,) = audit_clone(place, tmp_path / "clone").breaks
-    assert "its first commit" in found.what
+    (break_,) = audit_clone(place, tmp_path / "clone").breaks
+    assert "its first commit" in break_.message
 
 
 def test_a_shallow_clone_is_said_to_be_one(place: Place, tmp_path: Path) -> None:
-    found = audit_clone(place, tmp_path / "clone", "--depth", "1")
-    assert found.breaks == []
-    (note,) = found.notes
+    result = audit_clone(place, tmp_path / "clone", "--depth", "1")
+    assert result.breaks == []
+    (note,) = result.notes
     assert note.startswith("this is a shallow clone: whether the history was replaced was not checked")
     assert "of 7 entries" in note, "those that name a candidate"
     assert "`git fetch --unshallow`" in note
@@ -164,7 +164,7 @@ def test_documents_of_many_hours_in_one_commit_are_a_note(place: Place) -> None:
     with Ledger(place.workspace, place.repo, branch="main", clock=later) as ledger:
         for _ in range(3):
             ledger.append(place.draft("note"))
-    found = audit(place.workspace, place.repo, branch="main")
-    assert found.breaks == []
-    (note,) = found.notes
+    result = audit(place.workspace, place.repo, branch="main")
+    assert result.breaks == []
+    (note,) = result.notes
     assert "entered documents that were written over 8 hours" in note

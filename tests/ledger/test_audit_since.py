@@ -35,35 +35,35 @@ def place(tmp_path: Path) -> Iterator[Place]:
     ],
 )
 def test_an_age_and_a_date_are_moments(place: Place, text: str, moment: str) -> None:
-    assert since_when(place.repo, text, now=NOW) == moment
+    assert since_when(place.repo, text, present=NOW) == moment
 
 
 def test_a_commit_is_a_moment_and_a_word_is_none(place: Place) -> None:
     at = int(git(place.workspace.root, "log", "-1", "--format=%ct", "main"))
     assert since_when(place.repo, "main") == datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
-    with pytest.raises(ConfigurationError, match="`yesterday` is no age"):
+    with pytest.raises(ConfigurationError, match="`yesterday` is not an age"):
         since_when(place.repo, "yesterday")
 
 
 def test_numbers_before_it_are_left_alone_and_chains_are_not(place: Place) -> None:
-    place.forge(lambda found: found[1]["summary"].update(speedup=9.0))
+    place.forge(lambda documents: documents[1]["summary"].update(speedup=9.0))
     moments = [entry["at"] for entry in _entries(place)]
 
     def whats(since: str | None) -> list[str]:
-        return [one.what for one in audit(place.workspace, place.repo, branch="main", since=since).breaks]
+        return [break_.message for break_ in audit(place.workspace, place.repo, branch="main", since=since).breaks]
 
     assert len(whats(None)) == 1
     assert whats(moments[1]) == whats(None)
     assert whats(moments[2]) == []
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
-    assert any("chain broken" in what for what in whats(moments[-1]))
+    assert any("chain broken" in message for message in whats(moments[-1]))
 
 
 def test_what_was_looked_into_is_said(place: Place) -> None:
-    found = audit(place.workspace, place.repo, branch="main", since="2026-11-21T02:00:06.000Z")
-    assert any(line.startswith("3 entries: format") for line in found.checked), found.checked
-    assert any(line.startswith("9 documents: each one's hash") for line in found.checked)
-    assert found.notes == []
+    result = audit(place.workspace, place.repo, branch="main", since="2026-11-21T02:00:06.000Z")
+    assert any(line.startswith("3 entries: format") for line in result.checked), result.checked
+    assert any(line.startswith("9 documents: each one's hash") for line in result.checked)
+    assert result.notes == []
 
 
 def test_commits_of_others_on_the_ledger_are_a_note(place: Place) -> None:

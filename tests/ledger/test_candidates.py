@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.git.repo import Repo
-from harness.ledger.candidates import Tried, committed_candidates
+from harness.ledger.candidates import ProblemCandidates, committed_candidates
 from harness.model.config import Config
 from harness.model.paths import agent_branch, problem_path, solution_path
 from tests.ledger.ledgers import PROBLEM, git, make_workspace
@@ -38,17 +38,19 @@ def test_daemon_and_workers_agree_what_a_candidate_is(tmp_path: Path) -> None:
     git(root, "checkout", "-q", "main")
     with Repo(workspace) as repo:
         tips = repo.tip(BRANCH), repo.tip("main")
-        found = committed_candidates(repo, BRANCH, *tips, "cpu")
-        assert [(each.commit, each.worker, each.problem) for each in found] == [
+        committed = committed_candidates(repo, BRANCH, *tips, "cpu")
+        assert [(candidate.commit, candidate.worker, candidate.problem) for candidate in committed] == [
             (submitted, "w01", PROBLEM),
             (changed, "w01", PROBLEM),
         ]
-        assert [each.subject for each in found] == ["Submit what was there", "Make it faster"]
+        assert [candidate.subject for candidate in committed] == ["Submit what was there", "Make it faster"]
         assert committed_candidates(repo, "agents/main/w01", *tips, "cpu") == []
         assert committed_candidates(repo, BRANCH, *tips, "h200") == []
-        tried = Tried(workspace, repo, Config(), "cpu")
+        tried = ProblemCandidates(workspace, repo, Config(), "cpu")
         tried.begin(PROBLEM, root / problem_path(PROBLEM))
-        assert {each.tree: each.commit for each in tried.candidates()} == {each.tree: each.commit for each in found}
+        assert {candidate.tree: candidate.commit for candidate in tried.candidates()} == {
+            candidate.tree: candidate.commit for candidate in committed
+        }
 
 
 def test_a_worker_s_list_grows_by_the_same_rule(tmp_path: Path) -> None:
@@ -57,10 +59,10 @@ def test_a_worker_s_list_grows_by_the_same_rule(tmp_path: Path) -> None:
     root = workspace.root
     git(root, "checkout", "-q", "-b", BRANCH)
     with Repo(workspace) as repo:
-        tried = Tried(workspace, repo, Config(), "cpu")
+        tried = ProblemCandidates(workspace, repo, Config(), "cpu")
         tried.begin(PROBLEM, root / problem_path(PROBLEM))
         first = commit(root, "First", kernel="1")
-        assert [each.commit for each in tried.candidates()] == [first]
+        assert [candidate.commit for candidate in tried.candidates()] == [first]
         commit(root, "A note", note="1")
         second = commit(root, "Second", kernel="2")
-        assert [each.commit for each in tried.candidates()] == [first, second]
+        assert [candidate.commit for candidate in tried.candidates()] == [first, second]

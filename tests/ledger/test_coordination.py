@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import FormatError
-from harness.ledger.coordination import NOBODY, default_text, parse, render
+from harness.ledger.coordination import NO_WORKER, default_text, parse, render
 from harness.model.assignment import Assignment
 from harness.model.paths import is_name
 
@@ -34,9 +34,9 @@ def tables(draw: st.DrawFn) -> list[Assignment]:
     for number in range(draw(st.integers(0, 6))):
         problem = f"{draw(names)}/{draw(names)}{number}"
         state = draw(st.sampled_from(["active", "pinned", "paused"]))
-        worker = NOBODY if state == "paused" else f"w{number:02d}"
-        wanted = draw(lines.filter(lambda text: "<!--" not in text and "-->" not in text))
-        rows.append(Assignment(worker=worker, problem=problem, state=state, wanted=wanted))  # type: ignore[arg-type]
+        worker = NO_WORKER if state == "paused" else f"w{number:02d}"
+        instruction = draw(lines.filter(lambda text: "<!--" not in text and "-->" not in text))
+        rows.append(Assignment(worker=worker, problem=problem, state=state, wanted=instruction))  # type: ignore[arg-type]
     return rows
 
 
@@ -68,9 +68,9 @@ def test_an_agents_note_cannot_break_the_file() -> None:
 
 def test_pinned_and_paused_rows_are_told() -> None:
     text = with_rows("| w02 | a/b | pinned | |", "| - | c/d | paused | broken reference |")
-    found = parse(text)
-    assert [row.problem for row in found.pinned] == ["a/b"]
-    assert found.paused == {"c/d"}
+    coordination = parse(text)
+    assert [row.problem for row in coordination.pinned] == ["a/b"]
+    assert coordination.paused == {"c/d"}
 
 
 def test_a_file_with_windows_line_ends_keeps_them() -> None:
@@ -80,24 +80,28 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "what"),
+    ("text", "line", "expected"),
     [
         (
             with_rows("| w01 | a/b | active |"),
             TABLE_LINE,
             "a row of 3 cells; expected 4: worker, problem, state, wanted",
         ),
-        (with_rows(ROW, "w02 works on a/b"), TABLE_LINE + 1, "`w02 works on a/b` is no row of the table"),
+        (with_rows(ROW, "w02 works on a/b"), TABLE_LINE + 1, "`w02 works on a/b` is not a row of the table"),
         (
             with_rows("| w01 | a/b | busy | |"),
             TABLE_LINE,
             "the state is `busy`; expected one of active, pinned, paused",
         ),
-        (with_rows("| w 1 | a/b | active | |"), TABLE_LINE, "`w 1` is no worker's name"),
-        (with_rows("| - | a/b | active | |"), TABLE_LINE, "`-` is no worker's name"),
-        (with_rows("| w01 | rmsnorm | active | |"), TABLE_LINE, "`rmsnorm` is no problem's key; expected suite/name"),
-        (with_rows("| w01 | ../x/y | active | |"), TABLE_LINE, "`../x/y` is no problem's key"),
-        (with_rows(ROW, ROW), TABLE_LINE + 1, f"stand in line {TABLE_LINE} already"),
+        (with_rows("| w 1 | a/b | active | |"), TABLE_LINE, "`w 1` is not a worker's name"),
+        (with_rows("| - | a/b | active | |"), TABLE_LINE, "`-` is not a worker's name"),
+        (
+            with_rows("| w01 | rmsnorm | active | |"),
+            TABLE_LINE,
+            "`rmsnorm` is not a problem's key; expected suite/name",
+        ),
+        (with_rows("| w01 | ../x/y | active | |"), TABLE_LINE, "`../x/y` is not a problem's key"),
+        (with_rows(ROW, ROW), TABLE_LINE + 1, f"are already in line {TABLE_LINE}"),
         (with_rows(ROW, "| w01 | a/b | active | |"), TABLE_LINE + 1, "w01 already works on starter/rmsnorm_h4096"),
         (
             default_text().replace("| worker | problem | state | wanted |", "| who | what |"),
@@ -117,20 +121,20 @@ def test_a_file_with_windows_line_ends_keeps_them() -> None:
         (
             default_text() + "<!-- harness:notes end -->\n",
             default_text().count("\n") + 1,
-            "<!-- harness:notes end --> stands here a second time",
+            "<!-- harness:notes end --> occurs a second time",
         ),
         (
             default_text()
             .replace("harness:standings begin", "X")
             .replace("harness:standings end", "harness:standings begin")
             .replace("X", "harness:standings end"),
-            next(n for n, each in enumerate(default_text().splitlines(), 1) if "standings begin" in each),
+            next(n for n, line in enumerate(default_text().splitlines(), 1) if "standings begin" in line),
             "section standings ends before it begins",
         ),
     ],
 )
-def test_a_broken_file_names_its_line(text: str, line: int | None, what: str) -> None:
+def test_a_broken_file_names_its_line(text: str, line: int | None, expected: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse(text)
-    assert what in caught.value.what
+    assert expected in caught.value.message
     assert caught.value.where == (f"COORDINATION.md:{line}" if line else "COORDINATION.md")

@@ -58,8 +58,8 @@ def test_an_entry_is_found_before_and_after_its_commit(ledger: Ledger, index: In
     key = (DIGEST, "d" * 40, "cpu", JUDGE)
     assert index.refresh(repo) == []
     assert index.has(*key)
-    for other in range(4):
-        assert not index.has(*(part if place != other else "other" for place, part in enumerate(key)))
+    for position in range(4):
+        assert not index.has(*(part if place != position else "other" for place, part in enumerate(key)))
     assert index.entry(PROBLEM, 1) == entry
     before = index.rows()
     ledger.flush(force=True)
@@ -106,13 +106,11 @@ def test_a_row_does_not_believe_numbers_in_texts(ledger: Ledger) -> None:
 
 def test_a_document_laid_out_by_another_hand_is_read_whole(ledger: Ledger) -> None:
     entry = ledger.append(draft())
-    written = render_entry(entry)
-    other = (
-        written.replace(b"workloads:\n- {", b"workloads: [{")
-        .replace(b"\n- {", b", {")
-        .replace(b"\nsummary", b"]\nsummary")
+    raw = render_entry(entry)
+    changed_raw = (
+        raw.replace(b"workloads:\n- {", b"workloads: [{").replace(b"\n- {", b", {").replace(b"\nsummary", b"]\nsummary")
     )
-    assert row_of(other, "x") == row_of(written, "x")
+    assert row_of(changed_raw, "x") == row_of(raw, "x")
 
 
 def test_filters_and_limits(ledger: Ledger, index: Index, repo: Repo) -> None:
@@ -196,14 +194,14 @@ def test_an_index_that_cannot_be_used_is_made_anew(
             database.execute(statement if damage == "older" else "DROP TABLE files")
         database.close()
     if damage in {"truncated", "table gone"}:
-        fill(ledger, 1)  # damage in pages that nobody reads shows with the next entry
+        fill(ledger, 1)  # damage in unread pages shows with the next entry
         ledger.flush(force=True)
         rows = [*rows, *rows[-1:]]
     messages = index.refresh(repo)
     if damage != "directory gone":
         assert len(messages) == 1
         assert messages[0].startswith("the ledger's index could not be used (")
-        assert messages[0].endswith("): made anew from the ledger")
+        assert messages[0].endswith("): rebuilt from the ledger")
     assert len(index.rows()) == len(rows)
     assert index.refresh(repo) == []
 
@@ -220,7 +218,7 @@ def test_a_locked_index_is_replaced(
         holder.execute("BEGIN EXCLUSIVE")
         fill(ledger, 1)
         assert index.refresh(repo) == [
-            "the ledger's index could not be used (database is locked): made anew from the ledger"
+            "the ledger's index could not be used (database is locked): rebuilt from the ledger"
         ]
     finally:
         holder.close()
@@ -232,11 +230,11 @@ def test_an_index_that_cannot_be_written_says_so(workspace: Workspace, index: In
     workspace.index_file.with_name("index.rebuilding.sqlite").mkdir()
     with pytest.raises(LedgerError, match="the index cannot be written") as caught:
         index.refresh(repo)
-    assert "it is derived, so it can be deleted" in str(caught.value)
+    assert "the index can be deleted" in str(caught.value)
 
 
 def test_asking_before_the_first_refresh_says_how_to_make_it(index: Index) -> None:
-    with pytest.raises(LedgerError, match="the ledger's index cannot be read: it is not there"):
+    with pytest.raises(LedgerError, match="the ledger's index cannot be read: the file is missing"):
         index.count()
 
 
@@ -246,9 +244,9 @@ def test_an_index_replaced_by_another_process_is_opened_again(
     fill(ledger)
     index.refresh(repo)
     workspace.index_file.unlink()
-    with Index(workspace, branch="main") as other:
+    with Index(workspace, branch="main") as second_index:
         fill(ledger, 2)
-        other.refresh(repo)
+        second_index.refresh(repo)
     assert index.count() == 5
 
 
@@ -267,12 +265,12 @@ def test_who_is_impatient_reads_the_index_as_it_is_while_another_refreshes_it(
 
 def test_readers_in_threads_while_it_grows(ledger: Ledger, index: Index, repo: Repo) -> None:
     index.refresh(repo)
-    seen: list[int] = []
+    sizes: list[int] = []
     done = threading.Event()
 
     def read() -> None:
         while not done.is_set():
-            seen.append(index.count())
+            sizes.append(index.count())
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -281,7 +279,7 @@ def test_readers_in_threads_while_it_grows(ledger: Ledger, index: Index, repo: R
         index.refresh(repo)
     done.set()
     reader.join(timeout=120)
-    assert seen == sorted(seen)
+    assert sizes == sorted(sizes)
     assert index.count() == 10
 
 
@@ -294,7 +292,7 @@ def test_a_rewritten_file_is_read_again_and_reported(
     path = workspace.root / FILE
     path.write_text(path.read_text().replace('worker: "w01"', 'worker: "w99"'))
     git(workspace.root, "commit", "-q", "-am", "tamper")
-    assert index.refresh(repo) == [f"{FILE} was rewritten, not appended to: `harness audit` says where"]
+    assert index.refresh(repo) == [f"{FILE} was rewritten, not appended to: `harness audit` shows the difference"]
     assert {row.worker for row in index.rows()} == {"w99"}
 
 
@@ -347,9 +345,9 @@ def test_a_spooled_record_that_went_is_forgotten(
 def test_progress_comes_to_its_end(ledger: Ledger, index: Index, repo: Repo) -> None:
     fill(ledger, 5)
     ledger.flush(force=True)
-    seen: list[tuple[int, int]] = []
-    index.refresh(repo, lambda done, of: seen.append((done, of)))
-    assert seen[-1][0] == seen[-1][1] > 5000
+    progress_calls: list[tuple[int, int]] = []
+    index.refresh(repo, lambda done, of: progress_calls.append((done, of)))
+    assert progress_calls[-1][0] == progress_calls[-1][1] > 5000
 
 
 _REFRESH = """
@@ -408,9 +406,9 @@ def test_what_a_commit_appends_is_not_read_again(
         fill(ledger, 2)
         index.refresh(repo)
         ledger.flush(force=True)
-        with Index(workspace, branch="main") as other, monkeypatch.context() as patched:
+        with Index(workspace, branch="main") as second_index, monkeypatch.context() as patched:
             patched.setattr(Repo, "read", lambda *_: pytest.fail("a ledger file was read"))
-            assert other.refresh(repo) == []
+            assert second_index.refresh(repo) == []
         assert index.query("SELECT committed, count(*) FROM entries GROUP BY committed") == [(1, 5)]
         assert index.query("SELECT * FROM appended") == []
         # The file's digest was noted too: what is appended by another writer is an append, not a rewrite.
@@ -458,7 +456,7 @@ def test_an_index_made_anew_knows_no_earlier_revision(
     fill(ledger)
     index.refresh(repo)
     before = index.revision()
-    with workspace.index_file.open("rb"):  # as long as somebody reads the old file, its number is not given away
+    with workspace.index_file.open("rb"):  # the inode is not used again while a process has the old file open
         workspace.index_file.unlink()
         index.refresh(repo)
     assert index.changed_since(before) is None

@@ -132,7 +132,7 @@ def test_writers_keep_to_their_own_files(workspace: Workspace, repo: Repo) -> No
         for file in (FILE, HEADS, "ledger/../x.yaml", "ledger/lessons/../../x.yaml", "COORDINATION.md"):
             with pytest.raises(LedgerError, match="the planner does not write"):
                 planner.append_record(file, {})
-        with pytest.raises(LedgerError, match="a record's seq, at is given by the ledger"):
+        with pytest.raises(LedgerError, match="a record must not have seq, at: the ledger sets it"):
             planner.append_record(DECISIONS, {"seq": 1, "at": "now"})
         planner.append_record("ledger/lessons/starter/rmsnorm_h4096.yaml", {"text": "vectorise first"})
     assert committed(workspace, "ledger/lessons/starter/rmsnorm_h4096.yaml") == [1]
@@ -149,19 +149,19 @@ def test_the_same_writer_twice_names_the_holder(workspace: Workspace, repo: Repo
 
 
 def test_the_clock_never_goes_backward_in_the_ledger(workspace: Workspace, repo: Repo) -> None:
-    now = [START]
-    with open_ledger(workspace, repo, clock=lambda: now[0]) as ledger:
+    clock_times = [START]
+    with open_ledger(workspace, repo, clock=lambda: clock_times[0]) as ledger:
         first = ledger.append(draft())
-        now[0] = START - timedelta(hours=1)
+        clock_times[0] = START - timedelta(hours=1)
         second, third = ledger.append(draft()), ledger.append(draft(problem="starter/swiglu"))
-        now[0] = START + timedelta(seconds=1)
+        clock_times[0] = START + timedelta(seconds=1)
         fourth = ledger.append(draft())
-        now[0] = START - timedelta(hours=2)
+        clock_times[0] = START - timedelta(hours=2)
         ledger.append(draft())
         assert first.at == second.at == third.at == "2026-11-21T02:00:00.000Z"
         assert fourth.at == "2026-11-21T02:00:01.000Z"
         assert len(ledger.recovered) == 2  # once for each step back
-        assert "the clock stands at 2026-11-21T01:00:00.000Z, before the ledger's last entry" in ledger.recovered[0]
+        assert "the clock shows 2026-11-21T01:00:00.000Z, before the ledger's last entry" in ledger.recovered[0]
     with open_ledger(workspace, repo, clock=lambda: START - timedelta(days=1)) as ledger:
         assert ledger.append(draft()).at == fourth.at
 
@@ -194,7 +194,7 @@ def test_a_branch_reset_past_entries_gets_them_back(workspace: Workspace, repo: 
     git(workspace.root, "reset", "-q", "--hard", "main~2")
     with open_ledger(workspace, repo) as ledger:
         assert ledger.recovered == [
-            f"main had been reset past ledger entries: put back in {FILE}, ledger/starter/swiglu.yaml"
+            f"main had been reset past ledger entries: restored in {FILE}, ledger/starter/swiglu.yaml"
         ]
         assert ledger.append(draft()).seq == 3
         git(workspace.root, "reset", "-q", "--hard", "main~1")  # while it is open, too
@@ -214,7 +214,7 @@ def test_entries_that_a_person_changed_stop_the_writer_and_lose_nothing(workspac
     with pytest.raises(LedgerError, match="committed entries were removed from the branch or changed"):
         ledger.flush(force=True)
     ledger.close()
-    with pytest.raises(LedgerError, match="nothing spooled is lost"):
+    with pytest.raises(LedgerError, match="the spool keeps its documents"):
         open_ledger(workspace, repo)
     git(workspace.root, "revert", "--no-edit", "HEAD")
     with open_ledger(workspace, repo):
@@ -322,7 +322,7 @@ OFTEN = {
 
 
 @pytest.mark.parametrize(
-    "failpoint", [each if each in OFTEN else pytest.param(each, marks=pytest.mark.slow) for each in LEDGER_FAILPOINTS]
+    "failpoint", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in LEDGER_FAILPOINTS]
 )
 def test_killed_anywhere_nothing_is_lost_and_nothing_entered_twice(
     workspace: Workspace, repo: Repo, failpoint: str
@@ -353,5 +353,5 @@ def test_killed_while_dropping_what_was_committed(workspace: Workspace, repo: Re
         assert ran.returncode == -signal.SIGKILL
     with open_ledger(workspace, repo) as ledger:
         assert len(ledger.recovered) == 1
-        assert ledger.recovered[0].startswith("2 spooled ledger documents were on main already (a crash between")
+        assert ledger.recovered[0].startswith("2 spooled ledger documents were already on main (a crash between")
     assert committed(workspace) == [1, 2]

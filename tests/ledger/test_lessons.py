@@ -11,7 +11,7 @@ P = "t/one"
 
 
 def row(seq: int, tree: str, speedup: float | None, kind: str = "evaluation", cites: int | None = None) -> Row:
-    low, high = (speedup - 0.05, speedup + 0.05) if speedup else (None, None)
+    ci95_low, ci95_high = (speedup - 0.05, speedup + 0.05) if speedup else (None, None)
     return Row(
         problem=P,
         seq=seq,
@@ -25,8 +25,8 @@ def row(seq: int, tree: str, speedup: float | None, kind: str = "evaluation", ci
         worker="w01",
         verdict="PASSED" if speedup else "INCORRECT_NUMERICAL",
         speedup=speedup,
-        speedup_ci95_low=low,
-        speedup_ci95_high=high,
+        speedup_ci95_low=ci95_low,
+        speedup_ci95_high=ci95_high,
     )
 
 
@@ -84,8 +84,8 @@ def test_a_champion_says_what_it_changed_until_it_is_measured_otherwise() -> Non
         row(6, "b", None, "champion", 5),
     ]
     messages = {"a": "one pass", "b": "AVX-512"}
-    told = [lesson.line(P) for lesson in champion_lessons(P, rows, messages)]
-    assert told == [
+    lines = [lesson.line(P) for lesson in champion_lessons(P, rows, messages)]
+    assert lines == [
         "w01: made it 1.500x, 1.000x before: one pass (entry 2: PASSED 1.500x)",
         "w01: made it 2.000x, 1.500x before: AVX-512 (entry 5: PASSED 2.000x)",
     ]

@@ -1,4 +1,4 @@
-"""The spool keeps what it acknowledged, and says what a crash or a full disk did."""
+"""The spool keeps acknowledged records, and reports the damage of a crash or a full disk."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def opened(directory: Path) -> Iterator[Spool]:
         spool.close()
 
 
-def held(directory: Path) -> list[Record]:
-    return [found for path in segments(directory) for found in read_segment(path)]
+def spooled_records(directory: Path) -> list[Record]:
+    return [record for path in segments(directory) for record in read_segment(path)]
 
 
 def test_records_survive_reopening_in_order(tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_records_survive_reopening_in_order(tmp_path: Path) -> None:
         with opened(tmp_path) as spool:
             spool.append(record(seq))
             spool.append(record(seq + 1))
-    assert [found.seq for found in held(tmp_path)] == [1, 2, 3, 4, 5, 6]
-    assert held(tmp_path)[0] == record(1)
+    assert [record.seq for record in spooled_records(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert spooled_records(tmp_path)[0] == record(1)
 
 
 def test_an_empty_spool_has_no_segment(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_dropping_closed_segments_leaves_what_came_meanwhile(tmp_path: Path) -> 
         closed = spool.close_segment()
         spool.append(record(2))
         spool.drop(closed)
-    assert [found.seq for found in held(tmp_path)] == [2]
+    assert [record.seq for record in spooled_records(tmp_path)] == [2]
 
 
 def test_readers_see_every_writer_and_no_half_record(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_readers_see_every_writer_and_no_half_record(tmp_path: Path) -> None:
         before = signature(tmp_path)
         with segments(tmp_path / "daemon")[0].open("ab") as file:
             file.write(b"record 100 ")
-        assert [found.file for found in read_all(tmp_path)] == [_FILE, "ledger/decisions.yaml"]
+        assert [record.file for record in read_all(tmp_path)] == [_FILE, "ledger/decisions.yaml"]
         assert signature(tmp_path) != before
 
 
@@ -92,7 +92,7 @@ def test_a_tail_torn_anywhere_is_set_aside(tmp_path_factory: pytest.TempPathFact
     whole = max(cut - len(HEADER), 0) // frame
     torn = content[len(HEADER) + whole * frame if cut >= len(HEADER) else 0 : cut]
     with opened(directory) as spool:
-        assert [found.seq for found in held(directory)] == [1, 2, 3][:whole]
+        assert [record.seq for record in spooled_records(directory)] == [1, 2, 3][:whole]
         if torn:
             assert len(spool.recovered) == 1
             assert f"the last {len(torn)} bytes were a record torn by a crash" in spool.recovered[0]
@@ -100,7 +100,7 @@ def test_a_tail_torn_anywhere_is_set_aside(tmp_path_factory: pytest.TempPathFact
         spool.append(record(9))
     with opened(directory) as spool:
         assert spool.recovered == []  # reported once
-        assert [found.seq for found in held(directory)] == [*[1, 2, 3][:whole], 9]
+        assert [record.seq for record in spooled_records(directory)] == [*[1, 2, 3][:whole], 9]
     shutil.rmtree(directory)
 
 
@@ -123,7 +123,7 @@ def test_a_full_disk_keeps_nothing_of_the_entry_and_says_so(tmp_path: Path) -> N
     code = f"""
 import resource, sys
 from pathlib import Path
-from tests.ledger.test_spool import record, held, opened
+from tests.ledger.test_spool import record, spooled_records, opened
 from harness.errors import LedgerError
 directory = Path({str(tmp_path)!r})
 with opened(directory) as spool:
@@ -134,13 +134,13 @@ with opened(directory) as spool:
             spool.append(record(2, "long" * 5000))
         except LedgerError as error:
             print(error)
-    assert [found.seq for found in held(directory)] == [1]
+    assert [item.seq for item in spooled_records(directory)] == [1]
     spool.append(record(2))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     assert ran.stdout.count("no space left to write the ledger's spool (File too large)") == 2
     assert "free some space" in ran.stdout
-    assert [found.seq for found in held(tmp_path)] == [1, 2]
+    assert [record.seq for record in spooled_records(tmp_path)] == [1, 2]
     with opened(tmp_path) as spool:
         assert spool.recovered == []
 
@@ -151,9 +151,9 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
             spool.append(record(1))
             with pytest.raises(LedgerError, match="no space left to write the ledger's spool"):
                 spool.append(record(2, "long" * 40_000))
-            assert [found.seq for found in held(tmp_path / "daemon")] == [1]
+            assert [record.seq for record in spooled_records(tmp_path / "daemon")] == [1]
             spool.append(record(2))
-        assert [found.seq for found in held(tmp_path / "daemon")] == [1, 2]
+        assert [record.seq for record in spooled_records(tmp_path / "daemon")] == [1, 2]
 
 
 def test_a_read_only_spool(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_read_only_spool(tmp_path: Path) -> None:
             with pytest.raises(LedgerError, match=r"the ledger's spool cannot be written \(Read-only file system\)"):
                 spool.append(record(2))
         with opened(tmp_path / "daemon"):  # reading goes on
-            assert [found.seq for found in held(tmp_path / "daemon")] == [1]
+            assert [record.seq for record in spooled_records(tmp_path / "daemon")] == [1]
 
 
 def test_a_spool_that_cannot_be_written_says_who_may(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_segment_that_cannot_be_started_is_started_later(tmp_path: Path) -> No
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         spool.append(record(1))
-    assert [found.seq for found in held(tmp_path)] == [1]
+    assert [record.seq for record in spooled_records(tmp_path)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ with opened(Path({str(tmp_path)!r})) as spool:
     ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
     assert ran.returncode == -signal.SIGKILL
     with opened(tmp_path) as spool:
-        assert [found.seq for found in held(tmp_path)] == seqs
+        assert [record.seq for record in spooled_records(tmp_path)] == seqs
         assert len(spool.recovered) == ("half" in failpoint)
 
 
@@ -227,5 +227,5 @@ def test_killed_while_mending(tmp_path: Path, failpoint: str) -> None:
     ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
     assert ran.returncode == -signal.SIGKILL
     with opened(tmp_path):
-        assert [found.seq for found in held(tmp_path)] == [1]
+        assert [record.seq for record in spooled_records(tmp_path)] == [1]
     assert [aside.read_bytes() for aside in tmp_path.glob("*.torn-at-*")] == [b"record 12 torn"]

@@ -34,8 +34,8 @@ def enter(tmp_path: Path) -> Iterator[Enter]:
     ):
 
         def append(drafts: Sequence[EntryDraft]) -> Index:
-            for one in drafts:
-                ledger.append(one)
+            for entry_draft in drafts:
+                ledger.append(entry_draft)
             index.refresh(repo)
             return index
 
@@ -84,7 +84,9 @@ def test_a_standing_tells_the_story(enter: Enter) -> None:
 def test_the_baseline_shown_is_by_the_clock_of_what_is_shown_with_it(enter: Enter) -> None:
     times = {"latency_us": 2.0, "baseline_us": 5.0}  # by the device's events, where launches cost nothing
     sealed = evaluation(1.8, 2, worker="w02").model_copy(update={"trust": Trust.SEALED})
-    sealed = sealed.model_copy(update={"workloads": [one.model_copy(update=times) for one in sealed.workloads]})
+    sealed = sealed.model_copy(
+        update={"workloads": [workload.model_copy(update=times) for workload in sealed.workloads]}
+    )
     index = enter([draft("baseline"), evaluation(1.5, 1)])
     assert standings(index, [PROBLEM])[0].baseline_us == pytest.approx(12.0)
     index = enter([sealed])
@@ -93,18 +95,18 @@ def test_the_baseline_shown_is_by_the_clock_of_what_is_shown_with_it(enter: Ente
 
 def test_runs_and_targets_stand_apart_and_share_baselines(enter: Enter) -> None:
     index = enter([draft("baseline"), evaluation(1.5, 1), evaluation(1.8, 2, run="other")])
-    (mine,) = standings(index, [PROBLEM], "cpu", "main")
-    (theirs,) = standings(index, [PROBLEM], "cpu", "other")
-    (both,) = standings(index, [PROBLEM])
+    (of_main,) = standings(index, [PROBLEM], "cpu", "main")
+    (of_other_run,) = standings(index, [PROBLEM], "cpu", "other")
+    (of_all_runs,) = standings(index, [PROBLEM])
     (elsewhere,) = standings(index, [PROBLEM], "h200", "main")
-    assert [standing.evaluations for standing in (mine, theirs, both, elsewhere)] == [1, 1, 2, 0]
-    assert theirs.baseline_us == mine.baseline_us is not None
+    assert [standing.evaluations for standing in (of_main, of_other_run, of_all_runs, elsewhere)] == [1, 1, 2, 0]
+    assert of_other_run.baseline_us == of_main.baseline_us is not None
 
 
 def test_several_problems_come_in_the_order_asked(enter: Enter) -> None:
     index = enter([evaluation(1.5, 1), evaluation(1.5, 2, problem="starter/swiglu")])
-    found = standings(index, ["starter/swiglu", "starter/none", PROBLEM], "cpu", "main")
-    assert [(standing.problem, standing.evaluations) for standing in found] == [
+    standings_of_problems = standings(index, ["starter/swiglu", "starter/none", PROBLEM], "cpu", "main")
+    assert [(standing.problem, standing.evaluations) for standing in standings_of_problems] == [
         ("starter/swiglu", 1),
         ("starter/none", 0),
         (PROBLEM, 1),

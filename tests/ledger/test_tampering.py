@@ -34,15 +34,15 @@ def put(place: Place, raws: list[bytes], *, heads: bool = False) -> None:
     files = {FILE: HEADER + b"".join(raws)}
     if heads:
         end = parse(raws[-1], FILE)
-        known = read_heads((place.workspace.root / HEADS).read_bytes())
-        files[HEADS] = render_heads({**known, FILE: Head(seq=end["seq"], hash=hash_of(raws[-1]), at=end["at"])})
+        former_heads = read_heads((place.workspace.root / HEADS).read_bytes())
+        files[HEADS] = render_heads({**former_heads, FILE: Head(seq=end["seq"], hash=hash_of(raws[-1]), at=end["at"])})
     place.commit(files)
 
 
-def linked(found: list[Json]) -> list[bytes]:
-    """Documents as a forger writes them: numbered and chained anew."""
+def linked(documents: list[Json]) -> list[bytes]:
+    """Return documents as a forger writes them: numbered and chained again."""
     raws: list[bytes] = []
-    for number, document in enumerate(found, 1):
+    for number, document in enumerate(documents, 1):
         prev = hash_of(raws[-1]) if raws else None
         raws.append(render({**document, "seq": number, "prev": prev}))
     return raws
@@ -86,47 +86,51 @@ def an_insertion(place: Place) -> None:
 
 
 def a_chain_made_anew(place: Place) -> None:
-    found = parsed(place)
-    del found[4]
-    for document in found[4:]:
+    documents = parsed(place)
+    del documents[4]
+    for document in documents[4:]:
         document["cites"] = document.get("cites", 1) - (document.get("cites", 1) > 4)
-    put(place, linked([{key: value for key, value in one.items() if value != 0} for one in found]), heads=True)
+    put(
+        place,
+        linked([{key: value for key, value in document.items() if value != 0} for document in documents]),
+        heads=True,
+    )
 
 
 def a_history_made_anew(place: Place) -> None:
     """Branch, chain, heads and the harness' own notes, everything but the copy that was pushed."""
     root = place.workspace.root
     git(root, "update-ref", "refs/remotes/origin/main", "main")
-    place.forge(lambda found: found[-1].update(note="nothing happened"))
+    place.forge(lambda documents: documents[-1].update(note="nothing happened"))
 
 
 def a_commit_that_is_gone(place: Place) -> None:
-    place.forge(lambda found: found[5]["candidate"].update(commit="1" * 40))
+    place.forge(lambda documents: documents[5]["candidate"].update(commit="1" * 40))
 
 
 def another_tree(place: Place) -> None:
-    place.forge(lambda found: found[5]["candidate"].update(tree=place.trees[0]))
+    place.forge(lambda documents: documents[5]["candidate"].update(tree=place.trees[0]))
 
 
 def below_the_floor(place: Place) -> None:
-    def faster(found: list[Json]) -> None:
+    def faster(documents: list[Json]) -> None:
         for number in (5, 6):
-            for workload in found[number]["workloads"]:
+            for workload in documents[number]["workloads"]:
                 workload["floor_us"] = workload["latency_us"] * 1.1
 
     place.forge(faster)
 
 
 def arithmetic_that_does_not_follow(place: Place) -> None:
-    place.forge(lambda found: found[6]["summary"].update(speedup=2.5))
+    place.forge(lambda documents: documents[6]["summary"].update(speedup=2.5))
 
 
 def a_measurement_entered_twice(place: Place) -> None:
-    place.forge(lambda found: found.append({**found[5], "seq": 10, "at": found[-1]["at"]}))
+    place.forge(lambda documents: documents.append({**documents[5], "seq": 10, "at": documents[-1]["at"]}))
 
 
 def a_clock_that_goes_back(place: Place) -> None:
-    place.forge(lambda found: found[6].update(at="2026-11-20T00:00:00.000Z"))
+    place.forge(lambda documents: documents[6].update(at="2026-11-20T00:00:00.000Z"))
 
 
 def heads_that_lie(place: Place) -> None:
@@ -135,7 +139,7 @@ def heads_that_lie(place: Place) -> None:
 
 
 def another_form_of_the_problem(place: Place) -> None:
-    place.forge(lambda found: [one.update(problem_digest="sha256:" + "f" * 64) for one in found])
+    place.forge(lambda documents: [document.update(problem_digest="sha256:" + "f" * 64) for document in documents])
 
 
 @pytest.mark.parametrize(
@@ -143,9 +147,9 @@ def another_form_of_the_problem(place: Place) -> None:
     [
         (an_edit, "chain broken: prev is not the hash of the document before"),
         (a_deletion, "seq does not count on"),
-        (a_removed_file, f"{HEADS} says the file ends elsewhere"),
+        (a_removed_file, f"{HEADS} has another end of the file"),
         (a_reordering, "seq does not count on"),
-        (a_truncation, f"{HEADS} says the file ends elsewhere"),
+        (a_truncation, f"{HEADS} has another end of the file"),
         (a_truncation_with_heads_to_match, "rewritten since commit "),
         (an_insertion, "chain broken: prev is not the hash of the document before"),
         (a_chain_made_anew, "rewritten since commit "),
@@ -154,17 +158,17 @@ def another_form_of_the_problem(place: Place) -> None:
         (another_tree, f"has another tree at problems/{PROBLEM}/solutions/cpu"),
         (below_the_floor, "PASSED below the floor that the hardware allows"),
         (arithmetic_that_does_not_follow, "summary.speedup is not the geometric mean of the workloads'"),
-        (a_measurement_entered_twice, "measured twice: the same key has an entry already"),
+        (a_measurement_entered_twice, "measured twice: the same key already has an entry"),
         (a_clock_that_goes_back, "at goes backward"),
-        (heads_that_lie, f"{HEADS} says the file ends elsewhere"),
+        (heads_that_lie, f"{HEADS} has another end of the file"),
         (another_form_of_the_problem, f"no version of problems/{PROBLEM} in the history"),
     ],
 )
 def test_tampering_is_found(place: Place, tamper: Callable[[Place], None], sentence: str) -> None:
     assert place.breaks() == []
     tamper(place)
-    found = [one.what for one in place.breaks()]
-    assert any(sentence in what for what in found), found
+    messages = [break_.message for break_ in place.breaks()]
+    assert any(sentence in message for message in messages), messages
 
 
 def test_a_pushed_copy_that_lags_behind_is_no_break(place: Place) -> None:

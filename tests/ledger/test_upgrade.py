@@ -73,7 +73,7 @@ def stored(version: int) -> object:
 
 
 def whats(workspace: Workspace, repo: Repo) -> list[str]:
-    return [one.what for one in audit(workspace, repo, branch="main").breaks]
+    return [break_.message for break_ in audit(workspace, repo, branch="main").breaks]
 
 
 def test_there_is_a_fixture_of_every_format() -> None:
@@ -82,9 +82,9 @@ def test_there_is_a_fixture_of_every_format() -> None:
 
 def test_a_ledger_of_any_format_is_whole_and_has_its_standings(old: tuple[Workspace, Repo], version: int) -> None:
     workspace, repo = old
-    found = audit(workspace, repo, branch="main")
-    assert (found.breaks, found.notes) == ([], [])
-    assert (found.entries, found.records, found.spooled) == (13, 3, SPOOLED)
+    result = audit(workspace, repo, branch="main")
+    assert (result.breaks, result.notes) == ([], [])
+    assert (result.entries, result.records, result.spooled) == (13, 3, SPOOLED)
     assert standings_of(workspace) == stored(version)
     assert heads_format((workspace.root / HEADS).read_bytes()) == version
 
@@ -93,13 +93,13 @@ def test_an_upgrade_keeps_every_byte_and_every_standing(old: tuple[Workspace, Re
     workspace, repo = old
     before, tip = files(workspace), repo.tip("main")
     result = run_upgrade(workspace, repo)
-    assert result.needed is (version < LEDGER_FORMAT)
+    assert result.is_outdated is (version < LEDGER_FORMAT)
     assert whats(workspace, repo) == []
     assert standings_of(workspace) == stored(version)
     after = files(workspace)
     assert all(after[file].startswith(content) for file, content in before.items() if file != HEADS)
     assert heads_format(after[HEADS]) == LEDGER_FORMAT
-    if result.needed:
+    if result.is_outdated:
         assert git(workspace.root, "rev-list", "--count", f"{tip}..main") == "1"
         assert git(workspace.root, "log", "-1", "--format=%H %s", "main").startswith(f"{result.commit} Upgrade")
         assert read_all(workspace.spool) == []
@@ -111,8 +111,8 @@ def test_a_second_upgrade_does_nothing(old: tuple[Workspace, Repo]) -> None:
     workspace, repo = old
     run_upgrade(workspace, repo)
     tip = repo.tip("main")
-    again = run_upgrade(workspace, repo)
-    assert (again.needed, again.commit, again.files) == (False, None, ())
+    second_result = run_upgrade(workspace, repo)
+    assert (second_result.is_outdated, second_result.commit, second_result.files) == (False, None, ())
     assert repo.tip("main") == tip
 
 
@@ -120,15 +120,15 @@ def test_a_dry_run_reports_and_writes_nothing(first: tuple[Workspace, Repo]) -> 
     workspace, repo = first
     tip, before, spooled = repo.tip("main"), files(workspace), read_all(workspace.spool)
     result = run_upgrade(workspace, repo, dry_run=True)
-    assert result.needed
+    assert result.is_outdated
     assert result.commit is None
-    said = {each.file: each.change for each in result.files}
-    assert said[HEADS] == "format 1 becomes format 2"
-    assert said[FILE] == "8 documents keep their bytes"
-    assert said[SPOOLS_FILE] == "2 documents keep their bytes; 1 from the spool committed"
+    change_by_file = {upgraded.file: upgraded.change for upgraded in result.files}
+    assert change_by_file[HEADS] == "format 1 becomes format 2"
+    assert change_by_file[FILE] == "8 documents keep their bytes"
+    assert change_by_file[SPOOLS_FILE] == "2 documents keep their bytes; 1 from the spool committed"
     assert (repo.tip("main"), files(workspace), read_all(workspace.spool)) == (tip, before, spooled)
     done = run_upgrade(workspace, repo)
-    assert done.files == result.files, "a dry run says what the upgrade does"
+    assert done.files == result.files, "a dry run reports the changes of the upgrade"
 
 
 def test_a_ledger_keeps_its_format_until_it_is_upgraded(first: tuple[Workspace, Repo]) -> None:
@@ -150,7 +150,11 @@ def test_a_ledger_keeps_its_format_until_it_is_upgraded(first: tuple[Workspace, 
     assert [entry.judge_protocol for entry in entries] == [1, 1, 1, None, None, 2]
     assert [record.get("format", 1) for record in read_records(workspace, repo, "ledger/decisions.yaml")] == [1, 2]
     # The drafts name no real candidates; what an upgrade could break is whole.
-    assert not [what for what in whats(workspace, repo) if "format" in what or "chain" in what or "rewritten" in what]
+    assert not [
+        message
+        for message in whats(workspace, repo)
+        if "format" in message or "chain" in message or "rewritten" in message
+    ]
     with Index(workspace, branch="main") as index:
         index.refresh(repo)
         rows = index.rows("starter/swiglu")
@@ -172,10 +176,10 @@ def test_entries_of_the_fixtures_are_history_to_the_present_judge(old: tuple[Wor
     workspace, repo = old
     with Index(workspace, branch="main") as index:
         index.refresh(repo)
-        found = standings(index, PROBLEMS, "cpu", "main")
+        table = standings(index, PROBLEMS, "cpu", "main")
     assert JUDGE_PROTOCOL > PROTOCOL
-    assert [(one.champion, one.best) for one in found] == [(None, None)] * 3
-    assert [[row.seq for row in one.outdated] for one in found] == [[], [6, 3], [3]]
+    assert [(standing.champion, standing.best) for standing in table] == [(None, None)] * 3
+    assert [[row.seq for row in standing.outdated] for standing in table] == [[], [6, 3], [3]]
 
 
 def test_a_file_keeps_its_head_line_and_a_new_one_gets_the_newest(first: tuple[Workspace, Repo]) -> None:
@@ -183,9 +187,9 @@ def test_a_file_keeps_its_head_line_and_a_new_one_gets_the_newest(first: tuple[W
     run_upgrade(workspace, repo)
     with Ledger(workspace, repo, branch="main") as ledger:
         ledger.append(draft("note", problem="starter/new"))
-    found = {file: content.partition(b"\n")[0].decode() for file, content in files(workspace).items()}
-    assert found[FILE] == "# kernel-harness ledger, format 1"
-    assert found["ledger/starter/new.yaml"] == "# kernel-harness ledger, format 2"
+    head_lines = {file: content.partition(b"\n")[0].decode() for file, content in files(workspace).items()}
+    assert head_lines[FILE] == "# kernel-harness ledger, format 1"
+    assert head_lines["ledger/starter/new.yaml"] == "# kernel-harness ledger, format 2"
 
 
 @pytest.mark.parametrize("writer", ["daemon", "planner"])
@@ -291,12 +295,12 @@ def test_a_format_that_falls_is_a_break(first: tuple[Workspace, Repo]) -> None:
     change(workspace, HEADS, b"heads, format 2", b"heads, format 1")
     with Ledger(workspace, repo, branch="main") as ledger:
         assert ledger.append(draft("note", problem="starter/swiglu")).format == 1
-    found = [
-        (one.file, one.seq, one.expected, one.found)
-        for one in audit(workspace, repo, branch="main").breaks
-        if one.what == f"the document's format is not from that of the file so far to that of {HEADS}"
+    format_breaks = [
+        (break_.file, break_.seq, break_.expected, break_.actual)
+        for break_ in audit(workspace, repo, branch="main").breaks
+        if break_.message == f"the document's format is not from that of the file so far to that of {HEADS}"
     ]
-    assert found == [(SPOOLS_FILE, 4, "1 to 1", 2), (SPOOLS_FILE, 5, "2 to 1", 1)]
+    assert format_breaks == [(SPOOLS_FILE, 4, "1 to 1", 2), (SPOOLS_FILE, 5, "2 to 1", 1)]
 
 
 def test_a_measured_entry_of_format_2_needs_the_protocol_and_one_of_format_1_has_none(tmp_path: Path) -> None:
@@ -323,7 +327,7 @@ def test_the_command_reports_file_by_file_and_refuses_beside_a_start(
     with file_lock(workspace.start_lock, owner="harness start"):
         ran = CliRunner().invoke(cli, ["ledger", "upgrade"])
         assert isinstance(ran.exception, ConfigurationError)
-        assert "while `harness start` runs (held by pid" in ran.exception.what
+        assert "while `harness start` runs (held by pid" in ran.exception.message
         assert "harness stop" in (ran.exception.remedy or "")
     dry = CliRunner().invoke(cli, ["ledger", "upgrade", "--dry-run"], catch_exceptions=False)
     assert "would upgrade the ledger on main from format 1 to format 2" in dry.output
@@ -333,5 +337,5 @@ def test_the_command_reports_file_by_file_and_refuses_beside_a_start(
     lines = ran.output.splitlines()
     assert f"{HEADS} format 1 becomes format 2" in [" ".join(line.split()) for line in lines]
     assert lines[-1] == f"upgraded the ledger on main from format 1 to format 2 in {repo.tip('main')[:12]}"
-    again = CliRunner().invoke(cli, ["ledger", "upgrade", "--json"], catch_exceptions=False)
-    assert json.loads(again.output)["needed"] is False
+    second_run = CliRunner().invoke(cli, ["ledger", "upgrade", "--json"], catch_exceptions=False)
+    assert json.loads(second_run.output)["needed"] is False

@@ -75,7 +75,7 @@ def test_expressions_mean_what_arithmetic_means(text: str, value: int) -> None:
 def test_what_is_not_arithmetic_is_refused_by_name(text: str, message: str) -> None:
     with pytest.raises(FormatError) as caught:
         evaluate(text, NAMES)
-    assert message in caught.value.what
+    assert message in caught.value.message
 
 
 def test_a_tower_of_powers_is_refused_without_computing_it() -> None:
@@ -109,7 +109,7 @@ def test_integer_arithmetic_agrees_with_python(text: str) -> None:
         value: int | None = evaluate(text, NAMES)
     except FormatError as error:
         value = None
-        if "too large" in error.what or "characters" in error.what:
+        if "too large" in error.message or "characters" in error.message:
             return  # an intermediate value is out of bounds: refused whatever the result would be
     assert value == expected
 
@@ -153,7 +153,7 @@ def test_an_axis_without_a_size_is_named(expression: str, given_sizes: dict[str,
     axes: dict[str, Axis] = {"n": VarAxis(type="var"), "m": ExprAxis(type="expr", expression=expression)}
     with pytest.raises(FormatError) as caught:
         evaluate_axes(axes, given_sizes)
-    assert caught.value.what == message
+    assert caught.value.message == message
 
 
 @pytest.mark.parametrize(

@@ -168,4 +168,4 @@ def test_a_bad_plan_names_its_field(
     with pytest.raises(FormatError) as caught:
         plan(launch, workspaces)
     assert caught.value.where == where
-    assert message in caught.value.what
+    assert message in caught.value.message

@@ -151,8 +151,8 @@ def test_a_pause_moves_the_worker_at_once(site: Site) -> None:
     ("row", "complaint"),
     [
         ("| w09 | nowhere |", "a row of 2 cells; expected 4"),
-        (f"w09 {'[' * 50_000}", f"`w09 {'[' * 55}…` is no row of the table"),
-        (f"| w09 | {'[' * 50_000} | active | |", f"`{'[' * 59}…` is no problem's key"),
+        (f"w09 {'[' * 50_000}", f"`w09 {'[' * 55}…` is not a row of the table"),
+        (f"| w09 | {'[' * 50_000} | active | |", f"`{'[' * 59}…` is not a problem's key"),
         (f"| w09 | t/one | active | {'x' * 2**20} |", "expected at most 1048576"),
     ],
     ids=["two cells", "brackets", "brackets in a cell", "a mebibyte"],

@@ -237,7 +237,7 @@ def forges_the_base_ledger_whole(court: Court) -> None:
         (says_more_than_the_ledger, "differs from the ledger (seq 7), which has: The judge measured 1.5"),
         (cites_another_hash, "differs from the ledger (seq 7), which has: Ledger-Entry: "),
         (changes_the_base_ledger, "is broken: ledger/starter/rmsnorm_h4096.yaml seq 3: chain broken"),
-        (cuts_the_base_ledger, f"{HEADS} says the file ends elsewhere"),
+        (cuts_the_base_ledger, f"{HEADS} has another end of the file"),
         (forges_the_base_ledger_whole, "seq 7 does not follow from its parts: summary.speedup is not the geometric"),
     ],
 )

@@ -151,4 +151,4 @@ def without_a_confirmed_entry_it_refuses(story: Story) -> None:
     story.git("commit", "--quiet", "-am", "Say it better")
     ran = story.site.call("pr", "t/three")
     assert ran.returncode == 1
-    assert "every entry of t/three for cpu in run main is about an earlier form of the problem" in ran.stdout
+    assert "every entry of t/three for cpu in run main is of an earlier form of the problem" in ran.stdout

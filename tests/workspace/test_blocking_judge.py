@@ -73,7 +73,7 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(
 def test_a_request_of_another_protocol_is_refused_with_the_judges_own_words(judge: JudgeProcess, problem: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         judge.ask(request_for(problem).model_copy(update={"protocol": 1}), ignore)
-    assert (caught.value.what, caught.value.remedy) == ("the client speaks protocol 1, not 2", "the fix")
+    assert (caught.value.message, caught.value.remedy) == ("the client speaks protocol 1, not 2", "the fix")
 
 
 def test_a_judge_of_another_protocol_is_refused(
@@ -83,12 +83,12 @@ def test_a_judge_of_another_protocol_is_refused(
     monkeypatch.setenv("STUB_JUDGE_PROTOCOL", "1")
     with pytest.raises(ConfigurationError) as caught:
         JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
-    assert caught.value.what == "the judge of cpu uses judge protocol 1, and this process uses judge protocol 2"
+    assert caught.value.message == "the judge of cpu uses judge protocol 1, and this process uses judge protocol 2"
     assert caught.value.remedy == PROTOCOL_FIX
 
 
 @pytest.mark.parametrize(
-    ("program", "what", "fix"),
+    ("program", "message", "fix"),
     [
         ("sys.exit('harness judge: no device\\n  plug one in')", "no device", "plug one in"),
         ("sys.exit('not of ours')", "the judge of cpu ended with exit code 1 (it wrote: not of ours)", None),
@@ -96,12 +96,12 @@ def test_a_judge_of_another_protocol_is_refused(
     ],
 )
 def test_a_judge_that_cannot_start_is_an_error_with_its_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, what: str, fix: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str, fix: str | None
 ) -> None:
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, "-c", f"import sys; {program}"]))
     with pytest.raises(ConfigurationError) as caught:
         JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
-    assert (caught.value.what, caught.value.remedy) == (what, fix)
+    assert (caught.value.message, caught.value.remedy) == (message, fix)
 
 
 def test_a_judge_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(workspac
 
 def test_every_value_says_where_it_comes_from(workspace: Workspace) -> None:
     workspace.config_file.write_text("run: night\njudge:\n  max_judge_s: 9\n")
-    sources = {each.key: (each.value, each.source) for each in explain_config(workspace, {"workers": 8})}
+    sources = {setting.key: (setting.value, setting.source) for setting in explain_config(workspace, {"workers": 8})}
     assert sources["run"] == ("night", "harness.yaml:1")
     assert sources["judge.max_judge_s"] == (9.0, "harness.yaml:3")
     assert sources["workers"] == (8, "the command line")
@@ -53,7 +53,7 @@ def test_every_value_says_where_it_comes_from(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "what"),
+    ("text", "line", "expected"),
     [
         ("run: main\nworker: 2\n", 2, "`worker` is not a key here; did you mean `workers`?"),
         ("workers: two\n", 1, '`workers` is "two"; expected an integer'),
@@ -70,11 +70,11 @@ def test_every_value_says_where_it_comes_from(workspace: Workspace) -> None:
         ("run: a\nrun: b\n", 2, "`run` is given twice"),
     ],
 )
-def test_a_bad_file_names_line_and_field(workspace: Workspace, text: str, line: int, what: str) -> None:
+def test_a_bad_file_names_line_and_field(workspace: Workspace, text: str, line: int, expected: str) -> None:
     workspace.config_file.write_text(text)
     with pytest.raises(FormatError) as caught:
         load_config(workspace)
-    assert what in caught.value.what
+    assert expected in caught.value.message
     assert (caught.value.where or "").endswith(f"harness.yaml:{line}")
 
 

@@ -38,9 +38,9 @@ def crash(words: str = "no such axis") -> ValueError:
 
 
 def report_of(line: str) -> Path:
-    found = re.search(r"crash report: (.+)", line)
-    assert found, line
-    return Path(found[1])
+    match = re.search(r"crash report: (.+)", line)
+    assert match, line
+    return Path(match[1])
 
 
 def test_a_report_holds_what_is_needed_to_find_the_defect(workspace: Path) -> None:
@@ -82,9 +82,9 @@ def test_outside_a_workspace_it_goes_to_the_temporary_directory(
 
 
 def test_the_oldest_reports_are_deleted(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crash_report, "_KEPT", 2)
-    written = [report_of(report_crash(crash(str(number)))) for number in range(3)]
-    assert sorted((workspace / ".harness" / "crashes").iterdir()) == written[1:]
+    monkeypatch.setattr(crash_report, "_MAX_REPORTS", 2)
+    report_files = [report_of(report_crash(crash(str(number)))) for number in range(3)]
+    assert sorted((workspace / ".harness" / "crashes").iterdir()) == report_files[1:]
 
 
 def test_a_report_that_cannot_be_written_still_leaves_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

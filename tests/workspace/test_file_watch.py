@@ -35,7 +35,7 @@ def git(repository: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-class Seen:
+class Calls:
     """Counts calls and lets a test wait for the next."""
 
     def __init__(self) -> None:
@@ -65,9 +65,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def seen(repository: Path) -> Iterator[Seen]:
+def calls(repository: Path) -> Iterator[Calls]:
     threads = set(threading.enumerate())
-    watched = Seen()
+    watched = Calls()
     watcher = RefWatch(repository / ".git", watched)
     watcher.start()
     yield watched
@@ -75,58 +75,58 @@ def seen(repository: Path) -> Iterator[Seen]:
     assert set(threading.enumerate()) <= threads, "a thread outlived the watcher"
 
 
-def test_a_branch_in_directories_that_did_not_exist_is_seen(repository: Path, seen: Seen) -> None:
+def test_a_branch_in_directories_that_did_not_exist_is_seen(repository: Path, calls: Calls) -> None:
     git(repository, "update-ref", BRANCH, "HEAD")
-    seen.next_within(SOON_S, after=0)
+    calls.next_within(SOON_S, after=0)
 
 
-def test_every_later_move_of_the_branch_is_seen(repository: Path, seen: Seen) -> None:
+def test_every_later_move_of_the_branch_is_seen(repository: Path, calls: Calls) -> None:
     git(repository, "update-ref", BRANCH, "HEAD")
-    seen.next_within(SOON_S, after=0)
+    calls.next_within(SOON_S, after=0)
     for number in range(3):
-        before = seen.count
+        before = calls.count
         commit = git(repository, "commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", str(number))
         git(repository, "update-ref", BRANCH, commit)
-        seen.next_within(SOON_S, after=before)
+        calls.next_within(SOON_S, after=before)
 
 
-def test_a_change_of_packed_refs_alone_is_seen(repository: Path, seen: Seen) -> None:
+def test_a_change_of_packed_refs_alone_is_seen(repository: Path, calls: Calls) -> None:
     packed = repository / ".git/packed-refs.new"
     packed.write_text(
         f"# pack-refs with: peeled fully-peeled sorted\n{git(repository, 'rev-parse', 'HEAD')} {BRANCH}\n"
     )
     packed.replace(repository / ".git/packed-refs")
-    seen.next_within(SOON_S, after=0)
+    calls.next_within(SOON_S, after=0)
     assert git(repository, "rev-parse", BRANCH)
 
 
-def test_a_branch_after_pack_refs_removed_its_directories_is_seen(repository: Path, seen: Seen) -> None:
+def test_a_branch_after_pack_refs_removed_its_directories_is_seen(repository: Path, calls: Calls) -> None:
     git(repository, "update-ref", BRANCH, "HEAD")
     git(repository, "pack-refs", "--all", "--prune")
     assert not (repository / ".git/refs/heads/agents").exists()
-    seen.next_within(SOON_S, after=0)
-    before = seen.count
+    calls.next_within(SOON_S, after=0)
+    before = calls.count
     git(repository, "update-ref", BRANCH.replace("w01", "w02"), "HEAD")
-    seen.next_within(SOON_S, after=before)
+    calls.next_within(SOON_S, after=before)
 
 
-def test_a_renamed_branch_is_seen(repository: Path, seen: Seen) -> None:
+def test_a_renamed_branch_is_seen(repository: Path, calls: Calls) -> None:
     git(repository, "branch", "topic")
-    seen.next_within(SOON_S, after=0)
-    before = seen.count
+    calls.next_within(SOON_S, after=0)
+    before = calls.count
     git(repository, "branch", "-m", "topic", "agents/main/w01/starter/rope")
-    seen.next_within(SOON_S, after=before)
+    calls.next_within(SOON_S, after=before)
 
 
-def test_reading_refs_and_working_in_the_checkout_is_no_event(repository: Path, seen: Seen) -> None:
+def test_reading_refs_and_working_in_the_checkout_is_no_event(repository: Path, calls: Calls) -> None:
     git(repository, "for-each-ref")
     (repository / "file").write_text("text")
     git(repository, "add", "file")
     git(repository, "status")
     git(repository, "stash", "list")
-    assert not seen.called_within(0.5)
+    assert not calls.called_within(0.5)
     git(repository, "update-ref", BRANCH, "HEAD")
-    seen.next_within(SOON_S, after=0)
+    calls.next_within(SOON_S, after=0)
 
 
 def test_a_stream_that_never_pauses_is_not_put_off_for_ever() -> None:
@@ -149,7 +149,7 @@ def test_a_wake_up_waits_for_a_pause() -> None:
 
 def test_a_closed_watcher_that_never_started_leaves_nothing_behind(repository: Path) -> None:
     threads = set(threading.enumerate())
-    watcher = RefWatch(repository / ".git", Seen())
+    watcher = RefWatch(repository / ".git", Calls())
     watcher.start()
     watcher.close()
     watcher.close()

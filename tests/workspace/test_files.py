@@ -9,13 +9,12 @@ import stat
 import subprocess
 import sys
 import threading
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.workspace.files import atomic_write, file_lock, wait_for
+from harness.workspace.files import atomic_write, file_lock
 
 HOLDER = """
 import sys, time
@@ -108,15 +107,15 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
 def test_a_dead_holder_lets_go(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     command = [sys.executable, "-c", HOLDER, str(lock)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other_process:
+        assert other_process.stdout is not None
+        assert other_process.stdout.readline() == b"held\n"
         with (
-            pytest.raises(ConfigurationError, match=rf"held by pid {other.pid} \(the other one\)"),
+            pytest.raises(ConfigurationError, match=rf"held by pid {other_process.pid} \(the other one\)"),
             file_lock(lock, wait_s=0.05),
         ):
             pass
-        other.kill()
+        other_process.kill()
         with file_lock(lock, wait_s=None):
             pass
 
@@ -134,10 +133,3 @@ def test_the_child_of_a_dead_holder_is_waited_for(tmp_path: Path) -> None:
         with file_lock(lock):
             pass
         end_of_child.join()
-
-
-def test_waiting_returns_the_first_answer_or_names_what_it_waited_for() -> None:
-    numbers = count()
-    assert wait_for(lambda: next(numbers) > 2 and "there", deadline_s=5, poll_s=0, what="three") == "there"
-    with pytest.raises(TimeoutError, match=r"waited 0\.01 s in vain for godot"):
-        wait_for(lambda: None, deadline_s=0.01, poll_s=0.001, what="godot")

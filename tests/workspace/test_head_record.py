@@ -32,7 +32,7 @@ def never() -> None:
 def test_a_second_head_on_another_host_is_refused(file: Path) -> None:
     with only_head(file, "harness daemon", taken_over=never, boot="a"):
         with (
-            pytest.raises(ConfigurationError, match="harness daemon runs on another host already") as caught,
+            pytest.raises(ConfigurationError, match="harness daemon already runs on another host") as caught,
             only_head(file, "harness daemon", taken_over=never, boot="b"),
         ):
             pass
@@ -69,13 +69,13 @@ def test_after_a_power_cut_nobody_waits(file: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_head_that_was_replaced_is_told(file: Path) -> None:
-    told = threading.Event()
-    with only_head(file, "harness daemon", taken_over=told.set, boot="a"):
-        other = HeadRecord(id="x", boot="b", host="elsewhere", pid=7).model_dump_json()
-        file.write_text(other)
-        assert told.wait(DEADLINE_S)
-        assert file.read_text() == other
-    assert file.read_text() == other, "the record of the other head stays"
+    was_called = threading.Event()
+    with only_head(file, "harness daemon", taken_over=was_called.set, boot="a"):
+        other_record = HeadRecord(id="x", boot="b", host="elsewhere", pid=7).model_dump_json()
+        file.write_text(other_record)
+        assert was_called.wait(DEADLINE_S)
+        assert file.read_text() == other_record
+    assert file.read_text() == other_record, "the record of the other head stays"
 
 
 def test_a_record_that_cannot_be_read_counts_as_none(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The client of judge processes, against real processes: none outlives it, every loss is told."""
+"""The client of judge processes, against real processes: none outlives it, every loss is reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Client:
             start_within_s=start_within_s,
         )
 
-    def told(self, deadline: float = DEADLINE_S) -> Told:
+    def next_event(self, deadline: float = DEADLINE_S) -> Told:
         """The next thing the client makes of its notices."""
         until = time.monotonic() + deadline
         while time.monotonic() < until:
@@ -59,19 +59,19 @@ class Client:
             heard = self.judge.handle(notice)
             if heard is not None and not isinstance(heard, JudgeProgress):
                 return heard
-        raise TimeoutError("the judge told nothing")
+        raise TimeoutError("the judge reported nothing")
 
     def ready(self) -> None:
-        assert isinstance(self.told(), JudgeReady)
+        assert isinstance(self.next_event(), JudgeReady)
 
 
 @pytest.fixture
 def client(tmp_path: Path, stub_command: Path) -> Iterator[Client]:
     del stub_command
     threads = set(threading.enumerate())
-    made = Client(tmp_path)
-    yield made
-    made.judge.close()
+    client = Client(tmp_path)
+    yield client
+    client.judge.close()
     assert set(threading.enumerate()) <= threads, "a thread outlived the client"
 
 
@@ -80,38 +80,38 @@ def test_a_request_gets_its_answer(client: Client, problem: Path) -> None:
     assert client.judge.ready is not None
     assert client.judge.ready.target == "cpu"
     client.judge.ask(request_for(problem, "// stub: speedup=1.5"))
-    told = client.told()
-    assert isinstance(told, RequestAnswered)
-    assert told.answer.verdict is Verdict.PASSED
-    assert [row.uuid for row in told.answer.workloads] == ["u1", "u2"]
+    loss = client.next_event()
+    assert isinstance(loss, RequestAnswered)
+    assert loss.answer.verdict is Verdict.PASSED
+    assert [row.uuid for row in loss.answer.workloads] == ["u1", "u2"]
     assert client.judge.state == "idle"
 
 
 def test_a_judge_that_dies_is_started_again_after_a_growing_pause(client: Client, problem: Path) -> None:
     client.ready()
     for number in ("1", "2"):
-        asked = request_for(problem, "// stub: die", number=number)
-        client.judge.ask(asked)
-        told = client.told()
-        assert isinstance(told, JudgeLost)
-        assert told.request == asked
-        assert told.how == "ended"
-        assert "SIGKILL" in told.reason
+        request = request_for(problem, "// stub: die", number=number)
+        client.judge.ask(request)
+        loss = client.next_event()
+        assert isinstance(loss, JudgeLost)
+        assert loss.request == request
+        assert loss.cause == "ended"
+        assert "SIGKILL" in loss.reason
         assert client.judge.state == "waiting"
         assert client.judge.failures == int(number)
         client.ready()
     client.judge.ask(request_for(problem, "// stub: speedup=1.1", number="3"))
-    assert isinstance(client.told(), RequestAnswered)
+    assert isinstance(client.next_event(), RequestAnswered)
     assert client.judge.failures == 0
 
 
 def test_what_a_judge_said_last_stands_in_the_reason_and_all_of_it_in_the_log(client: Client, problem: Path) -> None:
     client.ready()
     client.judge.ask(request_for(problem, "// stub: exit=3"))
-    told = client.told()
-    assert isinstance(told, JudgeLost)
-    assert "exit code 3" in told.reason
-    assert "stub judge: asked to give up" in told.reason
+    loss = client.next_event()
+    assert isinstance(loss, JudgeLost)
+    assert "exit code 3" in loss.reason
+    assert "stub judge: asked to give up" in loss.reason
     assert "asked to give up" in client.log.read_text()
 
 
@@ -120,10 +120,10 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(client: Client, problem: Pa
     pid = client.judge.pid
     assert pid is not None
     client.judge.ask(request_for(problem, "// stub: hang"), within_s=0.3)
-    told = client.told()
-    assert isinstance(told, JudgeLost)
-    assert told.how == "deadline"
-    assert "did not answer within 0 s" in told.reason
+    loss = client.next_event()
+    assert isinstance(loss, JudgeLost)
+    assert loss.cause == "deadline"
+    assert "did not answer within 0 s" in loss.reason
     wait_until(lambda: not group_of(pid), what="the end of the judge's process group")
 
 
@@ -132,19 +132,19 @@ def test_a_judge_of_another_protocol_is_refused_with_the_fix(
     client: Client, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     monkeypatch.setenv("STUB_JUDGE_PROTOCOL", protocol)
-    told = client.told()
-    assert isinstance(told, JudgeLost)
-    assert told.how == "protocol"
-    assert told.reason == (f"the judge of cpu uses judge protocol {protocol}, and this process uses judge protocol 2")
-    assert told.fix == PROTOCOL_FIX
+    loss = client.next_event()
+    assert isinstance(loss, JudgeLost)
+    assert loss.cause == "protocol"
+    assert loss.reason == (f"the judge of cpu uses judge protocol {protocol}, and this process uses judge protocol 2")
+    assert loss.fix == PROTOCOL_FIX
     assert client.judge.ready is None
 
 
 def test_a_judge_that_does_not_name_its_protocol_has_the_first(client: Client) -> None:
     ready = {"event": "ready", "target": "cpu", "device": {"name": "d", "id": "d"}}
-    said = "uses judge protocol 1, and this process uses judge protocol 2"
-    assert protocol_mismatch(json.dumps(ready), "ready") == said
-    assert protocol_mismatch(json.dumps({"event": "answer"}), "ready", "answer") == said
+    expected = "uses judge protocol 1, and this process uses judge protocol 2"
+    assert protocol_mismatch(json.dumps(ready), "ready") == expected
+    assert protocol_mismatch(json.dumps({"event": "answer"}), "ready", "answer") == expected
     assert protocol_mismatch(json.dumps({**ready, "protocol": JUDGE_PROTOCOL}), "ready") is None
     assert protocol_mismatch(json.dumps({**ready, "protocol": 7, "new": 1}), "ready") is not None
     assert protocol_mismatch(json.dumps({"event": "progress", "protocol": 7}), "ready") is None
@@ -157,18 +157,18 @@ def test_a_judge_that_does_not_name_its_protocol_has_the_first(client: Client) -
 def test_a_request_of_another_protocol_is_refused_by_the_judge(client: Client, problem: Path) -> None:
     client.ready()
     client.judge.ask(request_for(problem).model_copy(update={"protocol": 1}))
-    told = client.told()
-    assert isinstance(told, JudgeLost)
-    assert told.error == "the client speaks protocol 1, not 2\n  the fix"
-    assert "(it wrote: the client speaks protocol 1, not 2 the fix)" in told.reason
+    loss = client.next_event()
+    assert isinstance(loss, JudgeLost)
+    assert loss.error == "the client speaks protocol 1, not 2\n  the fix"
+    assert "(it wrote: the client speaks protocol 1, not 2 the fix)" in loss.reason
 
 
 def test_a_line_that_is_not_the_protocol_ends_the_judge(client: Client, problem: Path) -> None:
     client.ready()
     client.judge.ask(request_for(problem, "// stub: garbage\n// stub: hang"))
-    told = client.told()
-    assert isinstance(told, JudgeLost)
-    assert "not the protocol" in told.reason
+    loss = client.next_event()
+    assert isinstance(loss, JudgeLost)
+    assert "not the protocol" in loss.reason
 
 
 def test_the_children_of_a_judge_that_dies_are_ended_with_it(client: Client) -> None:
@@ -177,7 +177,7 @@ def test_the_children_of_a_judge_that_dies_are_ended_with_it(client: Client) -> 
     assert pid is not None
     assert len(group_of(pid)) == 2
     os.kill(pid, signal.SIGKILL)
-    assert isinstance(client.told(), JudgeLost)
+    assert isinstance(client.next_event(), JudgeLost)
     wait_until(lambda: not group_of(pid), what="the end of the judge's children")
 
 
@@ -194,10 +194,10 @@ def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, probl
 def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
     client = Client(tmp_path, start_within_s=0.3, command=[sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        told = client.told()
-        assert isinstance(told, JudgeLost)
-        assert told.request is None
-        assert "was not ready within" in told.reason
+        loss = client.next_event()
+        assert isinstance(loss, JudgeLost)
+        assert loss.request is None
+        assert "was not ready within" in loss.reason
     finally:
         client.judge.close()
 
@@ -205,10 +205,10 @@ def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
 def test_a_judge_that_cannot_start_says_why(tmp_path: Path) -> None:
     client = Client(tmp_path, command=[sys.executable, "-c", "raise SystemExit('bubblewrap is missing')"])
     try:
-        told = client.told()
-        assert isinstance(told, JudgeLost)
-        assert "exit code 1" in told.reason
-        assert "bubblewrap is missing" in told.reason
+        loss = client.next_event()
+        assert isinstance(loss, JudgeLost)
+        assert "exit code 1" in loss.reason
+        assert "bubblewrap is missing" in loss.reason
     finally:
         client.judge.close()
 
@@ -231,7 +231,7 @@ def test_one_client_serves_many_requests_in_one_process(client: Client, problem:
     pid = client.judge.pid
     for number in range(5):
         client.judge.ask(request_for(problem, f"// {number}", number=str(number)))
-        assert isinstance(client.told(), RequestAnswered)
+        assert isinstance(client.next_event(), RequestAnswered)
     assert client.judge.pid == pid
     assert len([json.loads(line) for line in stub_command.read_text().splitlines()]) == 5
 
@@ -245,10 +245,10 @@ def test_a_big_log_is_put_aside(client: Client) -> None:
 
 
 def test_a_baseline_may_take_longer_than_an_evaluation(problem: Path) -> None:
-    asked = request_for(problem)
-    baseline = asked.model_copy(update={"kind": "baseline"})
+    request = request_for(problem)
+    baseline = request.model_copy(update={"kind": "baseline"})
     more = baseline.model_copy(update={"more_variants": ("library",)})
-    assert deadline_s(more) > deadline_s(baseline) > deadline_s(asked) > asked.max_judge_s
+    assert deadline_s(more) > deadline_s(baseline) > deadline_s(request) > request.max_judge_s
 
 
 def test_the_judge_of_a_device_is_the_packages_own(tmp_path: Path) -> None:

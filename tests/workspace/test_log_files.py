@@ -18,8 +18,8 @@ def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
     for number in range(LOGS_KEPT + 2):
         file.write_text(str(number))
         rotate(file)
-    kept = {each.name: each.read_text() for each in tmp_path.iterdir()}
-    assert kept == {"start.out.1": "4", "start.out.2": "3", "start.out.3": "2"}
+    contents = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert contents == {"start.out.1": "4", "start.out.2": "3", "start.out.3": "2"}
 
 
 def test_a_file_that_a_process_appends_to_is_truncated_in_place(tmp_path: Path) -> None:

@@ -19,17 +19,17 @@ pytestmark = pytest.mark.usefixtures("own_locks")
 @contextmanager
 def _in_background(name: str, hold: object) -> Iterator[tuple[threading.Event, threading.Event]]:
     """A thread that holds a lock from the first event until the second is set."""
-    held, release = threading.Event(), threading.Event()
+    is_held, release = threading.Event(), threading.Event()
 
     def run() -> None:
         with hold():  # type: ignore[operator]
-            held.set()
+            is_held.set()
             release.wait(20)
 
     thread = threading.Thread(target=run, name=name)
     thread.start()
     try:
-        yield held, release
+        yield is_held, release
     finally:
         release.set()
         thread.join(timeout=120)
@@ -47,8 +47,8 @@ def _free(name: str) -> bool:
 
 
 def test_several_may_work_at_once() -> None:
-    with working(), _in_background("second", working) as (held, _):
-        assert held.wait(20)
+    with working(), _in_background("second", working) as (is_held, _):
+        assert is_held.wait(20)
 
 
 def test_a_clock_waits_for_work_and_later_work_waits_for_the_clock() -> None:

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from harness.agents.model_access.prices import price_of, usd
-from harness.ledger.accounts import Account, Spent, keep, now
+from harness.ledger.accounts import Account, Spent, present_time, write_account
 from harness.model.config import Price
 from harness.workspace.directories import Workspace
 
@@ -28,7 +28,7 @@ class Meter:
         self.last_activity = time.monotonic()
         """Monotonic time of the last data from the model API."""
         with self._lock:
-            keep(workspace, account)
+            write_account(workspace, account)
 
     @property
     def account(self) -> Account:
@@ -62,14 +62,14 @@ class Meter:
             spent = replace(self._account.spent + usage, seconds=time.monotonic() - self._since)
             changes = {name: value for name, value in (("model", model), ("session", session)) if value}
             self._account = replace(self._account, spent=spent, **changes)
-            keep(self._workspace, self._account)
+            write_account(self._workspace, self._account)
 
     def close(self) -> None:
         """Record the end of the session."""
         with self._lock:
             spent = replace(self._account.spent, seconds=time.monotonic() - self._since)
-            self._account = replace(self._account, spent=spent, ended=now())
-            keep(self._workspace, self._account)
+            self._account = replace(self._account, spent=spent, ended=present_time())
+            write_account(self._workspace, self._account)
 
     def record_activity(self) -> None:
         """Record that the model API has sent data."""

@@ -212,7 +212,7 @@ def _broken_compiler(sandbox: SandboxKind) -> str | None:
     try:
         compile_one_function(str(Path(compiler_path).resolve()), sandbox)
     except ConfigurationError as error:
-        return error.what
+        return error.message
     return None
 
 

@@ -105,7 +105,7 @@ def examine(workspace: Workspace | None, config: Config, chosen: DeviceChoice) -
         except HarnessError as error:
             where = f"{error.where}: " if error.where else ""
             state: Literal["missing", "note"] = "missing" if requirement.applies(plan) else "note"
-            yield Check(requirement.name, state, f"{where}{error.what}", error.remedy or "")
+            yield Check(requirement.name, state, f"{where}{error.message}", error.remedy or "")
         else:
             if result is not None:
                 yield result if isinstance(result, Check) else Check(requirement.name, "ok", result)

@@ -106,9 +106,9 @@ def check_alone(plan: RunPlan) -> Check | None:
             return None
     except ConfigurationError as error:
         if plan.thorough:
-            return Check("harness start", "note", error.what, "harness stop")
+            return Check("harness start", "note", error.message, "harness stop")
         raise ConfigurationError(
-            f"another run is in progress in this workspace: {error.what}",
+            f"another run is in progress in this workspace: {error.message}",
             where=str(plan.workspace.root),
             remedy="harness stop ends it; `harness status` shows it",
         ) from error

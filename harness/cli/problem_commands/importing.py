@@ -56,7 +56,7 @@ def import_rows(
     rows = []
     for item in results:
         reasons = [str(error).replace("\n  ", "; ") for error in item.errors]
-        causes = [error.what for error in item.errors]
+        causes = [error.message for error in item.errors]
         if item.usable:
             problem = load_problem(workspace.problems / item.key, key=item.key, data_root=data_root)
             reasons = causes = unmet_requirements(problem, target, memory_bytes=memory)

@@ -54,7 +54,7 @@ def check(globs: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_js
             "problem": findings.key,
             "ok": not errors,
             "workloads": len(findings.problem.workloads) if findings.problem else 0,
-            "errors": [{"where": error.where, "what": error.what, "remedy": error.remedy} for error in errors],
+            "errors": [{"where": error.where, "what": error.message, "remedy": error.remedy} for error in errors],
             "warnings": list(findings.warnings),
         })  # fmt: skip
     if as_json:

@@ -56,7 +56,7 @@ def one_problem(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is im
     if item.problem is None:
         first = item.errors[0]
         remedy = f"see all with `harness problems check {item.key}`"
-        raise FormatError(first.what, where=first.where, remedy=remedy)
+        raise FormatError(first.message, where=first.where, remedy=remedy)
     return item.problem
 
 

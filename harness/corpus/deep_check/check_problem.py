@@ -50,7 +50,7 @@ def deep_check(problem: Problem, originals: OriginalModules | None) -> DeepFindi
         try:
             _check(problem, originals, findings)
         except FormatError as error:
-            findings.failures.append(error.what)
+            findings.failures.append(error.message)
     findings.seconds = time.monotonic() - started_at
     return findings
 

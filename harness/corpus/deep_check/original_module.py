@@ -59,9 +59,9 @@ class OriginalModules:
             with quiet_libraries():
                 verified = self._verified(problem, provenance)
         except ConfigurationError as error:
-            return ModuleComparison(skipped=error.what)
+            return ModuleComparison(skipped=error.message)
         except SkippedError as error:
-            return ModuleComparison(failure=error.what)
+            return ModuleComparison(failure=error.message)
         except Exception as error:  # noqa: BLE001 - the model library's own code
             return ModuleComparison(failure=f"it cannot be built or printed: {error_summary(error)}")
         too_few = verified.shapes < LEAST_SHAPES

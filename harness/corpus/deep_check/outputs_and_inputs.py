@@ -48,7 +48,7 @@ def output_failures(problem: Problem, reference: Reference) -> list[str]:
     try:
         check_degenerate(_finite(outputs), sizes[-1])
     except SkippedError as error:
-        failures.append(f"output {error.what}")
+        failures.append(f"output {error.message}")
     return failures
 
 

@@ -127,7 +127,7 @@ def _killed(judge: SmallJudge, draw: Draw, item: _JudgedMutant) -> MutantResult 
     try:
         outputs = mutant.outputs(draw)
     except InvalidReferenceError as error:
-        return MutantResult(mutant.kind, mutant.name, "killed", f"{kind}: {error.what}")
+        return MutantResult(mutant.kind, mutant.name, "killed", f"{kind}: {error.message}")
     reason = judge.objection(draw, outputs)
     if reason is not None:
         return MutantResult(mutant.kind, mutant.name, "killed", f"{kind}: {reason}")

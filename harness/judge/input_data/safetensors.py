@@ -38,7 +38,7 @@ def read_safetensors(path: str, key: str, roots: list[Path]) -> torch.Tensor:
     try:
         header = load_json(data[8 : 8 + length], where=str(file), max_bytes=TENSOR_HEADER_BYTES)
     except FormatError as error:
-        raise FormatError(f"not a safetensors file: {error.what}", where=str(file)) from error
+        raise FormatError(f"not a safetensors file: {error.message}", where=str(file)) from error
     if not isinstance(header, dict):
         raise FormatError("not a safetensors file; expected an object as its header", where=str(file))
     if key not in header:

@@ -1,4 +1,4 @@
-"""Is the ledger whole and true? Everything is read again: files, chain, heads, spools, citations, numbers, objects."""
+"""Audit of the whole ledger: files, chain, heads, spools, citations, numbers and git objects are all read again."""
 
 from __future__ import annotations
 
@@ -34,38 +34,48 @@ from harness.model.weaknesses import Weakness, facts_of, weakness_legend, weakne
 from harness.workspace.directories import Workspace
 
 Progress = Callable[[int, int], None]
-"""Called with documents checked so far, and documents in all."""
+"""Called with the documents checked so far, and all documents."""
 
 
 @dataclass(frozen=True)
 class Break:
-    """One thing that is not as it must be."""
+    """A violation of a rule of the ledger."""
 
     file: str
     seq: int | None
-    """The document; null where the break is the file's."""
-    what: str
+    """The document; null for a break of the whole file."""
+    message: str
     expected: object = None
-    found: object = None
+    actual: object = None
+
+    def record(self) -> dict[str, object]:
+        """Return the break under the keys of `harness audit --json`."""
+        return {
+            "file": self.file,
+            "seq": self.seq,
+            "what": self.message,
+            "expected": self.expected,
+            "found": self.actual,
+        }
 
 
 @dataclass
 class Audit:
-    """What an audit looked at, and what it found."""
+    """The extent and the result of an audit."""
 
     branch: str
     commit: str
     files: int = 0
     entries: int = 0
     records: int = 0
-    """Documents of the planner's."""
+    """Documents of the planner."""
     spooled: int = 0
-    """Documents that wait for their commit, counted above too."""
+    """Documents that wait for their commit; they are also counted above."""
     breaks: list[Break] = field(default_factory=list)
     checked: list[str] = field(default_factory=list)
-    """What was compared with what, a line each, so that a reader can tell what "whole" means."""
+    """The comparisons that were made, one line each: the definition of "whole"."""
     notes: list[str] = field(default_factory=list)
-    """What is no break and worth a look."""
+    """Warnings."""
 
 
 def audit(
@@ -78,63 +88,72 @@ def audit(
 ) -> Audit:
     """Check the whole ledger: the coordination branch's tip and the spools.
 
-    Every break is named; none ends the audit. Nothing is written.
+    The audit names every break and continues after it. It writes nothing.
 
     Args:
-        workspace: whose ledger.
-        repo: its repository.
-        branch: the coordination branch; by default the one harness.yaml names.
-        progress: called as documents are looked into.
-        since: look into the content of documents entered since then (UTC, as entries write it); null for all.
+        workspace: the workspace of the ledger.
+        repo: the workspace's repository.
+        branch: the coordination branch; the default is that of harness.yaml.
+        progress: called while documents are checked.
+        since: check the content of documents entered since this time (UTC, in the format of entries); null for all.
 
     Raises:
         RepositoryError: there is no coordination branch, or git refuses.
     """
     branch = branch or coordination_branch(workspace)
-    spooled = read_all(workspace.spool)  # before the tip: a flush meanwhile is then seen twice, never not at all
+    # Read before the tip: a document of a concurrent flush is then read twice, never missed.
+    spooled = read_all(workspace.spool)
     tip = repo.tip(branch)
     chains = read_chains(repo, tip, spooled)
     result = Audit(branch, tip, files=len(chains.documents), spooled=chains.spooled, breaks=chains.breaks)
-    cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit puts them back"
+    cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit restores them"
     result.breaks += [Break(file, None, cut) for file in repo.lost_appends(branch) if file != HEADS]
-    held = {file: {one.seq: one.hash for one in documents} for file, documents in chains.documents.items()}
+    hashes_by_file = {
+        file: {document.seq: document.hash for document in documents} for file, documents in chains.documents.items()
+    }
     copy = pushed_copy(repo, branch)
     if copy is not None and copy[1] != tip:
-        known = {(found.file, found.seq) for found in chains.breaks}
-        apart = former_heads_breaks(repo, copy[1], held, f"the copy at {copy[0]}, commit")
-        result.breaks += [found for found in apart if (found.file, found.seq) not in known]
+        chain_breaks = {(break_.file, break_.seq) for break_ in chains.breaks}
+        copy_breaks = former_heads_breaks(repo, copy[1], hashes_by_file, f"the copy at {copy[0]}, commit")
+        result.breaks += [break_ for break_ in copy_breaks if (break_.file, break_.seq) not in chain_breaks]
     if copy is not None:
         result.checked.append(f"the copy at {copy[0]}: no head in its history is another here")
     shallow = repo.is_shallow()
     if not shallow:
         replaced = [*replaced_history(repo, branch, tip, chains.former, copy), *invented_beginnings(repo, tip)]
-        result.breaks += [Break(f"{LEDGER}/", None, what) for what in replaced]
+        result.breaks += [Break(f"{LEDGER}/", None, message) for message in replaced]
         result.notes += late_commits(chains.former, chains.documents)
     result.breaks += _checkout_breaks(repo, branch)
     contents = _Contents(result, repo, tip, since, shallow=shallow)
     contents.check(chains.documents, progress or _no_progress)
-    result.checked[:0] = _said(chains, contents)
+    result.checked[:0] = _comparisons(chains, contents)
     if shallow:
         result.notes.append(_SHALLOW.format(unchecked=contents.unchecked))
-    result.notes += [*_other_hands(repo, tip), *weakness_legend(contents.weakened)]
-    result.breaks.sort(key=lambda found: (found.file, found.seq or 0))
+    result.notes += [*_foreign_commits(repo, tip), *weakness_legend(contents.weakened)]
+    result.breaks.sort(key=lambda break_: (break_.file, break_.seq or 0))
     return result
 
 
 @dataclass
 class Chains:
-    """Every ledger file's documents, in order, and what is wrong with their order, hashes and heads."""
+    """Every ledger file's documents, in order, and the breaks of their order, hashes and heads."""
 
     documents: dict[str, list[Document]]
     breaks: list[Break]
     former: Sequence[FormerHead] = ()
-    """Heads that the history of heads.yaml holds."""
+    """Heads in the history of heads.yaml."""
     spooled: int = 0
     """Documents that only the spool holds."""
 
 
 def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chains:
-    """The ledger as a commit holds it, with what is spooled after it; its content is not looked at."""
+    """Return the ledger of a commit, followed by spooled documents; their content is not checked.
+
+    Args:
+        repo: the workspace's repository.
+        commit: the commit.
+        spooled: the records of the spools.
+    """
     contents = {file: repo.read(commit, file) or b"" for file in repo.files(commit, LEDGER) if file.endswith(".yaml")}
     heads_file = contents.pop(HEADS, None)
     waiting: dict[str, list[Record]] = {}
@@ -146,14 +165,16 @@ def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chai
         result.breaks += breaks
         result.spooled += fresh
     result.breaks += _format_breaks(contents, heads_file, result.documents)
-    held = {file: {one.seq: one.hash for one in documents} for file, documents in result.documents.items()}
+    hashes_by_file = {
+        file: {document.seq: document.hash for document in documents} for file, documents in result.documents.items()
+    }
     result.former = former_heads(repo, commit)
-    result.breaks += former_heads_breaks(repo, commit, held, "commit", result.former)
+    result.breaks += former_heads_breaks(repo, commit, hashes_by_file, "commit", result.former)
     return result
 
 
 class _Contents:
-    """Checks every document's content: format, citations, numbers, and what git confirms of it."""
+    """Checks every document's content: format, citations, numbers, and the objects in git."""
 
     def __init__(self, result: Audit, repo: Repo, tip: str, since: str | None, *, shallow: bool) -> None:
         self._result, self._since = result, since
@@ -161,17 +182,22 @@ class _Contents:
         self.candidates: set[str] = set()
         self.digests: set[str] = set()
         self.numbers = 0
-        self.looked_into = 0
+        self.checked_entries = 0
         self.weakened: list[tuple[str, int, tuple[Weakness, ...]]] = []
-        """Entries whose speed-ups count, and the reasons why these mean less."""
+        """Entries whose speed-ups count, and the reasons that weaken these."""
 
     @property
     def unchecked(self) -> int:
-        """Entries whose candidate or form of the problem a shallow clone does not have."""
+        """Number of entries whose candidate or form of the problem a shallow clone lacks."""
         return len(self._origins.unchecked)
 
     def check(self, chains: Mapping[str, list[Document]], progress: Progress) -> None:
-        """Look into every file; counts and breaks go to the result."""
+        """Check every file; counts and breaks go to the result.
+
+        Args:
+            chains: file -> its documents.
+            progress: called with the documents checked so far, and all documents.
+        """
         done, of = 0, sum(map(len, chains.values()))
         for file, documents in chains.items():
             problem = parse_ledger_file(file)
@@ -194,15 +220,15 @@ class _Contents:
         for document in documents:
             try:
                 where = f"{file} seq {document.seq}"
-                found = in_newest_format(parse(document.raw, where), where)
+                values = in_newest_format(parse(document.raw, where), where)
                 if is_entry:
-                    entries.append(Entry.model_validate(found))
+                    entries.append(Entry.model_validate(values))
             except ValidationError as error:
                 for fault in error.errors():
                     key = ".".join(map(str, fault["loc"])) or "entry"
                     self._result.breaks.append(Break(file, document.seq, f"format: {key}: {fault['msg']}"))
             except LedgerError as error:
-                self._result.breaks.append(Break(file, document.seq, f"format: {error.what}"))
+                self._result.breaks.append(Break(file, document.seq, f"format: {error.message}"))
         return entries
 
     def _fit(self, file: str, problem: str, entries: list[Entry]) -> None:
@@ -210,38 +236,38 @@ class _Contents:
         seqs = {entry.seq for entry in recent}
         faults = [*entry_faults(problem, entries), *self._origins.faults(problem, recent)]
         self._result.breaks += [Break(file, *fault) for fault in faults if fault[0] in seqs]
-        self.looked_into += len(recent)
+        self.checked_entries += len(recent)
         self.candidates |= {entry.candidate.tree for entry in recent if entry.candidate}
         self.digests |= {entry.problem_digest for entry in recent}
         self.numbers += sum(len(entry.workloads) for entry in recent)
-        known = {entry.seq: entry for entry in entries}
+        entry_by_seq = {entry.seq: entry for entry in entries}
         for entry in recent:
             if entry.summary is not None and entry.summary.speedup is not None and counts(entry):
-                baseline = _baseline_of(entry, known)
+                baseline = _baseline_of(entry, entry_by_seq)
                 reasons = weaknesses(facts_of(entry), facts_of(baseline) if baseline else None)
                 self.weakened.append((problem, entry.seq, reasons))
 
 
-def _baseline_of(entry: Entry, known: Mapping[int, Entry]) -> Entry | None:
-    """The baseline entry that an evaluation cites, or that the evaluation cites which a confirmation cites."""
-    cited = known.get(entry.cites or 0)
+def _baseline_of(entry: Entry, entry_by_seq: Mapping[int, Entry]) -> Entry | None:
+    """Return the baseline entry of an evaluation, or of the evaluation that a confirmation cites."""
+    cited = entry_by_seq.get(entry.cites or 0)
     if cited is not None and cited.kind is EntryKind.EVALUATION:
-        cited = known.get(cited.cites or 0)
+        cited = entry_by_seq.get(cited.cites or 0)
     return cited if cited is not None and cited.kind is EntryKind.BASELINE else None
 
 
-def _said(chains: Chains, contents: _Contents) -> list[str]:
-    """What "whole" stands for."""
+def _comparisons(chains: Chains, contents: _Contents) -> list[str]:
+    """Return the comparisons that define "whole"."""
     documents, heads = sum(map(len, chains.documents.values())), len(chains.former)
     numbers = "speed-up, interval, score and summary derived again from the block ratios; none below the floor"
     unchecked = f"; not checked in this shallow clone: {contents.unchecked} entries" if contents.unchecked else ""
     forms = f"{len(contents.digests)} forms of problems: each was on the branch"
     return [
-        f"{documents} documents: each one's hash stands in the next, seq counts on, the clock never goes back",
-        f"{heads} heads that were ever committed: each is still in its chain, and heads.yaml names every end",
-        f"{contents.looked_into} entries: format, citations, nothing measured twice, each champion above the last",
+        f"{documents} documents: each one's hash is in the next, seq increases by one, the time never decreases",
+        f"{heads} heads that were ever committed: each is still in its chain, and heads.yaml has every end",
+        f"{contents.checked_entries} entries: format, citations, no measurement twice, each champion above the last",
         f"{contents.numbers} workload results: {numbers}",
-        f"{len(contents.candidates)} candidates: git holds each commit with this very tree; {forms}{unchecked}",
+        f"{len(contents.candidates)} candidates: git holds each commit with this tree; {forms}{unchecked}",
     ]
 
 
@@ -249,8 +275,8 @@ _SHALLOW = (
     "this is a shallow clone: whether the history was replaced was not checked, and neither were the candidates or "
     "forms of problems of {unchecked} entries, which it does not have: `git fetch --unshallow`"
 )
-_REVERT = "take it back with `git restore --staged --worktree --source HEAD -- '{path}'`"
-_WHAT_TO_DO = {
+_REVERT = "undo it with `git restore --staged --worktree --source HEAD -- '{path}'`"
+_ADVICE = {
     "modified": f"see `git diff HEAD -- '{{path}}'`; {_REVERT}",
     "deleted": _REVERT,
     "staged": f"see `git diff --cached -- '{{path}}'`; {_REVERT}",
@@ -260,25 +286,25 @@ _WHAT_TO_DO = {
 
 
 def _checkout_breaks(repo: Repo, branch: str) -> Iterator[Break]:
-    """Files below ledger/ that a person changed in the checkout of the branch and did not commit."""
+    """Yield files below ledger/ that a person changed in the checkout of the branch and did not commit."""
     for change in repo.local_changes(branch, f"{LEDGER}/"):
-        todo = _WHAT_TO_DO[change.kind].format(path=change.path)
-        yield Break(change.path, None, f"{change.kind} in the checkout, and not committed on {branch}: {todo}")
+        advice = _ADVICE[change.kind].format(path=change.path)
+        yield Break(change.path, None, f"{change.kind} in the checkout, and not committed on {branch}: {advice}")
 
 
-def _other_hands(repo: Repo, tip: str) -> list[str]:
-    """Commits on ledger/ that the harness did not make: a merge or a rebase by a person, or an invented entry."""
-    hands = authors(repo, tip, LEDGER)
+def _foreign_commits(repo: Repo, tip: str) -> list[str]:
+    """Return notes about commits on ledger/ by others: a merge or a rebase by a person, or an invented entry."""
+    counts_by_author = authors(repo, tip, LEDGER)
     return [
         f"{count} {'commit' if count == 1 else 'commits'} on {LEDGER}/ by {author}, not by the harness: "
         f"`git log -p --author='{author}' -- {LEDGER}/`"
-        for author, count in sorted(hands.items())
+        for author, count in sorted(counts_by_author.items())
         if author != EMAIL
     ]
 
 
 def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Document], list[Break], int]:
-    """A file's documents, committed and spooled, the breaks in their chain, and how many only the spool holds."""
+    """Return a file's documents, committed and spooled, the breaks in their chain, and the number only in the spool."""
     breaks: list[Break] = []
     committed: list[Document] = []
     try:
@@ -288,9 +314,9 @@ def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Docum
         if start != begins:
             breaks.append(Break(file, None, "bytes before the first document", "none", f"{start - begins} bytes"))
     except LedgerError as error:
-        breaks.append(Break(file, None, error.what, HEADER.decode().strip(), content[:60].decode(errors="replace")))
-    held = {document.hash for document in committed}
-    fresh = [Document(-1, record.raw) for record in spooled if record.hash not in held]
+        breaks.append(Break(file, None, error.message, HEADER.decode().strip(), content[:60].decode(errors="replace")))
+    committed_hashes = {document.hash for document in committed}
+    fresh = [Document(-1, record.raw) for record in spooled if record.hash not in committed_hashes]
     previous: Document | None = None
     for number, document in enumerate([*committed, *fresh], 1):
         breaks += [Break(file, document.seq or number, *fault) for fault in _link_faults(number, document, previous)]
@@ -301,19 +327,19 @@ def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Docum
 def _format_breaks(
     contents: Mapping[str, bytes], heads_file: bytes | None, documents: Mapping[str, Sequence[Document]]
 ) -> Iterator[Break]:
-    """Formats only ever rise: in each file from its head line on, and no higher than heads.yaml allows."""
+    """Check that formats only rise: in each file from its head line, and at most to that of heads.yaml."""
     try:
         ledger = LEDGER_FORMAT if heads_file is None else heads_format(heads_file)
         begun = {file: check_header(content, file) for file, content in contents.items() if content}
     except LedgerError:
-        return  # named already, where the file itself is checked
+        return  # the check of the file itself reports it
     for file, chain in documents.items():
-        least = begun.get(file, 1)
+        lowest_format = begun.get(file, 1)
         for document in chain:
-            if not least <= document.format <= ledger:
-                what = f"the document's format is not from that of the file so far to that of {HEADS}"
-                yield Break(file, document.seq, what, f"{least} to {ledger}", document.format)
-            least = max(least, document.format)
+            if not lowest_format <= document.format <= ledger:
+                message = f"the document's format is not from that of the file so far to that of {HEADS}"
+                yield Break(file, document.seq, message, f"{lowest_format} to {ledger}", document.format)
+            lowest_format = max(lowest_format, document.format)
 
 
 def _link_faults(number: int, document: Document, previous: Document | None) -> Iterator[tuple[str, object, object]]:
@@ -333,42 +359,53 @@ def _link_faults(number: int, document: Document, previous: Document | None) -> 
 
 
 def _heads_breaks(contents: Mapping[str, bytes], heads_file: bytes | None) -> Iterator[Break]:
-    """heads.yaml against the files' ends."""
+    """Compare heads.yaml with the files' ends."""
     try:
         heads = read_heads(heads_file)
     except LedgerError as error:
-        yield Break(HEADS, None, error.what)
+        yield Break(HEADS, None, error.message)
         return
     for file in sorted({*contents, *heads}):
         head = heads.get(file)
         try:
             end = end_of(contents.get(file), file)
         except LedgerError as error:
-            yield Break(file, None, f"where it ends cannot be read: {error.what}")
+            yield Break(file, None, f"its end cannot be read: {error.message}")
             continue
         if head != end and (head is not None or contents.get(file)):
-            yield Break(file, end.seq if end else None, f"{HEADS} says the file ends elsewhere", _say(head), _say(end))
+            yield Break(
+                file,
+                end.seq if end else None,
+                f"{HEADS} has another end of the file",
+                _head_text(head),
+                _head_text(end),
+            )
 
 
 def former_heads_breaks(
     repo: Repo,
     tip: str,
-    held: Mapping[str, Mapping[int, str]],
-    whose: str,
+    hashes_by_file: Mapping[str, Mapping[int, str]],
+    source: str,
     former: Sequence[FormerHead] | None = None,
 ) -> Iterator[Break]:
-    """Every head that was ever committed must still be in its chain: what a rewriting of file and heads cannot hide.
+    """Yield a break for each head that was ever committed and is not in its chain, which no rewriting can hide.
 
-    `held` is file -> seq -> hash, of the chains as they are.
+    Args:
+        repo: the workspace's repository.
+        tip: the commit whose history is searched.
+        hashes_by_file: file -> seq -> hash, of the present chains.
+        source: a description of the commits for messages.
+        former: the heads in the history of `tip`; None reads them.
     """
     for commit, file, head in former_heads(repo, tip) if former is None else former:
-        found = held.get(file, {}).get(head.seq)
-        if found != head.hash:
-            what = f"rewritten since {whose} {commit[:12]}, which had another document here"
-            yield Break(file, head.seq, what, head.hash, found)
+        present_hash = hashes_by_file.get(file, {}).get(head.seq)
+        if present_hash != head.hash:
+            message = f"rewritten since {source} {commit[:12]}, which had another document here"
+            yield Break(file, head.seq, message, head.hash, present_hash)
 
 
-def _say(head: Head | None) -> str:
+def _head_text(head: Head | None) -> str:
     return f"seq {head.seq} at {head.at}, {head.hash}" if head else "no such file"
 
 

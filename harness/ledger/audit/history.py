@@ -1,4 +1,4 @@
-"""What git's own history says about the ledger, besides what the ledger says of itself."""
+"""Checks of the ledger against git's own history, besides the ledger's own chain."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from harness.git.repo import Repo
 from harness.model.paths import HEADS, LEDGER
 
 _LONG_IN_THE_SPOOL = timedelta(hours=6)
-"""The harness commits every minute; documents this far apart in one commit are worth a look, but a commit can wait."""
+"""The harness commits every minute. A longer interval in one commit is noted; a commit can be delayed."""
 FormerHead = tuple[str, str, Head]
-"""The commit, the file, and the file's head as the commit has it."""
+"""The commit, the file, and the file's head in that commit."""
 
 
 def pushed_copy(repo: Repo, branch: str) -> tuple[str, str] | None:
-    """The name and commit of the branch as `origin` (or the only remote) was last seen to have it, if it was."""
+    """Return the name and commit of the branch on `origin` (or the only remote) at the last fetch or push, or None.
+
+    Args:
+        repo: the workspace's repository.
+        branch: the branch's short name.
+    """
     listing = repo.git.run("for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes").text
     refs = {
         name.removeprefix("refs/remotes/"): oid
@@ -32,44 +37,55 @@ def pushed_copy(repo: Repo, branch: str) -> tuple[str, str] | None:
 
 
 def authors(repo: Repo, tip: str, path: str) -> Counter[str]:
-    """Author's address -> how many commits below `tip`, other than merges, changed something at `path`."""
+    """Return author's address -> number of commits that changed something at a path, without merges.
+
+    Args:
+        repo: the workspace's repository.
+        tip: the commit whose history is searched.
+        path: relative to the repository's root.
+    """
     plain = ("--no-merges", "--no-show-signature", "--no-mailmap", "--format=%ae")
     return Counter(repo.git.run("log", *plain, tip, "--", path).text.split())
 
 
 def former_heads(repo: Repo, tip: str) -> list[FormerHead]:
-    """Every head that was ever committed up to a commit, newest first."""
-    found = []
-    seen: set[bytes] = set()
+    """Return every head that was ever committed up to a commit, newest first.
+
+    Args:
+        repo: the workspace's repository.
+        tip: the commit whose history is searched.
+    """
+    former = []
+    former_lines: set[bytes] = set()
     for commit in repo.history(tip, HEADS):
-        lines = set((repo.read(commit, HEADS) or b"").splitlines(keepends=True)) - seen
-        seen |= lines
+        lines = set((repo.read(commit, HEADS) or b"").splitlines(keepends=True)) - former_lines
+        former_lines |= lines
         try:
             heads = read_heads(HEADER + b"".join(sorted(line for line in lines if line[:1] == b'"')))
         except HarnessError:
-            continue  # a heads file that was broken once and has been repaired
-        found += [(commit, file, head) for file, head in heads.items()]
-    return found
+            continue  # a heads file that was broken and has been repaired
+        former += [(commit, file, head) for file, head in heads.items()]
+    return former
 
 
 def replaced_history(
     repo: Repo, branch: str, tip: str, former: Sequence[FormerHead], copy: tuple[str, str] | None
 ) -> Iterator[str]:
-    """Sentences about commits of the ledger that the branch's history once had and has no more.
+    """Yield sentences about commits of the ledger that the branch's history had once and lacks now.
 
-    A person may rebase the branch: then each commit has its counterpart, and all heads that were ever committed are in
-    the new history. A history that shares no commit with the old one, or lacks heads of it, was replaced.
+    After a rebase by a person each commit has a counterpart, and the new history has all heads that were ever
+    committed. A history that shares no commit with the old one, or lacks heads of it, was replaced.
 
     Args:
         repo: a repository that is not a shallow clone.
         branch: the coordination branch.
-        tip: its tip.
+        tip: the branch's tip.
         former: the tip's `former_heads`.
-        copy: the name and commit of the branch as a remote was last seen to have it.
+        copy: the name and commit of the branch on a remote at the last fetch or push.
     """
     history = set(repo.git.run("rev-list", tip).text.split())
     heads = {(file, head) for _, file, head in former}
-    records = [] if repo.lost_appends(branch) else repo.own_commits(branch)  # a branch that was reset is a break itself
+    records = [] if repo.lost_appends(branch) else repo.own_commits(branch)  # a reset of the branch is itself a break
     explained: set[str] = set()
     for name, commit in [*([copy] if copy else []), *records]:
         if commit in history or commit in explained or not repo.has_object(commit) or repo.is_ancestor(tip, commit):
@@ -77,20 +93,25 @@ def replaced_history(
         explained |= set(repo.git.run("rev-list", commit, f"^{tip}").text.split())
         lost = [head for _, file, head in former_heads(repo, commit) if (file, head) not in heads]
         if repo.git.ask("merge-base", commit, tip).code:
-            what = "shares no commit with it"
+            difference = "shares no commit with it"
         elif lost:
-            what = f"lacks {len(lost)} of the heads that were committed up to there"
+            difference = f"lacks {len(lost)} of the heads that were committed up to there"
         else:
             continue
         yield (
-            f"the history of {branch} was replaced: {name} has commit {commit[:12]}, and the history {what}. "
+            f"the history of {branch} was replaced: {name} has commit {commit[:12]}, and the history {difference}. "
             f"See the former history with `git log {commit[:12]} -- {LEDGER}/`; "
             f"`git branch former-{branch} {commit[:12]}` keeps it"
         )
 
 
 def invented_beginnings(repo: Repo, tip: str) -> Iterator[str]:
-    """Sentences about first commits that hold ledger documents already: the harness begins with an empty ledger."""
+    """Yield sentences about first commits that already hold ledger documents: the harness begins with an empty ledger.
+
+    Args:
+        repo: a repository that is not a shallow clone.
+        tip: the commit whose history is searched.
+    """
     for root in repo.git.run("rev-list", "--max-parents=0", tip).text.split():
         names = [name for name in repo.files(root, LEDGER) if name.endswith(".yaml") and name != HEADS]
         count = 0
@@ -102,16 +123,21 @@ def invented_beginnings(repo: Repo, tip: str) -> Iterator[str]:
             count += end.seq if end else 0
         if count:
             yield (
-                f"the history was replaced: its first commit {root[:12]} holds {count} ledger documents already, and "
+                f"the history was replaced: its first commit {root[:12]} already holds {count} ledger documents, and "
                 "a ledger begins empty. Look for the former history in other clones and on the remote"
             )
 
 
 def late_commits(former: Sequence[FormerHead], chains: Mapping[str, Sequence[Document]]) -> Iterator[str]:
-    """Sentences about commits that entered documents which were written hours apart."""
+    """Yield sentences about commits of documents that were written hours apart.
+
+    Args:
+        former: the heads that were ever committed.
+        chains: file -> its documents.
+    """
     spans: dict[str, timedelta] = {}
     for file, documents in chains.items():
-        times = {one.seq: field_of(one.raw, "at") for one in documents}
+        times = {document.seq: field_of(document.raw, "at") for document in documents}
         before = 0
         for seq, commit in sorted({(head.seq, commit) for commit, name, head in former if name == file}):
             first, last = times.get(before + 1), times.get(seq)
@@ -124,5 +150,5 @@ def late_commits(former: Sequence[FormerHead], chains: Mapping[str, Sequence[Doc
             hours = span.total_seconds() / 3600
             yield (
                 f"commit {commit[:12]} entered documents that were written over {hours:.0f} hours, and the harness "
-                "commits every minute: it could not commit for so long, or the history was made later"
+                "commits every minute: it could not commit during that time, or the history was made later"
             )

@@ -1,4 +1,4 @@
-"""Do an entry's numbers follow from their parts? Derived again here, from the parts the entry itself records."""
+"""Derivation of an entry's numbers from the parts that the entry records, and comparison with the entry."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from harness.model.judging import Summary, WorkloadResult
 from harness.model.verdict import EntryKind, Verdict, least_possible_us
 
 _RELATIVE = 1e-6
-"""Numbers agree when they do to a millionth: far below what is measured, far above rounding of the last digits."""
+"""Relative tolerance: far below the noise of measurements, far above rounding of the last digits."""
 
 Fault = tuple[str, object, object]
-"""What does not follow, what was expected, what was found."""
+"""Message, expected value, actual value."""
 
 
 def faults(entry: Entry) -> Iterator[Fault]:
-    """Everything in an entry that does not follow from its parts."""
-    seen: set[str] = set()
+    """Yield every number of an entry that does not follow from its parts."""
+    uuids: set[str] = set()
     for workload in entry.workloads:
-        for what, expected, found in _workload_faults(workload):
-            yield f"workload {workload.uuid}: {what}", expected, found
-        if workload.uuid in seen:
-            yield f"workload {workload.uuid} stands twice", "once", "twice"
-        seen.add(workload.uuid)
+        for message, expected, actual in _workload_faults(workload):
+            yield f"workload {workload.uuid}: {message}", expected, actual
+        if workload.uuid in uuids:
+            yield f"workload {workload.uuid} occurs twice", "once", "twice"
+        uuids.add(workload.uuid)
     if entry.kind in {EntryKind.EVALUATION, EntryKind.CONFIRMATION}:
         yield from _summary_faults(entry)
 
@@ -45,44 +45,44 @@ def _workload_faults(workload: WorkloadResult) -> Iterator[Fault]:
 
 
 def _possibility_faults(workload: WorkloadResult) -> Iterator[Fault]:
-    """What no hardware does and no clock shows."""
+    """Yield values that no hardware and no clock can produce."""
     for name in ("latency_us", "baseline_us", "sol_us", "floor_us"):
         value = getattr(workload, name)
         if value is not None and (value < 0 or not math.isfinite(value) or (value == 0 and name.endswith("y_us"))):
             yield f"{name} is impossible", "a time above 0", value
     latency, floor = workload.latency_us, workload.floor_us
     if workload.verdict is Verdict.PASSED and latency is not None and floor is not None:
-        least = least_possible_us(floor)
-        if latency < least:
-            yield "PASSED below the floor that the hardware allows", f"at least {least:.4g} us", f"{latency:.4g} us"
+        lowest_us = least_possible_us(floor)
+        if latency < lowest_us:
+            yield "PASSED below the floor that the hardware allows", f"at least {lowest_us:.4g} us", f"{latency:.4g} us"
     if workload.matched is not None and not 0 <= workload.matched <= 1:
-        yield "matched is no share", "0 to 1", workload.matched
+        yield "matched is not a share", "0 to 1", workload.matched
 
 
 def _speedup_faults(workload: WorkloadResult) -> Iterator[Fault]:
     if len(workload.log_ratios) > 1:
         speedup, interval = workload_interval(workload.log_ratios, SetupError.of(workload))
-        if not _same(workload.speedup, speedup):
+        if not _agree(workload.speedup, speedup):
             yield "speedup is not exp(mean of log_ratios)", speedup, workload.speedup
-        if not _same_interval(workload.speedup_ci95, interval):
+        if not _agree_as_intervals(workload.speedup_ci95, interval):
             yield "speedup_ci95 does not follow from log_ratios", interval, workload.speedup_ci95
     elif workload.speedup is not None or workload.speedup_ci95 is not None:
         yield "a speedup without the log_ratios that it follows from", None, workload.speedup
     if workload.speedup is not None:
         times = workload.baseline_us, workload.latency_us
         ratio = times[0] / times[1] if times[0] and times[1] else None
-        if not _same(workload.speedup, ratio):
+        if not _agree(workload.speedup, ratio):
             yield "speedup is not baseline_us / latency_us", ratio, workload.speedup
 
 
 def _score_faults(workload: WorkloadResult) -> Iterator[Fault]:
-    """S = 1 / (1 + (T_k - T_sol) / (T_b - T_sol)); none where the baseline is at the bound, or beyond the formula."""
+    """Check S = 1 / (1 + (T_k - T_sol) / (T_b - T_sol)); undefined if the baseline is at the bound or S is negative."""
     latency, baseline, sol = workload.latency_us, workload.baseline_us, workload.sol_us
     expected = None
     if latency is not None and baseline is not None and sol is not None and baseline > sol > 0:
         share = 1 + (latency - sol) / (baseline - sol)
         expected = 1 / share if share > 0 else None
-    if not _same(workload.score, expected):
+    if not _agree(workload.score, expected):
         yield "score does not follow from latency_us, baseline_us and sol_us", expected, workload.score
 
 
@@ -91,23 +91,23 @@ def _summary_faults(entry: Entry) -> Iterator[Fault]:
     expected = summarise(entry.workloads)
     if entry.workloads and (summary.passed, summary.of) != (expected.passed, expected.of):
         yield "summary counts", f"{expected.passed} of {expected.of}", f"{summary.passed} of {summary.of}"
-    if not _same(summary.speedup, expected.speedup):
+    if not _agree(summary.speedup, expected.speedup):
         yield "summary.speedup is not the geometric mean of the workloads'", expected.speedup, summary.speedup
-    if not _same_interval(summary.speedup_ci95, expected.speedup_ci95):
+    if not _agree_as_intervals(summary.speedup_ci95, expected.speedup_ci95):
         yield "summary.speedup_ci95 does not follow from log_ratios", expected.speedup_ci95, summary.speedup_ci95
-    if not _same(summary.score, expected.score):
+    if not _agree(summary.score, expected.score):
         yield "summary.score is not the mean of the workloads'", expected.score, summary.score
     if entry.verdict is Verdict.PASSED and (summary.passed < summary.of or not entry.workloads):
         yield "PASSED, but not every workload passed", f"{summary.of} of {summary.of}", f"{summary.passed}"
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=_RELATIVE)
+def _agree(recorded: float | None, derived: float | None) -> bool:
+    if recorded is None or derived is None:
+        return recorded is derived
+    return math.isclose(recorded, derived, rel_tol=_RELATIVE)
 
 
-def _same_interval(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return _same(one[0], other[0]) and _same(one[1], other[1])
+def _agree_as_intervals(recorded: tuple[float, float] | None, derived: tuple[float, float] | None) -> bool:
+    if recorded is None or derived is None:
+        return recorded is derived
+    return _agree(recorded[0], derived[0]) and _agree(recorded[1], derived[1])

@@ -1,4 +1,4 @@
-"""Does git hold what the entries say they judged: the commits, the candidates' trees, the forms of the problems?"""
+"""Comparison of entries with git: the commits, the candidates' trees, and the forms of the problems."""
 
 from __future__ import annotations
 
@@ -13,16 +13,27 @@ Fault = tuple[int, str, object, object]
 
 
 class Origins:
-    """Looks things up in one repository, each once."""
+    """Objects of one repository, each read once.
+
+    Args:
+        repo: the workspace's repository.
+        tip: the coordination branch's commit.
+        shallow: the repository is a shallow clone, so that missing objects are no faults.
+    """
 
     def __init__(self, repo: Repo, tip: str, *, shallow: bool = False) -> None:
         self._repo, self._tip, self._shallow = repo, tip, shallow
         self.unchecked: set[tuple[str, int]] = set()
-        """Problem and seq of entries about which a shallow clone cannot tell."""
+        """Problem and seq of entries that a shallow clone cannot check."""
         self._trees: dict[tuple[str, str], str | None] = {}
 
     def faults(self, problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
-        """What git does not confirm of a problem's entries."""
+        """Yield the parts of a problem's entries that git does not confirm.
+
+        Args:
+            problem: the problem's key, `suite/name`.
+            entries: its entries.
+        """
         digests = self._digests(problem) if entries else set()
         for entry in entries:
             yield from self._candidate_faults(problem, entry)
@@ -30,8 +41,8 @@ class Origins:
                 self.unchecked.add((problem, entry.seq))
             elif entry.problem_digest not in digests:
                 path = problem_path(problem)
-                what = f"no version of {path} in the history of the coordination branch has this digest"
-                yield entry.seq, what, f"one of {len(digests)} versions", entry.problem_digest
+                message = f"no version of {path} in the history of the coordination branch has this digest"
+                yield entry.seq, message, f"one of {len(digests)} versions", entry.problem_digest
 
     def _candidate_faults(self, problem: str, entry: Entry) -> Iterator[Fault]:
         candidate = entry.candidate
@@ -52,12 +63,12 @@ class Origins:
             yield entry.seq, f"commit {candidate.commit[:12]} has another tree at {path}", candidate.tree, tree
 
     def _digests(self, problem: str) -> set[str]:
-        """The digests of every form a problem ever had on the coordination branch."""
+        """Return the digests of every form that a problem ever had on the coordination branch."""
         directory = problem_path(problem)
-        found: dict[str, str] = {}
+        digest_by_tree: dict[str, str] = {}
         for commit in self._repo.history(self._tip, directory):
             tree = self._repo.tree_of(commit, directory)
-            if tree is None or tree in found:
+            if tree is None or tree in digest_by_tree:
                 continue
-            found[tree] = digest_at(self._repo, commit, problem) or ""
-        return set(found.values())
+            digest_by_tree[tree] = digest_at(self._repo, commit, problem) or ""
+        return set(digest_by_tree.values())

@@ -1,4 +1,4 @@
-"""Which entries a rerun measures again, and whether what comes out could come of the same candidate."""
+"""Selection of entries to measure again, and comparison of the new measurements with the entries."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from harness.model.verdict import EntryKind, Verdict
 
 @dataclass(frozen=True)
 class Rerun:
-    """One entry measured again."""
+    """Result of a second measurement of one entry."""
 
     problem: str
     seq: int
     recorded: float | None
     """The speed-up in the ledger."""
     expected: tuple[float, float] | None
-    """Where an honest second measurement lies, 95 % for all reruns together."""
+    """Interval of an honest second measurement, 95 % for all reruns together."""
     measured: float | None
     verdict: str
     holds: bool
@@ -34,10 +34,18 @@ class Rerun:
 def choose(
     index: Index, target: str, digest: Callable[[str], str | None], number: int, *, top: bool, seed: int | None
 ) -> list[Entry]:
-    """Entries that stand for measured candidates of the problems as they are now: random ones, or the fastest.
+    """Return entries of measured candidates of the problems' present forms: random ones, or the fastest.
 
-    A candidate with a confirmation is represented by it, since that number counts. Entries of an older judge protocol
-    are left out: this judge's number would not be expected to agree.
+    A candidate with a confirmation is represented by it, because that number counts. Entries of an older judge protocol
+    are omitted: numbers of different protocols are not expected to agree.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        target: the target's name.
+        digest: returns the digest of a problem's present form; None if the problem does not exist.
+        number: the number of entries.
+        top: choose the fastest entries.
+        seed: seed of the random choice; None for a different one each time.
     """
     rows = [
         row
@@ -61,7 +69,12 @@ def choose(
 
 
 def sessions_of(index: Index, target: str) -> Spread:
-    """How much measurements differ between sessions, from every evaluation and its confirmation."""
+    """Return the spread of measurements between sessions, from every evaluation and its confirmation.
+
+    Args:
+        index: the ledger's index, refreshed by the caller.
+        target: the target's name.
+    """
 
     def pairs() -> Iterable[tuple[Entry, Entry]]:
         for row in index.rows(target=target, kind=str(EntryKind.CONFIRMATION)):
@@ -75,34 +88,41 @@ def sessions_of(index: Index, target: str) -> Spread:
 
 
 def compare(entry: Entry, answer: JudgeAnswer, spread: Spread, *, together: int) -> Rerun:
-    """What a new measurement says of an entry."""
+    """Return the comparison of a new measurement with an entry.
+
+    Args:
+        entry: the entry.
+        answer: the new measurement.
+        spread: the spread of measurements between sessions.
+        together: the number of reruns that share the 95 % confidence.
+    """
     recorded = estimate_of(entry.workloads)
     fresh = estimate_of(answer.workloads)
     speedup = entry.summary.speedup if entry.summary else None
     if answer.verdict is not Verdict.PASSED or fresh is None or recorded is None or answer.summary.speedup is None:
-        reason = answer.reason or "no speed-up came out"
+        reason = answer.reason or "no speed-up was measured"
         return Rerun(entry.problem, entry.seq, speedup, None, None, str(answer.verdict), holds=False, note=reason)
-    low, high = prediction_interval(recorded, fresh.error, spread, comparisons=together)
+    expected_low, expected_high = prediction_interval(recorded, fresh.error, spread, comparisons=together)
     measured = answer.summary.speedup
     return Rerun(
         entry.problem,
         entry.seq,
         speedup,
-        (low, high),
+        (expected_low, expected_high),
         measured,
         str(answer.verdict),
-        holds=low <= measured <= high,
+        holds=expected_low <= measured <= expected_high,
         note="; ".join(_differences(entry, answer)),
     )
 
 
 def _differences(entry: Entry, answer: JudgeAnswer) -> Sequence[str]:
-    """What else is not as it was then."""
-    found = []
+    """Return the other differences between an entry and a new measurement."""
+    differences = []
     if entry.device and entry.device.id != answer.device.id:
-        found.append(f"another device: {entry.device.name} {entry.device.id} then")
+        differences.append(f"another device: {entry.device.name} {entry.device.id} then")
     if entry.environment and entry.environment.judge != answer.environment.judge:
-        found.append("another judge version")
+        differences.append("another judge version")
     if entry.environment and entry.environment.torch != answer.environment.torch:
-        found.append(f"torch {entry.environment.torch} then")
-    return found
+        differences.append(f"torch {entry.environment.torch} then")
+    return differences

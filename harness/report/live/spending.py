@@ -8,7 +8,7 @@ from typing import Any
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import parse, split
 from harness.git.repo import Repo
-from harness.ledger.accounts import Spent, dropped, kept
+from harness.ledger.accounts import Spent, accounts_set_aside, unrecorded_accounts
 from harness.model.config import Config
 from harness.model.paths import ACCOUNTS
 from harness.model.process_status import DaemonStatus, StartStatus
@@ -29,8 +29,8 @@ class RecordedAccounts:
         """Return the usage of a run in total and by worker; None without accounts."""
         self._read()
         # The planner moves an account from the kept ones to the dropped ones, so these are read second.
-        accounts = kept(self._workspace)
-        accounts += dropped(self._workspace, self._recorded.keys())
+        accounts = unrecorded_accounts(self._workspace)
+        accounts += accounts_set_aside(self._workspace, self._recorded.keys())
         by_id = {account.id: (account.run, account.worker, account.spent) for account in accounts} | self._recorded
         of_run = [(worker, spent) for account_run, worker, spent in by_id.values() if account_run == run]
         by_worker: dict[str, Spent] = {}

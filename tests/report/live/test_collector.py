@@ -241,14 +241,16 @@ def test_spend_against_limits(workspace: Workspace, collector: Collector) -> Non
         "run: main\nagent: {overall: {usd: 10, tokens: 5000}, per_worker: {usd: 4}}\n"
     )
     account = Account(
-        id="a", run="main", worker="w01", problem=PROBLEM, session="s", agent="claude", began=accounts.now()
+        id="a", run="main", worker="w01", problem=PROBLEM, session="s", agent="claude", began=accounts.present_time()
     )
     spent = Spent(usd=1.5, input_tokens=1000, output_tokens=200, turns=3)
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main", writer="planner") as planner:
-        planner.append_record("ledger/accounts.yaml", replace(account, spent=spent, ended=accounts.now()).record())
+        planner.append_record(
+            "ledger/accounts.yaml", replace(account, spent=spent, ended=accounts.present_time()).record()
+        )
     write_status(workspace, StartStatus(children=(), run="main", max_usd=2.0, usd_before=1.0))
-    accounts.keep(workspace, replace(account, id="b", worker="w02", spent=Spent(usd=0.25)))
-    accounts.keep(workspace, replace(account, id="c", run="other", spent=Spent(usd=99)))
+    accounts.write_account(workspace, replace(account, id="b", worker="w02", spent=Spent(usd=0.25)))
+    accounts.write_account(workspace, replace(account, id="c", run="other", spent=Spent(usd=99)))
     parts = collected(collector)
     spending = parts["spending"]
     rows = {(row["name"], row["scope"]): (row["used"], row["limit"]) for row in spending["rows"]}
