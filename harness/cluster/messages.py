@@ -88,7 +88,7 @@ class BridgeFailed(_BridgeLine):
 
 
 class HeadFacts(_BridgeLine):
-    """The head that uses a cluster, for another one that wants to."""
+    """The head that uses a cluster, for the message that a second head prints."""
 
     host: str
     pid: int

@@ -271,10 +271,10 @@ class DueWork:
         return self._outdated[target][1]
 
     def _find_outdated(self, target: str) -> Iterable[str]:
-        """Yield the problems with entries to measure again. Without any, no entry is looked at."""
+        """Yield the problems with entries to measure again. Without such entries, no standings are computed."""
         if self._index.has_older_protocol(self._config.run, JUDGE_PROTOCOL):
             table = standings(self._index, known_problems(self._index), target, self._config.run)
-            yield from (one.problem for one in table if one.outdated)
+            yield from (standing.problem for standing in table if standing.outdated)
 
     def _measure_again(self, problem: str, digest: str, target: str, judge: str) -> None:
         """Queue the champion and the runner-up of an older judge protocol; their confirmations follow later."""

@@ -164,7 +164,12 @@ class Index:
         return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
 
     def has_older_protocol(self, run: str, protocol: int) -> bool:
-        """Return true if a run has entries of an earlier judge protocol."""
+        """Return true if a run has entries of an earlier judge protocol.
+
+        Args:
+            run: name of the run.
+            protocol: version of the judge protocol.
+        """
         return bool(self.query("SELECT 1 FROM entries WHERE run = ? AND judge_protocol < ? LIMIT 1", (run, protocol)))
 
     def binaries(self, problem: str, problem_digest: str, target: str, judge: str, run: str) -> dict[str, Row]:

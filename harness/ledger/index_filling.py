@@ -56,7 +56,7 @@ CREATE TABLE documents (problem TEXT, seq INTEGER, body BLOB, PRIMARY KEY (probl
 INDEXES = """
 CREATE INDEX by_tree ON entries (tree);
 CREATE INDEX by_run ON entries (run, target, at);
-CREATE INDEX suspects ON entries (run, target, at) WHERE verdict = 'SUSPECT';
+CREATE INDEX by_verdict ON entries (run, target, at) WHERE verdict = 'SUSPECT';
 CREATE INDEX by_protocol ON entries (run, judge_protocol);
 CREATE INDEX by_time ON entries (at);
 CREATE INDEX standing ON entries (
